@@ -2,13 +2,13 @@
 #   make PYTHON=/path/to/python3.12 ...   this Python instead of the one that is found
 #   make VENV=/path/to/folder ...         another environment
 #   make test ARGS="-k allreduce -x"      arguments for pytest
-#   make test STACK=spark-4.1             another set of versions, a file of constraints/, in .venv-spark-4.1
+#   make test STACK=spark-3.5             another set of versions, a file of constraints/, in .venv-spark-3.5
 #   make test STACK=17.3                  one story on the packages of a Databricks runtime: 15.4, 16.4, 17.3 or 18
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo SEARCH=1                    a search over one version, with its report
 
 SHELL := /bin/sh
-DEFAULT_STACK := spark-3.5
+DEFAULT_STACK := spark-4.1
 STACK ?= $(DEFAULT_STACK)
 RUNTIMES := 15.4 16.4 17.3 18
 VENV ?= .venv$(if $(filter-out $(DEFAULT_STACK),$(STACK)),-$(STACK))

@@ -120,7 +120,7 @@ setup(
         "lakelens.etl.profile": ["*.html"],
         "lakelens.inference.evaluation": ["*.html"],
         "lakelens.search.report": ["*.html"],
-        "lakelens.jobs.databricks": ["*.yml", "*.sh", "resources/*.yml"],
+        "lakelens.jobs.databricks": ["*.yml", "*.sh", "requirements.txt", "resources/*.yml"],
     },
     # No upper limits that only an extra needs, and floors that Databricks' ML runtimes have, but for reasons.
     install_requires=[

@@ -267,7 +267,7 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(description="Make the checkout's environment.")
     parser.add_argument("folder", type=Path, help="folder of the environment")
-    parser.add_argument("lock", type=Path, help="exact versions of its packages, such as constraints/spark-3.5.txt")
+    parser.add_argument("lock", type=Path, help="exact versions of its packages, such as constraints/spark-4.1.txt")
     parser.add_argument("--without-horovod", action="store_true", help="packages only; enough for unit tests and lint")
     args = parser.parse_args()
     # Without this a terminated set-up would leave pip or a compiler running.

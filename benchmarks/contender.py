@@ -56,6 +56,7 @@ class Contender:
         **arguments: Any,
     ) -> None:
         self.target = target
+        self.python = python
         self._log = log
         variables = {**os.environ, **(environment or {})}
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CHECKOUT), os.environ.get("PYTHONPATH")]))

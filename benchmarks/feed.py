@@ -27,6 +27,7 @@ from .contender import Contender
 from .emulated import highest_busy_rate, take
 from .harness import Report, interleave, parser, positive, scratch, tell
 from .memory import PeakMemory, cpu_seconds
+from .peers import petastorm_python
 from .sparks import session
 
 SIZE = 299
@@ -339,11 +340,12 @@ def run(arguments: Any) -> Report:
                 tell(f"writing {table.name}")
                 writer.call("write", source=str(made.folder), table=str(table), store=store)
         for store, table in tables.items():
-            _one_store(report, arguments, store, table, temporary, made.count)
+            _one_store(report, arguments, store, table, (kept, temporary), made.count)
     return report
 
 
-def _one_store(report: Report, arguments: Any, store: str, table: Path, temporary: Path, rows: int) -> None:
+def _one_store(report: Report, arguments: Any, store: str, table: Path, folders: tuple[Path, Path], rows: int) -> None:
+    kept, temporary = folders
     running: dict[str, Contender] = {}
     try:
         for name in arguments.contenders:
@@ -355,7 +357,13 @@ def _one_store(report: Report, arguments: Any, store: str, table: Path, temporar
             tell(f"starting {name} for {store}")
             target = f"benchmarks.feed:{kind.__name__}"
             running[name] = Contender(
-                target, place / "log", table=str(table), store=store, folder=str(place), epochs=arguments.epochs
+                target,
+                place / "log",
+                python=petastorm_python(kept) if name == "petastorm" else sys.executable,
+                table=str(table),
+                store=store,
+                folder=str(place),
+                epochs=arguments.epochs,
             )
             running[name].call("take")
         found = interleave(

@@ -25,6 +25,7 @@ from . import photographs as photos
 from .contender import Contender
 from .harness import Report, interleave, parser, positive, scratch, tell
 from .memory import PeakMemory
+from .peers import petastorm_python
 from .sparks import session
 
 SIZE = 299
@@ -186,7 +187,8 @@ def run(arguments: Any) -> Report:
             write_table(table, images, arguments.rows * scale)
         try:
             for name in arguments.contenders:
-                running[name] = _start(name, temporary / name.replace(" ", "-"))
+                python = petastorm_python(kept) if name == "petastorm" else sys.executable
+                running[name] = _start(name, temporary / name.replace(" ", "-"), python)
                 running[name].call("first", table=str(tables[scales[0]]))
             for scale, table in tables.items():
                 _one_scale(report, arguments.repeats, running, scale, table)
@@ -197,10 +199,11 @@ def run(arguments: Any) -> Report:
     return report
 
 
-def _start(name: str, place: Path) -> Contender:
+def _start(name: str, place: Path, python: str | Path) -> Contender:
     tell(f"starting {name}")
     place.mkdir()
-    return Contender(f"benchmarks.first_batch:{CONTENDERS[name].__name__}", place / "log", folder=str(place))
+    target = f"benchmarks.first_batch:{CONTENDERS[name].__name__}"
+    return Contender(target, place / "log", python=python, folder=str(place))
 
 
 def _one_scale(report: Report, repeats: int, running: dict[str, Contender], scale: int, table: Path) -> None:
@@ -208,7 +211,8 @@ def _one_scale(report: Report, repeats: int, running: dict[str, Contender], scal
     for name, values in found.items():
         report.add(f"{name} at {scale}x", "s", values["seconds"])
         # A process that has done it before may still hold what that took.
-        with _start(name, table.parent / f"{name.replace(' ', '-')}-{scale}") as fresh, PeakMemory(fresh.pid) as memory:
+        place = table.parent / f"{name.replace(' ', '-')}-{scale}"
+        with _start(name, place, running[name].python) as fresh, PeakMemory(fresh.pid) as memory:
             fresh.call("first", table=str(table))
         report.facts[f"{name} at {scale}x memory"] = memory.as_json()
 

@@ -6,16 +6,19 @@ PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's
 its CPU build (0.2 GB); the wheel on PyPI includes CUDA's libraries (2.8 GB to download, 6 GB on the disk).
 MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, unused by searches; next to it
 is what the searchers and the digits need.
-horovod.spark.run and Petastorm's converter run in lakelens's own environment.
+Petastorm's own reader needs pyarrow 14: where lakelens's environment has a newer one, `petastorm` is an environment of
+the stack `spark-3.5`, with its Python. horovod.spark.run runs in lakelens's own environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import re
 import subprocess
 import sys
-import venv
+from importlib import metadata
 from pathlib import Path
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -25,10 +28,32 @@ _LOCK = "constraints/spark-3.5.txt"  # its pyarrow is the last that Petastorm's 
 _TORCH_FOR_PROCESSORS = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
     "optuna": ("optuna==5.0.0", "pydantic==2.14.3", "ruamel.yaml==0.19.1", "scikit-learn==1.9.1"),
+    "petastorm": (f"{_CHECKOUT}[spark,training,petastorm]",),
     "streaming": (_TORCH, f"{_CHECKOUT}[petastorm]", "mosaicml-streaming==0.13.0"),
     "torch": (_TORCH, f"{_CHECKOUT}[petastorm]", "pyspark==3.5.9"),
 }
+_ON_LOCK = ("petastorm", "streaming", "torch")
+_PYARROW_OF_PETASTORM = 14
 _READY = "ready"
+
+
+def petastorm_python(folder: Path) -> Path:
+    """Finds or makes the interpreter for Petastorm's own reader: this one if its pyarrow is old enough.
+
+    Raises:
+        subprocess.CalledProcessError: If the environment cannot be made.
+    """
+    if int(metadata.version("pyarrow").split(".")[0]) <= _PYARROW_OF_PETASTORM:
+        return Path(sys.executable)
+    return make_peer("petastorm", folder)
+
+
+class Versions:
+    """A contender that gives the versions of packages of a peer's environment."""
+
+    def of(self, packages: list[str]) -> dict[str, str]:
+        """Gives the version of each package."""
+        return {package: metadata.version(package) for package in packages}
 
 
 def peer_python(name: str, folder: Path) -> Path | None:
@@ -51,21 +76,31 @@ def make_peer(name: str, folder: Path) -> Path:
     home = folder.resolve() / f"peer-{name}"
     python = home / "bin" / "python"
     if not python.exists():
-        venv.create(home, with_pip=True, clear=True)
+        maker = _python_of_lock() if name in _ON_LOCK else sys.executable
+        subprocess.run([maker, "-m", "venv", "--clear", home], check=True)
     install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
     if _TORCH in PACKAGES[name]:
         # Not every network reaches that index; the install below then takes PyPI's build.
         index = ["--index-url", _TORCH_FOR_PROCESSORS, "--retries", "0", "--timeout", "15"]
         subprocess.run([*install, *index, _TORCH], check=False, stderr=subprocess.DEVNULL)
+    if name in _ON_LOCK:
         install += ["--constraint", str(_CHECKOUT / _LOCK)]
     subprocess.run([*install, *PACKAGES[name]], check=True)
     (home / _READY).write_text(_wanted(name), encoding="utf-8")
     return python
 
 
+def _python_of_lock() -> str:
+    """Finds a Python of the stack."""
+    found = re.search(r"^# Python: (.+)$", (_CHECKOUT / _LOCK).read_text(encoding="utf-8"), re.MULTILINE)
+    variables = {**os.environ, "FIND_PYTHON_VERSIONS": found[1]} if found else None
+    search = subprocess.run([_CHECKOUT / ".ci" / "find-python"], stdout=subprocess.PIPE, env=variables, check=True)
+    return search.stdout.decode().strip()
+
+
 def _wanted(name: str) -> str:
     """Describes what an environment is made of: when it changes, pip updates the environment."""
-    files = ("setup.py", _LOCK) if _TORCH in PACKAGES[name] else ()
+    files = ("setup.py", _LOCK) if name in _ON_LOCK else ()
     digests = (hashlib.sha256((_CHECKOUT / file).read_bytes()).hexdigest() for file in files)
     return "\n".join([*PACKAGES[name], *digests])
 

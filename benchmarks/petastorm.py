@@ -17,7 +17,8 @@ its own pass.
 Petastorm's reader at times ends before it has given all rows, without an error: its pool looks at "nothing is waiting"
 and at "all was handed out" at two different moments. Such passes are counted, and taken again.
 
-PyTorch gets its own environment, with MosaicML Streaming: `python -m benchmarks.peers streaming --folder KEPT`.
+PyTorch gets its own environment, with MosaicML Streaming: `python -m benchmarks.peers streaming --folder KEPT`. Where
+lakelens's environment has a newer pyarrow than Petastorm's reader works with, the reader runs in `peers petastorm`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .contender import Contender
 from .emulated import take
 from .harness import Report, interleave, parser, positive, scratch, tell
 from .memory import PeakMemory, cpu_seconds
-from .peers import make_peer
+from .peers import make_peer, petastorm_python
 from .sparks import session
 
 SIZE = 299
@@ -59,6 +60,8 @@ class Source:
     """
 
     def __init__(self, table: str, copy: str, folder: str, epochs: int) -> None:
+        import lakelens.training.feed  # noqa: F401 - before Petastorm, which it prepares for newer packages
+
         self.table, self.copy, self.folder, self.epochs = table, copy, Path(folder), epochs
         self.prepare()
 
@@ -223,16 +226,6 @@ class Torch(Source):
                 yield batch["image"].numpy()
 
 
-class Versions:
-    """Tells the versions of the packages of the environment with PyTorch."""
-
-    def of(self, packages: list[str]) -> dict[str, str]:
-        """Gives the version of each package."""
-        from importlib import metadata
-
-        return {package: metadata.version(package) for package in packages}
-
-
 class TorchLakelens(Torch):
     """On the feed's reader."""
 
@@ -316,6 +309,7 @@ TORCH: Mapping[str, type[Source]] = {
     "torch petastorm": TorchPetastorm,
     "torch streaming": Streaming,
 }
+_ON_PETASTORMS_READER = ("tensorflow petastorm", "spark converter")
 # Those that read its own copy, which the time to the first batch can include.
 _CONVERTS = ("spark converter", "torch streaming")
 
@@ -393,13 +387,19 @@ def run(arguments: Any) -> Report:
         with Contender("benchmarks.petastorm:Tables", temporary / "log", folder=str(temporary / "spark")) as writer:
             tell("writing the table and its copy")
             writer.call("write", source=str(made.folder), table=str(table), copy=str(copy))
-        kinds = {name: (kind, Path(sys.executable)) for name, kind in TENSORFLOW.items()}
+        reader = petastorm_python(kept)
+        report.facts["environment with Petastorm"] = _versions(
+            reader, temporary, ["tensorflow", "petastorm", "pyarrow", "pyspark"]
+        )
+        kinds = {
+            name: (kind, reader if name in _ON_PETASTORMS_READER else Path(sys.executable))
+            for name, kind in TENSORFLOW.items()
+        }
         if arguments.torch:
             tell("looking for the environment with PyTorch; without --folder it is made and removed again")
             python = make_peer("streaming", kept)
-            with Contender("benchmarks.petastorm:Versions", temporary / "log", python=python) as asked:
-                found = asked.call("of", packages=["torch", "mosaicml-streaming", "petastorm"])
-            report.facts["environment with PyTorch"] = {name: found[name] for name in found if name != "seconds"}
+            packages = ["torch", "mosaicml-streaming", "petastorm"]
+            report.facts["environment with PyTorch"] = _versions(python, temporary, packages)
             kinds |= {name: (kind, python) for name, kind in TORCH.items()}
         else:
             report.notes.append("PyTorch was left out (--no-torch)")
@@ -424,6 +424,12 @@ def run(arguments: Any) -> Report:
                 contender.close()
     _compare(report)
     return report
+
+
+def _versions(python: Path, temporary: Path, packages: list[str]) -> dict[str, str]:
+    with Contender("benchmarks.peers:Versions", temporary / "log", python=python) as asked:
+        found = asked.call("of", packages=packages)
+    return {package: found[package] for package in packages}
 
 
 def _measure(report: Report, running: Mapping[str, Contender], repeats: int, rows: int) -> None:

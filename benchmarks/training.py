@@ -9,7 +9,8 @@ rows over the median epoch, without the first one, in which TensorFlow traces.
 - `lakelens`: an experiment, as `lakelens train` runs it.
 - `memory`: `fit` on decoded arrays in memory. The limit: a feed that never makes the model wait.
 - `tfrecord`: `fit` on TFRecord files, one part of them for each rank.
-- `petastorm`: `fit` on Petastorm's converter, which wrote a copy before.
+- `petastorm`: `fit` on Petastorm's converter, which wrote a copy before; in an environment with its own TensorFlow and
+  Horovod where lakelens's has a pyarrow that Petastorm's reader does not work with (`benchmarks/peers.py`).
 
 lakelens measures itself how long its feed has made the model wait; for every contender the report has the share by
 which its epoch is longer than that of `memory` in the same repeat.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,7 @@ from typing import Any
 from .checkpointing import BATCH, experiment, history, write_table
 from .contender import Contender
 from .harness import Aim, Report, interleave, parser, positive, scratch, tell
+from .peers import petastorm_python
 
 CONTENDERS = ("lakelens", "memory", "tfrecord", "petastorm")
 _AIM, _WAIT = 0.97, 0.02
@@ -58,6 +61,17 @@ class Copies:
     def close(self) -> None:
         """Ends the session."""
         self.spark.stop()
+
+
+class ByHand:
+    """Runs `train_by_hand` on ranks of the contender's environment."""
+
+    def train(self, ranks: int, **given: Any) -> dict[str, Any]:
+        """Gives the seconds of each epoch."""
+        from lakelens import HorovodRunner
+
+        runner = HorovodRunner(np=-ranks, use_gpu=False, driver_log_verbosity="log_callback_only")
+        return {"epochs": runner.run(train_by_hand, **given)}
 
 
 def write_tfrecords(table: Path, folder: Path) -> int:
@@ -194,25 +208,37 @@ def run(arguments: Any) -> Report:
             place = temporary / f"side-{side}"
             place.mkdir()
             table = write_table(kept, place, arguments.photographs, side)
+            python = Path(sys.executable)
             with contextlib.ExitStack() as stack:
                 if "tfrecord" in arguments.contenders:
                     write_tfrecords(table, place / "tfrecord")
                 if "petastorm" in arguments.contenders:
-                    _petastorms_copy(stack, table, place)
+                    python = _petastorms_python(kept, max(arguments.ranks))
+                    _petastorms_copy(stack, table, place, python)
                 for ranks in arguments.ranks:
-                    _one_setting(report, arguments, place, table, side, ranks)
+                    _one_setting(report, arguments, place, table, side, ranks, python)
     return report
 
 
-def _petastorms_copy(stack: contextlib.ExitStack, table: Path, place: Path) -> None:
+def _petastorms_python(kept: Path, ranks: int) -> Path:
+    """Finds or makes the interpreter for Petastorm, with Horovod if several ranks train."""
+    python = petastorm_python(kept)
+    if ranks > 1 and python != Path(sys.executable):
+        subprocess.run([python, "-m", "lakelens.horovod_build"], check=True, stdout=sys.stderr)
+    return python
+
+
+def _petastorms_copy(stack: contextlib.ExitStack, table: Path, place: Path, python: Path) -> None:
     """Lets the converter write its copy, which is there as long as the converter's process."""
     log = place / "copies.log"
-    copies = Contender("benchmarks.training:Copies", log, table=str(table), folder=str(place))
+    copies = Contender("benchmarks.training:Copies", log, python=python, table=str(table), folder=str(place))
     files = stack.enter_context(copies).call("petastorm")["files"]
     (place / "petastorm.json").write_text(json.dumps(files), encoding="utf-8")
 
 
-def _one_setting(report: Report, arguments: Any, place: Path, table: Path, side: int, ranks: int) -> None:
+def _one_setting(
+    report: Report, arguments: Any, place: Path, table: Path, side: int, ranks: int, petastorms: Path
+) -> None:
     rows, epochs, classes = arguments.photographs, arguments.epochs, 8
     waits: list[float] = []
 
@@ -231,12 +257,10 @@ def _one_setting(report: Report, arguments: Any, place: Path, table: Path, side:
 
     def by_hand(source: str) -> Callable[[int], dict[str, float]]:
         def once(_: int) -> dict[str, float]:
-            from lakelens import HorovodRunner
-
             given = {"source": source, "table": str(table), "folder": str(place), "side": side}
-            taken = HorovodRunner(np=-ranks, use_gpu=False, driver_log_verbosity="log_callback_only").run(
-                train_by_hand, **given, classes=classes, epochs=epochs
-            )
+            python = petastorms if source == "petastorm" else sys.executable
+            with Contender("benchmarks.training:ByHand", place / "by_hand.log", python=python) as contender:
+                taken = contender.call("train", ranks=ranks, **given, classes=classes, epochs=epochs)["epochs"]
             return {"images_s": rows / statistics.median(taken[1:])}
 
         return once

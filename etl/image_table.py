@@ -285,12 +285,11 @@ class ImageTable(TableVersions):
 
         table = self._table()
         return profile(
-            table.path,
+            table,
             version,
             output,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
             compare=compare,
-            quarantine=self._quarantine_of(table).path,
-            storage_options=self._named.storage_options,
+            quarantine=self._quarantine_of(table),
         )

@@ -15,13 +15,17 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lakelens.errors import LakelensError, UsageError
 from lakelens.extras import missing_dependency, require
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
+from lakelens.locations import is_table_name
 from lakelens.spark.jvm import COMMAND_TAG, VERBOSE_VARIABLE, is_verbose
+
+if TYPE_CHECKING:
+    from lakelens.training.configuration.experiment import ExperimentConfig
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -249,6 +253,28 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_model_argument(parser: argparse.ArgumentParser, name: str = "model") -> None:
+    """Adds the argument that names a model."""
+    forms = "runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
+    parser.add_argument(name, help=forms)
+
+
+def add_table_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that names an image table, with its version."""
+    parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
+
+
+def add_tracking_argument(parser: argparse._ActionsContainer) -> None:
+    """Adds the flag that names the MLflow store."""
+    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+
+
+def add_set_argument(parser: argparse._ActionsContainer) -> None:
+    """Adds the flag that changes a key of the experiment file."""
+    meaning = "a key of the experiment file, as a.b=VALUE (repeatable)"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=meaning)
+
+
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that choose a Spark session; spark-submit's own settings win over the defaults."""
     group = parser.add_argument_group("Spark")
@@ -276,6 +302,11 @@ def session_of(args: argparse.Namespace, app_name: str, *modules: str) -> Callab
     if python == sys.executable and sees_the_files_of_executors(args):
         require(app_name, *modules)
     return functools.cache(partial(_open_session, args.master, app_name, settings))
+
+
+def needs_spark(config: ExperimentConfig) -> bool:
+    """Returns whether an experiment needs a session: its ranks run on executors, or the catalog names its table."""
+    return config.resources.strategy == "horovod_cluster" or is_table_name(config.data.table)
 
 
 def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -> Any:

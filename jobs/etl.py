@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from lakelens.etl.ingest.results import IngestRequest, IngestResult
 
 DESCRIPTION = "Ingest a folder of images as one new version of an image table."
+# Those of the library, which would take half a second to import for each `--help`; a test compares them.
+LAYOUTS = ("class_folders", "nested_class_folders", "voc", "coco", "manifest")
+RESIZES, STORES = ("fit", "crop", "stretch", "none"), ("jpeg", "raw_rgb", "original")
+RESAMPLINGS = ("lanczos", "bicubic", "hamming", "bilinear", "box")
+SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 _FILES_OF_A_BATCH = 10_000
 _PATHS_SHOWN = 20
 
@@ -32,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("source", help="folder of images (path or URI)")
     parser.add_argument("table", help="table to write: path, URI or catalog.schema.table")
-    parser.add_argument(
-        "--layout", default="class_folders", help="class_folders, nested_class_folders, voc, coco or manifest"
-    )
+    parser.add_argument("--layout", choices=LAYOUTS, default="class_folders", help="how the source names its classes")
     parser.add_argument(
         "--annotations", default=None, help="COCO only: the instances file, if its name is not a usual one"
     )
@@ -54,11 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list-ignored", action="store_true", help="list the number of skipped files by reason and suffix"
     )
-    parser.add_argument("--removed", default="keep", help="keep or delete rows whose files are gone from the source")
+    parser.add_argument(
+        "--removed", choices=("keep", "delete"), default="keep", help="what to do with rows whose source file is gone"
+    )
     parser.add_argument(
         "--verify",
+        choices=("stamp", "content"),
         default="stamp",
-        help="how unchanged files are recognised: stamp (size and time) or content (reads all)",
+        help="how unchanged files are recognised: by size and time, or by reading them all",
     )
     parser.add_argument(
         "--near-duplicates", action="store_true", help="report new images that look like an image of another split"
@@ -78,14 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stream.add_argument("--max-files", type=int, default=None, help="most files per batch; 10,000 by default")
     recipe = parser.add_argument_group("recipe", "Set by the first ingest of a table; later ingests may leave it out.")
     recipe.add_argument("--size", type=int, default=None, help="side of the stored image in pixels; 299 by default")
-    recipe.add_argument("--resize", default=None, help="fit (padded), crop, stretch or none; fit by default")
-    recipe.add_argument(
-        "--resample", default=None, help="lanczos, bicubic, hamming, bilinear or box; lanczos by default"
-    )
-    recipe.add_argument("--store", default=None, help="jpeg, raw_rgb or original; jpeg by default")
+    recipe.add_argument("--resize", choices=RESIZES, default=None, help="fit (padded) by default")
+    recipe.add_argument("--resample", choices=RESAMPLINGS, default=None, help="lanczos by default")
+    recipe.add_argument("--store", choices=STORES, default=None, help="jpeg by default")
     recipe.add_argument("--quality", type=int, default=None, help="JPEG quality, 1-100; 90 by default")
     recipe.add_argument(
-        "--subsampling", default=None, help="JPEG chroma subsampling: 4:2:0, 4:2:2 or 4:4:4; 4:2:0 by default"
+        "--subsampling", choices=SUBSAMPLINGS, default=None, help="JPEG chroma subsampling; 4:2:0 by default"
     )
     recipe.add_argument(
         "--split",
@@ -120,7 +124,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     table = Table.unversioned(args.table, "lakelens etl")
     request = _request(args)
-    request.check()
     if args.max_files is not None and not args.stream:
         raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
     check_max_files(_files_of_a_batch(args))
@@ -161,7 +164,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
     from lakelens.etl.images.recipe import Limits
     from lakelens.etl.ingest.options import RecipeOptions
     from lakelens.etl.ingest.results import IngestRequest
-    from lakelens.etl.sources.sources import Source
+    from lakelens.etl.sources.source import Source
 
     limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}
     recipe = {name: getattr(args, name) for name in RecipeOptions.__annotations__ if name != "splits"}
@@ -210,10 +213,5 @@ def fractions(pairs: list[str]) -> dict[str, float]:
     return result
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -6,7 +6,14 @@ import argparse
 import sys
 from typing import Any
 
-from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.jobs.command import (
+    add_model_argument,
+    add_session_arguments,
+    add_table_argument,
+    add_tracking_argument,
+    main_of,
+    session_of,
+)
 from lakelens.jobs.score import add_column_arguments, columns_of
 
 DESCRIPTION = "Evaluate a model on one version of an image table, alone or against another model."
@@ -14,10 +21,8 @@ DESCRIPTION = "Evaluate a model on one version of an image table, alone or again
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
-    parser.add_argument(
-        "model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
-    )
-    parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
+    add_model_argument(parser)
+    add_table_argument(parser)
     parser.add_argument("--split", default="test", help="only this split")
     parser.add_argument("--all-splits", action="store_true", help="all rows, whatever their split")
     parser.add_argument(
@@ -38,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="table of predictions, as `score` writes it, to reuse and extend",
     )
     add_column_arguments(parser)
-    parser.add_argument("--output", default="lakelens-evaluation", help="folder for evaluation.html and its PNG files")
+    parser.add_argument("--out", default="lakelens-evaluation", help="folder for evaluation.html and its PNG files")
     parser.add_argument("--no-record", action="store_true", help="write nothing into the model's MLflow run")
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    add_tracking_argument(parser)
     add_session_arguments(parser)
 
 
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         compare=args.compare,
         slices=args.slices,
         predictions=args.predictions,
-        output=args.output,
+        output=args.out,
         record=not args.no_record,
         tracking_uri=args.tracking_uri,
         **columns_of(args),
@@ -66,10 +71,5 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result.as_facts()
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

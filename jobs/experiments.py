@@ -80,10 +80,5 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
     return {**dataclasses.asdict(run), "exit_code": EXIT_FAILED if run.state == "RUNNING" else EXIT_DONE}
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -146,7 +146,7 @@ def project_files(folder: Path, table: str, source: str, model: str) -> dict[str
     for path in sorted((_templates() / "jobs" / "airflow").glob("*.py")):
         files[f"airflow/{path.name}"] = _with_defaults(path.read_text(encoding="utf-8"), values)
     bundle = _templates() / "jobs" / "databricks"
-    for path in sorted(path for path in bundle.rglob("*") if path.suffix in (".yml", ".sh", ".py")):
+    for path in sorted(path for path in bundle.rglob("*") if path.suffix in (".yml", ".sh", ".txt", ".py")):
         files[f"databricks/{path.relative_to(bundle)}"] = path.read_text(encoding="utf-8")
     files["databricks/trial.py"] = files["trial.py"]
     files["databricks/databricks.yml"] = _with_variables(files["databricks/databricks.yml"], table, source, model, name)
@@ -223,10 +223,5 @@ def _replaced(text: str, before: str, value: str, after: str) -> str:
     return re.sub(f"(?m)^({before}).*{after}$", lambda found: f"{found[1]}{value}{after}", text)
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -8,12 +8,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.jobs.command import (
+    add_model_argument,
+    add_session_arguments,
+    add_table_argument,
+    add_tracking_argument,
+    main_of,
+    session_of,
+)
 from lakelens.jobs.score import add_column_arguments, columns_of
 from lakelens.table import Table
 
 DESCRIPTION = "Register models, list and compare them, and let an alias lead to the better one."
-_REFERENCE = "runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def add(name: str, text: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
-        action.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+        add_tracking_argument(action)
         action.set_defaults(work=work)
         return action
 
@@ -30,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = add("show", "show the versions of one model, with the data that each was trained on", _show)
     shown.add_argument("name", help="the registered model")
     added = add("register", "register the model of a run; an existing version is reused", _register)
-    added.add_argument("model", help=_REFERENCE)
+    add_model_argument(added)
     added.add_argument("name", help="the registered model; created if it does not exist")
     added.add_argument("--alias", default=None, help="an alias to set to the version")
     alias = add("alias", "set an alias to a version, if its files are those that its run wrote", _alias)
@@ -42,19 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     has.add_argument("name", help="the registered model; need not exist yet")
     has.add_argument("alias", help="the alias, such as champion")
     compared = add("compare", "show how two models differ: data, parameters and metrics of their runs", _compare)
-    compared.add_argument("first", help=_REFERENCE)
-    compared.add_argument("second", help="the same")
+    add_model_argument(compared, "first")
+    add_model_argument(compared, "second")
     _add_promotion(add("promote", "register a model and set an alias to it, if it is better", _promote))
     due = add("due", "show whether a table has changed enough to train again", _due)
     due.add_argument("name", help="the registered model; need not exist yet")
-    due.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
+    add_table_argument(due)
     due.add_argument("--min-new-rows", type=int, default=1, help="rows, added or changed, from which it is due")
     due.add_argument("--max-drift", type=float, default=0.1, help="change of a class's share above which it is due")
     add_session_arguments(due)
 
 
 def _add_promotion(action: argparse.ArgumentParser) -> None:
-    action.add_argument("model", help=_REFERENCE)
+    add_model_argument(action)
     action.add_argument("name", help="the registered model; created if it does not exist")
     action.add_argument("--alias", default="champion", help="the alias")
     action.add_argument(
@@ -178,10 +184,5 @@ def _due(args: argparse.Namespace) -> dict[str, Any]:
     return dataclasses.asdict(found)
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

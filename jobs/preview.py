@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import main_of
+from lakelens.jobs.command import add_set_argument, main_of
 
 if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
@@ -19,9 +19,7 @@ DESCRIPTION = "Show how many trials a search trains for how long, before anythin
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("experiment", help="experiment file (*.yaml)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
-    )
+    add_set_argument(parser)
     parser.add_argument(
         "--seconds-per-epoch", type=float, default=None, help="of one trial on its slots; estimates slot hours"
     )
@@ -70,7 +68,7 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
     mode = f", {searcher.mode}{', stop_once' * searcher.stop_once}" if searcher.name == "adaptive_asha" else ""
     direction = "smaller" if config.goal.mode == "min" else "larger"
     print(f"{searcher.name}{mode}: {_plural(trials, 'trial')}, {config.goal.metric}, {direction} is better\n")
-    print("\n".join(_table(ends, unit)))
+    print("\n".join(f"  {line}" for line in _table(ends, unit)))
     print(f"\nin all   {total:,} {unit}{_hours(result, 'slot_hours')}")
     if total < trials * longest:
         print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}", end="")
@@ -81,13 +79,14 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
 
 def _table(ends: Mapping[int, int], unit: str) -> list[str]:
     """Writes a line for each length: how many trials reach it, how many end there, and what is trained up to it."""
+    from lakelens.jobs.run_lines import table_lines
+
     rows = [("LENGTH", "REACH IT", "END THERE", f"{unit.upper()} TRAINED")]
     before, running = 0, sum(ends.values())
     for length, count in ends.items():
         rows.append((f"{length:,}", f"{running:,}", f"{count:,}", f"{running * (length - before):,}"))
         before, running = length, running - count
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  " + "   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return table_lines(rows, right_from=0)
 
 
 def _hours(result: Mapping[str, Any], key: str) -> str:
@@ -98,10 +97,5 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

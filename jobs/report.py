@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lakelens.jobs.command import main_of
+from lakelens.jobs.command import add_tracking_argument, main_of
 
 DESCRIPTION = "Write a page about a search: curves, hyperparameters, slots, and the best experiment."
 
@@ -16,11 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("search", metavar="PARENT_RUN_OR_FOLDER", help="the search's MLflow run, or its folder")
     parser.add_argument(
-        "--output",
+        "--out",
         default=None,
         help="folder for report.html, the PNG files and best.yaml; default: `report` in the search's folder",
     )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    add_tracking_argument(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -34,17 +34,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     folder = Path(args.search).expanduser()
     if not folder.is_dir():
         run_id = show_run(args.search, args.tracking_uri).summary.run_id
-        config, _ = read_config(resolve_tracking_uri(args.tracking_uri), run_id)
+        config = read_config(resolve_tracking_uri(args.tracking_uri), run_id)
         folder = checkpoint_root(config.checkpoint_storage.path) / run_id
-    page = write_report(folder, folder / REPORT_FOLDER if args.output is None else args.output)
+    page = write_report(folder, folder / REPORT_FOLDER if args.out is None else args.out)
     best = page.with_name(BEST)
     return {"page": str(page), "best": str(best) if best.exists() else None}
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

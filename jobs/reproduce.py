@@ -6,8 +6,15 @@ import argparse
 import sys
 from typing import Any
 
-from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_session_arguments, main_of, session_of
-from lakelens.locations import is_table_name
+from lakelens.jobs.command import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    add_session_arguments,
+    add_tracking_argument,
+    main_of,
+    needs_spark,
+    session_of,
+)
 
 DESCRIPTION = "Train a run again from its record alone, and compare the results bit for bit."
 
@@ -15,7 +22,7 @@ DESCRIPTION = "Train a run again from its record alone, and compare the results 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("run_id", metavar="RUN", help="a finished run's id")
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    add_tracking_argument(parser)
     parser.add_argument(
         "--checkpoint-dir", default=None, help="folder for the new checkpoints; default: the original run's"
     )
@@ -28,9 +35,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.reproduce import reproduce
 
-    config, np = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
-    needs_spark = np >= 0 or is_table_name(config.data.table)
-    spark = session_of(args, f"lakelens reproduce {args.run_id}") if needs_spark else None
+    config = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
+    spark = session_of(args, f"lakelens reproduce {args.run_id}") if needs_spark(config) else None
     done = reproduce(args.run_id, tracking_uri=args.tracking_uri, checkpoint_dir=args.checkpoint_dir, spark=spark)
     for change in done.environment:
         print(f"environment: {change}")
@@ -48,10 +54,5 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lakelens.inference.evaluation.comparison import ClassChange
 from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.inference.model.registry import ModelDifference, RegisteredVersion
 from lakelens.tracking.run_listing import RunDetails, RunSummary
@@ -14,13 +15,30 @@ _HEADINGS = ("RUN", "STATE", "TABLE", "ENTRY POINT", "METRIC", "STARTED", "TOOK"
 _LONGEST_ENTRY = 40
 
 
+def table_lines(rows: Sequence[Sequence[str]], right_from: int | None = None) -> list[str]:
+    """Aligns rows of cells in columns.
+
+    Args:
+        rows: The cells, with the heading first.
+        right_from: The first column that is aligned to the right, as numbers are; None for none.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = len(widths) if right_from is None else right_from
+    return [
+        "  ".join(
+            cell.ljust(width) if place < first else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def run_table(runs: Sequence[RunSummary]) -> list[str]:
     """Writes runs as a table with a heading, and below a failed one why it failed."""
-    rows = [_cells(run) for run in runs]
-    widths = [max(len(row[column]) for row in [_HEADINGS, *rows]) for column in range(len(_HEADINGS))]
-    lines = [_aligned(_HEADINGS, widths)]
+    heading, *rows = table_lines([_HEADINGS, *(_cells(run) for run in runs)])
+    lines = [heading]
     for run, row in zip(runs, rows, strict=True):
-        lines.append(_aligned(row, widths))
+        lines.append(row)
         if run.failure:
             lines.append(f"    {run.failure.splitlines()[0][:160]}")
     return lines
@@ -58,11 +76,11 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     rows: list[Sequence[str]] = [("", "MODEL", *(["BEFORE"] if before else []))]
     for name, value in result.evaluation.scores.items():
         rows.append((name, f"{value:.4f}", *([f"{before[name]:.4f}"] if name in before else [])))
-    lines = _table_of(rows)
+    lines = table_lines(rows)
     rows = [("CLASS", "ROWS", "PRECISION", "RECALL", "F1")]
     for one in result.evaluation.classes:
         rows.append((one.name, str(one.support), *map(_value, (one.precision, one.recall, one.f1))))
-    lines += ["", *_table_of(rows)]
+    lines += ["", *table_lines(rows)]
     changed = result.comparison
     if changed is not None:
         lines += ["", f"{changed.mended} answers fixed, {changed.broken} broken; p = {changed.p_value:.2g} (McNemar)"]
@@ -74,13 +92,24 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     ]
 
 
+def recall_lines(classes: Sequence[ClassChange], highlighted: str) -> list[str]:
+    """Writes training rows and recall of each class under two models; an arrow marks the highlighted class."""
+    rows: list[Sequence[str]] = [("", "CLASS", "TRAIN V0", "TRAIN V1", "HELD OUT", "RECALL V0", "RECALL V1")]
+    for one in classes:
+        mark = ">" if one.name == highlighted else ""
+        counts = (str(number or 0) for number in (one.trained_before, one.trained_after, one.support))
+        recalls = ("-" if value is None else f"{value:.2f}" for value in (one.recall_before, one.recall_after))
+        rows.append((mark, one.name, *counts, *recalls))
+    return table_lines(rows, right_from=2)
+
+
 def version_lines(versions: Sequence[RegisteredVersion]) -> list[str]:
     """Writes versions of registered models as a table with a heading."""
     rows: list[Sequence[str]] = [("MODEL", "ALIASES", "TRAINED ON", "RUN", "CHECKPOINT")]
     for one in versions:
         table = (one.trained_on or "").rstrip("/").rpartition("/")[2]
         rows.append((one.uri, ", ".join(one.aliases), table, one.run_id or "", (one.digest or "")[:12]))
-    return _table_of(rows)
+    return table_lines(rows)
 
 
 def difference_lines(found: ModelDifference) -> list[str]:
@@ -93,7 +122,7 @@ def difference_lines(found: ModelDifference) -> list[str]:
         **found.metrics,
     }
     shown = [(name, *(_value(value) for value in values)) for name, values in facts.items()]
-    return _table_of([("", "FIRST", "SECOND"), *shown])
+    return table_lines([("", "FIRST", "SECOND"), *shown])
 
 
 def trace_lines(trace: Mapping[str, Any], indent: str = "") -> list[str]:
@@ -147,15 +176,6 @@ def _metric(run: RunSummary) -> str:
     if run.metric is None:
         return ""
     return f"{run.metric} {'-' if run.value is None else f'{run.value:.4g}'}"
-
-
-def _table_of(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [_aligned(row, widths) for row in rows]
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _block(title: str, values: Mapping[str, str]) -> list[str]:

@@ -22,10 +22,5 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return json_schema()
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -7,7 +7,14 @@ import dataclasses
 import sys
 from typing import Any
 
-from lakelens.jobs.command import add_session_arguments, main_of, session_of
+from lakelens.jobs.command import (
+    add_model_argument,
+    add_session_arguments,
+    add_table_argument,
+    add_tracking_argument,
+    main_of,
+    session_of,
+)
 from lakelens.locations import table_and_version
 
 DESCRIPTION = "Score one version of an image table with a tracked model into a predictions table."
@@ -15,10 +22,8 @@ DESCRIPTION = "Score one version of an image table with a tracked model into a p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
-    parser.add_argument(
-        "model", help="runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
-    )
-    parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
+    add_model_argument(parser)
+    add_table_argument(parser)
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
     parser.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
     parser.add_argument("--split", default=None, help="only this split")
@@ -32,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="rows up to which a commit takes data files, at least one; default: about half a minute's",
     )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    add_tracking_argument(parser)
     add_session_arguments(parser)
 
 
@@ -74,10 +79,5 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

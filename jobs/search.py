@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_session_arguments, main_of, session_of
-from lakelens.locations import is_table_name
+from lakelens.jobs.command import add_session_arguments, add_set_argument, main_of, needs_spark, session_of
 
 if TYPE_CHECKING:
     from lakelens.search import SearchResult
@@ -26,9 +25,7 @@ _COMMANDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("experiment", nargs="?", help="experiment file (*.yaml)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the experiment file, as a.b=VALUE"
-    )
+    add_set_argument(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--resume", metavar="PARENT_RUN", help="resume a search that was interrupted, failed or was killed"
@@ -59,16 +56,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         tell(value, name, tracking_uri=args.tracking_uri)  # type: ignore[arg-type]
         return {"run_id": value, "asked": name}
     if name == "resume":
-        config, np = read_config(resolve_tracking_uri(args.tracking_uri), value)
-        return _found(resume(value, tracking_uri=args.tracking_uri, spark=_session_of(args, config, np > 0)))
+        config = read_config(resolve_tracking_uri(args.tracking_uri), value)
+        return _found(resume(value, tracking_uri=args.tracking_uri, spark=_session_of(args, config)))
     if args.tracking_uri is not None:
         raise InvalidArgumentError(f"--tracking-uri beside {value}: --set tracking.uri={args.tracking_uri}")
     config = ExperimentConfig.read(value, args.set)
-    return _found(run(config, _session_of(args, config, config.resources.strategy == "horovod_cluster")))
+    return _found(run(config, _session_of(args, config)))
 
 
-def _session_of(args: argparse.Namespace, config: ExperimentConfig, on_executors: bool) -> Any:
-    if on_executors or args.master or args.conf or is_table_name(config.data.table):
+def _session_of(args: argparse.Namespace, config: ExperimentConfig) -> Any:
+    if args.master or args.conf or needs_spark(config):
         return session_of(args, f"lakelens search {config.name or ''}".strip())
     return None
 
@@ -94,10 +91,5 @@ def _found(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -67,7 +67,7 @@ def _add_views(add: _Add) -> None:
     listed.add_argument("--limit", type=int, default=1000, help="list at most this many; all are counted")
     quarantine = add("quarantine", "list the files that are not stored, with their reasons", _quarantine)
     quarantine.add_argument("--reason", default=None, help="only files with this reason")
-    quarantine.add_argument("--batch", default=None, metavar="BATCH_ID", help="only files of this ingest")
+    quarantine.add_argument("--batch-id", default=None, help="only files of this ingest")
     quarantine.add_argument("--limit", type=int, default=1000, help="list at most this many files; all are counted")
     profile = add("profile", "write an HTML page about one version: classes, sizes, samples, near-duplicates", _profile)
     profile.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
@@ -86,7 +86,6 @@ def _add_views(add: _Add) -> None:
     profile.add_argument("--compare", default=None, metavar="VERSION", help="also show the changes since this version")
     profile.add_argument(
         "--out",
-        "--output",
         type=Path,
         default=None,
         help="folder for profile.html and its PNG files; a new one in the temporary folder by default",
@@ -324,7 +323,7 @@ def _session_of(args: argparse.Namespace, action: str, version: Version = None) 
 def _quarantine(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.image_table import ImageTable
 
-    found = ImageTable(None, args.table).quarantine(batch_id=args.batch, reason=args.reason, limit=args.limit)
+    found = ImageTable(None, args.table).quarantine(batch_id=args.batch_id, reason=args.reason, limit=args.limit)
     for file in found.files:
         size = "" if file.source_length is None else f"{file.source_length} bytes"
         print(f"{file.reason:<18} {size:>16}  {file.path}  {file.error or ''}  (batch {file.batch_id})")
@@ -392,10 +391,5 @@ def _print_counts(title: str, counts: dict[str, int]) -> None:
         print(f"{title:<8} {count:>8}  {name}")
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import main_of
+from lakelens.jobs.command import add_tracking_argument, main_of
 from lakelens.locations import table_and_version
 
 DESCRIPTION = "Trace a prediction to model, run, code, table version and image; or a run to what its model has scored."
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PREDICTIONS",
         help="with --run: also search this table for its predictions (repeatable)",
     )
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    add_tracking_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
 
 
@@ -76,10 +76,5 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Runs the job with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

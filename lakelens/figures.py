@@ -65,10 +65,15 @@ def new_figure(height: float, columns: int = 1, ratios: Sequence[float] | None =
     figure = empty_figure(_WIDTH_INCHES, height)
     axes = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
     for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color("#999999")
-        axis.tick_params(colors=INK, labelsize=9, length=3)
+        dress_axis(axis)
     return figure, axes
+
+
+def dress_axis(axis: Axes) -> None:
+    """Gives an axis the look that all plots have."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#999999")
+    axis.tick_params(colors=INK, labelsize=9, length=3)
 
 
 def to_png(figure: Figure) -> bytes:
@@ -83,8 +88,15 @@ def colours_of(splits: Iterable[str]) -> dict[str, str]:
     return {split: SPLIT_COLOURS[min(index, len(SPLIT_COLOURS) - 1)] for index, split in enumerate(splits)}
 
 
-def draw_bars(axis: Axes, counts: pd.DataFrame, colours: Sequence[str], stacked: bool = True, ticks: int = 8) -> None:
-    """Draws horizontal bars with their counts, the first row at the top.
+def draw_bars(
+    axis: Axes,
+    counts: pd.DataFrame,
+    colours: Sequence[str],
+    stacked: bool = True,
+    ticks: int = 8,
+    note: str = "{:,.0f}",
+) -> None:
+    """Draws horizontal bars with their values, the first row at the top.
 
     Args:
         axis: Where to draw.
@@ -92,6 +104,7 @@ def draw_bars(axis: Axes, counts: pd.DataFrame, colours: Sequence[str], stacked:
         colours: Colour of each column.
         stacked: Whether the parts of a row are one bar.
         ticks: Number of ticks, at most.
+        note: Format of the values; a bar without a value has a dash.
     """
     places, left = np.arange(len(counts)), np.zeros(len(counts))
     height = 0.78 if stacked else 0.78 / counts.shape[1]
@@ -104,8 +117,8 @@ def draw_bars(axis: Axes, counts: pd.DataFrame, colours: Sequence[str], stacked:
         left = left + values.to_numpy() if stacked else values.to_numpy()
         if not stacked or label == labels[-1]:
             for place, total in zip(places + offset, left, strict=True):
-                note = (total, place), (3, 0)
-                axis.annotate(f"{int(total):,}", *note, textcoords="offset points", va="center", fontsize=8)
+                text, end = ("-", 0) if np.isnan(total) else (note.format(total), total)
+                axis.annotate(text, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=8)
     axis.set_yticks(places, texts_of([str(name) for name in counts.index]))
     axis.set_ylim(len(counts) - 0.4, -0.6)
     axis.margins(x=0.14)
@@ -131,6 +144,22 @@ def draw_histogram(axis: Axes, values: Any, bins: int, bounds: tuple[float, floa
     axis.set_xlim(*bounds)
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.yaxis.set_major_locator(few_ticks(5))
+
+
+def draw_shares(axis: Axes, shares: pd.DataFrame, colours: Sequence[str], names: Sequence[str]) -> None:
+    """Draws values from 0 to 1 as bars next to each other.
+
+    Args:
+        axis: Where to draw.
+        shares: A row for each name; each column has its own bars.
+        colours: Colour of each column.
+        names: Texts at the bars, drawn as they are.
+    """
+    draw_bars(axis, shares, colours, stacked=False, note="{:.2f}")
+    axis.set_yticks(range(len(names)), names)
+    axis.set_xlim(0, 1.1)
+    axis.set_xticks(np.linspace(0, 1, 6))
+    axis.xaxis.set_major_formatter("{x:.1f}")
 
 
 def few_ticks(most: int) -> Any:
@@ -164,6 +193,11 @@ def draw_legend(figure: Figure, axis: Axes) -> None:
 def texts_of(names: Sequence[str], length: int = LABEL_LENGTH) -> list[str]:
     """Makes names that appear together fit for a figure; matplotlib would read text between dollar signs as formula."""
     return [name.replace("$", r"\$") for name in readable_names(names, length)]
+
+
+def text_of(name: str, length: int = LABEL_LENGTH) -> str:
+    """Makes one name fit for a figure, as `texts_of`; a long one is cut in its middle."""
+    return readable(name, length).replace("$", r"\$")
 
 
 def readable(name: str, length: int = LABEL_LENGTH) -> str:

@@ -62,9 +62,11 @@ def trained(name, np):
         epochs=4,
         batch_size=32,
         tracking_uri=store,
-        experiment_name=experiment_of("notebook-02"),
-        run_name=name,
-        checkpoint_dir=folder / "checkpoints",
+        config={
+            "name": name,
+            "tracking": {"experiment": experiment_of("notebook-02")},
+            "checkpoint_storage": {"path": str(folder / "checkpoints")},
+        },
         spark=spark,
     )
 

@@ -23,8 +23,10 @@ run = lakelens.train(
     epochs=5,
     batch_size=32,
     tracking_uri=store,
-    experiment_name=experiment_of("notebook-05"),
-    checkpoint_dir=folder / "checkpoints",
+    config={
+        "tracking": {"experiment": experiment_of("notebook-05")},
+        "checkpoint_storage": {"path": str(folder / "checkpoints")},
+    },
 )
 model = f"runs:/{run.run_id}"  # or models:/digits@champion, experiment:notebook-05, the path of a checkpoint
 print(model, run.metrics)

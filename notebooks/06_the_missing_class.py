@@ -43,9 +43,11 @@ def trained_on(version):
         epochs=8,
         batch_size=32,
         tracking_uri=store,
-        experiment_name=experiment_of("missing-class"),
-        run_name=f"version {version}",
-        checkpoint_dir=folder / "checkpoints",
+        config={
+            "name": f"version {version}",
+            "tracking": {"experiment": experiment_of("missing-class")},
+            "checkpoint_storage": {"path": str(folder / "checkpoints")},
+        },
     )
 
 

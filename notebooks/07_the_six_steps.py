@@ -139,10 +139,12 @@ def trained(np):
         np=np,
         epochs=4,
         batch_size=32,
-        patience=2,
         tracking_uri=store,
-        experiment_name=experiment_of("notebook-07"),
-        checkpoint_dir=folder / "checkpoints",
+        config={
+            "early_stopping": {"patience": 2},
+            "tracking": {"experiment": experiment_of("notebook-07")},
+            "checkpoint_storage": {"path": str(folder / "checkpoints")},
+        },
         spark=spark,
     )
 

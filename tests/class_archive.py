@@ -46,7 +46,8 @@ sys.exit(jvm.wait())
 def use_class_archive() -> None:
     """Lets the JVMs that start from now on take Spark's classes from an archive; makes it when there is none.
 
-    It lies in the user's cache and belongs to one Java and one folder of Spark's JARs; those of others are removed.
+    It lies in the user's cache and belongs to one Java and one folder of Spark's JARs; those of other folders with the
+    same Spark are removed.
     A JVM that cannot use it, or does not find it yet, loads its classes as ever and says nothing. While another process
     makes it, this one goes on without.
     """
@@ -59,7 +60,7 @@ def use_class_archive() -> None:
     jars = Path(pyspark.__file__).parent / "jars"  # a JVM refuses the archive of JARs that were installed anew
     parts = f"{java.home} {java.version} {jars} {jars.stat().st_mtime_ns} {TRAINING}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakelens" / "classes"
-    archive = cache / f"{hashlib.sha256(parts.encode()).hexdigest()[:16]}.jsa"
+    archive = cache / f"spark-{pyspark.__version__}-{hashlib.sha256(parts.encode()).hexdigest()[:16]}.jsa"
     if not archive.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / "lock").open("w") as lock:
@@ -84,6 +85,6 @@ def _make(archive: Path) -> None:
         except (subprocess.SubprocessError, FileNotFoundError) as error:
             warnings.warn(f"no class archive, the tests' JVMs start slowly: {error}", stacklevel=2)
             return
-        for other in archive.parent.glob("*.jsa"):
+        for other in archive.parent.glob(f"{archive.stem.rpartition('-')[0]}-*.jsa"):
             other.unlink(missing_ok=True)
         made.replace(archive)  # whole or not at all: a JVM that maps half an archive dies

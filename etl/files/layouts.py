@@ -1,4 +1,4 @@
-"""Layouts of class folders: from where a file lies to the name of its class; pure."""
+"""Layouts of sources, and the class that a layout of class folders gives a file; pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from ...errors import InvalidArgumentError, UnknownLayoutError
 CLASS_FOLDERS = "class_folders"
 NESTED_CLASS_FOLDERS = "nested_class_folders"
 FOLDER_LAYOUTS = (CLASS_FOLDERS, NESTED_CLASS_FOLDERS)
+VOC = "voc"
+COCO = "coco"
+MANIFEST = "manifest"
+LAYOUTS = (*FOLDER_LAYOUTS, VOC, COCO, MANIFEST)
 
 # Caltech-256 counts its classes in the folder's name: 001.ak47, 002.american-flag.
 _NUMBERED = re.compile(r"^\d{3,}\.(?=.)")
@@ -17,14 +21,14 @@ _NUMBERED = re.compile(r"^\d{3,}\.(?=.)")
 _LARGEST_NUMBER = 2**31 - 1
 
 
-def check_layout(layout: str, known: Sequence[str]) -> None:
+def check_layout(layout: str) -> None:
     """Checks a layout's name.
 
     Raises:
-        UnknownLayoutError: If it is not one of `known`.
+        UnknownLayoutError: If it is not one of `LAYOUTS`.
     """
-    if layout not in known:
-        raise UnknownLayoutError(f"layout = {layout!r} is not one that lakelens reads: {', '.join(known)}")
+    if layout not in LAYOUTS:
+        raise UnknownLayoutError(f"layout = {layout!r} is not one that lakelens reads: {', '.join(LAYOUTS)}")
 
 
 def class_of_folder(folder: str) -> str:

@@ -145,4 +145,5 @@ def _count_bits(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     words = words - ((words >> np.uint64(1)) & _FIELDS_OF_1)
     words = (words & _FIELDS_OF_2) + ((words >> np.uint64(2)) & _FIELDS_OF_2)
     words = (words + (words >> np.uint64(4))) & _FIELDS_OF_4
-    return ((words * _SUM_OF_BYTES) >> np.uint64(56)).astype(np.int64)
+    counts: npt.NDArray[np.int64] = ((words * _SUM_OF_BYTES) >> np.uint64(56)).astype(np.int64)
+    return counts

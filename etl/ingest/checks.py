@@ -14,9 +14,8 @@ from ...options import suggestion
 from ...table import Table
 from ..annotations.manifest import manifest_format
 from ..files.class_folders import Wanted, check_class_folder, list_top
-from ..files.layouts import CLASS_FOLDERS, class_of_folder
+from ..files.layouts import CLASS_FOLDERS, MANIFEST, class_of_folder
 from ..images.recipe import Recipe
-from ..sources.annotated import MANIFEST
 from .results import DELETE, IngestRequest
 
 
@@ -32,7 +31,6 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
         InvalidArgumentError: If the table was made by another recipe, a manifest's suffix is unknown, or a class is
             neither of the source's folders nor of the table.
     """
-    request.check()
     source = request.source
     is_text = source.layout == MANIFEST and manifest_format(str(source.location)) != "parquet"
     for file in (source.annotations, source.location if source.layout == MANIFEST else None):
@@ -41,8 +39,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
             raise SourceNotFoundError(f"{path} does not exist; give the path of an existing file")
         if is_text and path is not None and Path(path).is_dir():
             raise SourceNotFoundError(f"{path} is a folder; layout {MANIFEST!r} wants a file")
-    folder = absolute_path(str(source.location))
-    top = None
+    folder, top = source.folder, None
     if source.layout != MANIFEST and not has_scheme(folder):
         top = list_top(os.fsencode(folder))
         top.check(folder, Wanted(source.layout))

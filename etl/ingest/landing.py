@@ -49,7 +49,6 @@ def ingest_available(
         TableConflictError: If other writers kept committing first.
         UsageError: Its subclasses, as `ingest` does; but an empty folder is not an error.
     """
-    request.check()
     check_max_files(max_files)
     done: list[IngestResult] = []
     attempts = 0

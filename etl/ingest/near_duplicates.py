@@ -6,7 +6,7 @@ of every ingest for a question that is asked now and then. They are decoded at a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from ...errors import ImageError
 from ...results import ReadableResult
-from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes, find_nearest
+from ..images.near_images import find_neighbours, hash_of_row
+from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.writing_session import writing_session
@@ -94,26 +95,17 @@ def find_across_splits(
     try:
         found = hashed.select(schema.SPLIT, "is_new", "high", "low").toPandas()
         hashes = found[["high", "low"]].to_numpy(np.int64).view(np.uint64)
-        names, splits = np.unique(found[schema.SPLIT].to_numpy(str), return_inverse=True)
-        near, pairs = compare(hashes, splits.reshape(-1), found["is_new"].to_numpy(bool), max_distance)
-        return NearDuplicates(near, len(found), _with_paths(hashed, hashes, pairs, [str(name) for name in names]))
+        splits = [str(split) for split in found[schema.SPLIT]]
+        _, numbers = np.unique(splits, return_inverse=True)
+        near, pairs = compare(hashes, numbers.reshape(-1), found["is_new"].to_numpy(bool), max_distance)
+        return NearDuplicates(near, len(found), _with_paths(hashed, hashes, splits, pairs))
     finally:
         hashed.unpersist()
 
 
-class HashPair(NamedTuple):
-    """Two rows, by the first that has their hash and split: row numbers, and the bits that differ."""
-
-    row: int
-    other_row: int
-    row_split: int
-    other_split: int
-    distance: int
-
-
 def compare(
     hashes: Hashes, splits: npt.NDArray[Any], is_new: npt.NDArray[np.bool_], max_distance: int
-) -> tuple[int, list[HashPair]]:
+) -> tuple[int, list[tuple[int, int, int]]]:
     """Counts new rows that are near a row of another split, and names the nearest pairs; pure.
 
     Args:
@@ -121,41 +113,24 @@ def compare(
         splits: Number of each row's split, [n].
         is_new: Which rows are asked about, [n].
         max_distance: Bits that may differ, 0-15.
+
+    Returns:
+        The count, and pairs by the first row of each hash and split: the new row, the other, the bits that differ.
     """
     if not len(hashes):
         return 0, []
-    unique, first_rows, codes = np.unique(hashes, axis=0, return_index=True, return_inverse=True)
-    codes, width = codes.reshape(-1), int(splits.max()) + 1
-    held = np.bincount(codes * width + splits, minlength=len(unique) * width).reshape(len(unique), width) > 0
-    new = np.zeros_like(held)
-    new[codes[is_new], splits[is_new]] = True
-    nearest = find_nearest(unique, held, max_distance)
-    # Every hash is near itself.
-    others = np.where(held, np.arange(len(unique))[:, None], nearest.rows)
-    distances = np.where(held, 0, nearest.distances)
-    near = np.zeros_like(held)
-    candidates: list[HashPair] = []
-    for split in range(width):
-        for other_split in range(width):
-            if other_split != split:
-                met = np.flatnonzero(new[:, split] & (others[:, other_split] >= 0))
-                near[met, split] = True
-                found = met[np.argsort(distances[met, other_split], kind="stable")][:_MOST_EXAMPLES].tolist()
-                candidates += [
-                    HashPair(
-                        int(first_rows[one]),
-                        int(first_rows[others[one, other_split]]),
-                        split,
-                        other_split,
-                        int(distances[one, other_split]),
-                    )
-                    for one in found
-                ]
-    count = int(near[codes[is_new], splits[is_new]].sum())
-    chosen: dict[tuple[int, int], HashPair] = {}
-    for pair in sorted(candidates, key=lambda found: found.distance):
-        chosen.setdefault((pair.row, pair.row_split), pair)
-    return count, list(chosen.values())[:_MOST_EXAMPLES]
+    found = find_neighbours(hashes, splits, int(splits.max()) + 1, max_distance)
+    new, near = np.zeros(found.held.shape, bool), np.zeros(found.held.shape, bool)
+    new[found.codes[is_new], splits[is_new]] = True
+    for split, other in np.ndindex(near.shape[1], near.shape[1]):
+        if split != other:
+            near[:, split] |= found.is_near(split, other)
+    nearest: dict[int, tuple[int, int, int]] = {}
+    for pair in found.pairs(new):
+        if len(nearest) == _MOST_EXAMPLES:
+            break
+        nearest.setdefault(pair[0], pair)
+    return int(near[found.codes[is_new], splits[is_new]].sum()), list(nearest.values())
 
 
 def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,28 +158,30 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _hash_of(row: dict[str, Any]) -> tuple[int, int] | None:
-    from ..profile.images import hash_of_row
-
     try:
-        return hash_of_row(row)[0]
+        return hash_of_row(row)
     except ImageError:  # the profile counts the unreadable
         return None
 
 
-def _with_paths(hashed: DataFrame, hashes: Hashes, pairs: list[HashPair], names: list[str]) -> tuple[NearPair, ...]:
-    """Finds a path for each side of each pair."""
+def _with_paths(
+    hashed: DataFrame, hashes: Hashes, splits: Sequence[str], pairs: list[tuple[int, int, int]]
+) -> tuple[NearPair, ...]:
+    """Finds a path for each row of each pair."""
     from pyspark.sql import functions as F
 
     if not pairs:
         return ()
     signed = hashes.view(np.int64)
-    wanted = {int(signed[row, 0]) for pair in pairs for row in (pair.row, pair.other_row)}
+
+    def key_of(row: int) -> tuple[int, int, str]:
+        return int(signed[row, 0]), int(signed[row, 1]), splits[row]
+
+    wanted = {key_of(row)[0] for pair in pairs for row in pair[:2]}
     rows = hashed.where(F.col("high").isin(*wanted)).groupBy("high", "low", schema.SPLIT)
     found = rows.agg(F.min(schema.PATH).alias("any"), F.min(F.when(F.col("is_new"), F.col(schema.PATH))).alias("new"))
     by_key = {(row["high"], row["low"], row[schema.SPLIT]): row for row in found.collect()}
-    result = []
-    for pair in pairs:
-        one = by_key[int(signed[pair.row, 0]), int(signed[pair.row, 1]), names[pair.row_split]]
-        other = by_key[int(signed[pair.other_row, 0]), int(signed[pair.other_row, 1]), names[pair.other_split]]
-        result.append(NearPair(one["new"], one[schema.SPLIT], other["any"], other[schema.SPLIT], pair.distance))
-    return tuple(result)
+    return tuple(
+        NearPair(by_key[key_of(row)]["new"], splits[row], by_key[key_of(other)]["any"], splits[other], distance)
+        for row, other, distance in pairs
+    )

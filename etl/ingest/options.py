@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ...errors import InvalidArgumentError
 from ...options import check_names
 from ..images.recipe import Limits, Recipe
-from ..sources.sources import Source
+from ..sources.source import Source
 from .results import IngestRequest
 
 if TYPE_CHECKING:

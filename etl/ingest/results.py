@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import InvalidArgumentError
 from ...results import ReadableResult
 from ..images.recipe import Limits, Recipe
-from ..sources.sources import Source
+from ..sources.source import Source
 from .label_changes import ClassChanges
 from .near_duplicates import NearDuplicates
 
@@ -23,7 +23,7 @@ CONTENT = "content"
 
 @dataclass(frozen=True)
 class IngestRequest:
-    """What was asked for.
+    """The source and options of an ingest, checked as far as they can be without looking at the source or the table.
 
     Attributes:
         source: Where the images come from.
@@ -37,6 +37,9 @@ class IngestRequest:
             table once more, at an eighth of its size.
         allow_loss: Whether it may take most stored rows out of the table, or all of a class.
         retry_quarantine: Whether to read unchanged files that are in quarantine again.
+
+    Raises:
+        InvalidArgumentError: If an argument is outside its rule.
     """
 
     source: Source
@@ -50,13 +53,7 @@ class IngestRequest:
     allow_loss: bool = False
     retry_quarantine: bool = False
 
-    def check(self) -> None:
-        """Checks everything that can be checked without looking at the source or the table.
-
-        Raises:
-            InvalidArgumentError: If an argument is outside its rule.
-        """
-        self.source.check()
+    def __post_init__(self) -> None:
         Recipe().with_changes(**self.recipe_changes)
         if self.removed not in (KEEP, DELETE):
             raise InvalidArgumentError(f"removed = {self.removed!r} is neither 'keep' nor 'delete'")

@@ -53,7 +53,6 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
         IngestLossError: If it would take most stored rows out of the table, or all of a class; nothing was committed.
         UsageError: Its other subclasses, for every input that cannot be ingested.
     """
-    request.check()
 
     def planned_and_run() -> IngestResult:
         with prepare(spark, table, request) as prepared:
@@ -82,7 +81,6 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
     Raises:
         UsageError: Its subclasses, as `ingest` does.
     """
-    request.check()
     with prepare(spark, table, request) as prepared:
         check_classes(prepared)
         plan = prepared.plan

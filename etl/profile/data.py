@@ -1,19 +1,31 @@
-"""What a profile of one table version holds: frames that pages and figures are drawn from."""
+"""The numbers of one table version: DataFrames that findings, figures and the page are made from."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ...log.snapshot import Snapshot
+from ...table import Table
+from ..images.recipe import RECIPE_PROPERTY
 from ..model.labels import NO_CLASS
-from .duplicates import SimilarImages
-from .images import Sample
+from ..quarantine.listing import iterate_quarantine
+from ..quarantine.table import quarantine_location
+from ..versions.changes import KINDS, diff
+from ..versions.classes import class_counts, labels_at
+from .images import Sample, SimilarImages, source_sizes
+from .rows import read_paths, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_CONFLICTS, _CONFLICT_PATHS = 20, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +62,7 @@ class TableProfile:
         boxes: A row for each box.
         class_images: Images by class and split. Numbered classes precede the others; `(no class)` is last.
         class_boxes: The same for boxes.
-        source_sizes: Sizes of the source files, as `sources.source_sizes` gives them.
+        source_sizes: Sizes of the source files, as `images.source_sizes` gives them.
         samples: Samples by class name, of the classes that are shown.
         hidden_classes: Classes without samples because there are too many classes to look at.
         similar: Near-duplicates; None if they were not looked for.
@@ -117,3 +129,89 @@ class TableProfile:
 def by_size(counts: pd.DataFrame) -> pd.DataFrame:
     """Sorts classes by their total, then by name."""
     return counts.sort_index().loc[lambda frame: frame.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+
+
+def read_numbers(snapshot: Snapshot, before: Snapshot | None = None, quarantine: Table | None = None) -> TableProfile:
+    """Reads the numbers that do not need an image decoded.
+
+    Args:
+        snapshot: The version.
+        before: The version to compare it with.
+        quarantine: The quarantine; next to the table when None.
+    """
+    images, boxes = read_rows(snapshot)
+    labels = labels_at(snapshot)
+    box_splits = images["split"].take(boxes["image"]).set_axis(boxes.index)
+    named = {*images["class_name"].cat.categories, *boxes["class_name"].cat.categories} - {NO_CLASS}
+    classes = [*labels, *sorted(named - labels.keys())]
+    without = [NO_CLASS] if (images["class_name"] == NO_CLASS).any() else []
+    splits = list(images["split"].cat.categories)
+    class_images = _count(images["class_name"], images["split"], [*classes, *without], splits)
+    conflicts, conflict_count = _find_conflicts(images)
+    paths = read_paths(snapshot, images, [row for _, rows in conflicts for row in rows])
+    return TableProfile(
+        location=snapshot.location,
+        version=snapshot.version,
+        timestamp=snapshot.timestamp,
+        files=len(snapshot.files),
+        file_bytes=int(snapshot.files.sizes.sum()),
+        recipe=_recipe_of(snapshot.configuration),
+        labels=labels,
+        images=images,
+        boxes=boxes,
+        class_images=class_images,
+        class_boxes=_count(boxes["class_name"], box_splits, [*classes, *without], splits),
+        source_sizes=source_sizes(snapshot, images),
+        conflicts=tuple((names, sorted(paths[row] for row in rows if row in paths)) for names, rows in conflicts),
+        conflict_count=conflict_count,
+        quarantine=_read_quarantine(
+            quarantine or Table.of(quarantine_location(snapshot.location), None, snapshot.table.storage_options)
+        ),
+        comparison=None if before is None else _compare(class_images.sum(axis=1), snapshot, before),
+    )
+
+
+def _find_conflicts(images: pd.DataFrame) -> tuple[list[tuple[list[str], list[int]]], int]:
+    """Finds contents that are in several classes: classes and some rows of the first, and the number of contents."""
+    named = images.loc[images["class_name"] != NO_CLASS, ["content", "class_name"]]
+    in_classes = named.drop_duplicates()
+    several = in_classes[in_classes["content"].duplicated(keep=False)]
+    contents = np.unique(several["content"])
+    conflicts = []
+    for content in contents[:_CONFLICTS]:
+        # One row of each class first: thousands of copies in one class would hide the file that is in another.
+        firsts = several[several["content"] == content]
+        rows = [*firsts.index, *named.index[named["content"] == content].difference(firsts.index)]
+        conflicts.append((sorted(firsts["class_name"]), [int(row) for row in rows[:_CONFLICT_PATHS]]))
+    return conflicts, len(contents)
+
+
+def _count(classes: pd.Series, splits: pd.Series, names: list[str], columns: list[str]) -> pd.DataFrame:
+    counts = classes.groupby([classes, splits], observed=True).size().unstack(fill_value=0)
+    return counts.reindex(index=names, columns=columns, fill_value=0)
+
+
+def _compare(after: pd.Series, snapshot: Snapshot, before: Snapshot) -> VersionComparison:
+    import pandas as pd
+
+    changed = diff(before.table, before.version, snapshot.version)
+    classes = pd.DataFrame({"after": after, "before": pd.Series(class_counts(before))})
+    classes = classes.reindex([*after.index, *classes.index.difference(after.index)])
+    changes = {kind: sum(getattr(changed, kind).values()) for kind in KINDS}
+    return VersionComparison(before.version, before.timestamp, classes.fillna(0).astype(int), changes)
+
+
+def _read_quarantine(quarantine: Table) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [(file.path, file.reason, file.error or "") for file in iterate_quarantine(quarantine)]
+    return pd.DataFrame(rows, columns=["path", "reason", "error"])
+
+
+def _recipe_of(configuration: Mapping[str, str]) -> dict[str, object]:
+    """Reads how the images were stored; empty for a table that lakelens did not make."""
+    try:
+        recipe = json.loads(configuration.get(RECIPE_PROPERTY, "{}"))
+    except ValueError:
+        return {}
+    return recipe if isinstance(recipe, dict) else {}

@@ -1,32 +1,41 @@
-"""Looks at the stored images of a version: what each looks like, and small pictures of some."""
+"""Looks at the images of a version: what each looks like, which look alike, small pictures, and their source files."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ...errors import ImageError
+from ...errors import ImageError, InvalidArgumentError
+from ...locations import absolute_path
 from ...log.snapshot import Snapshot
-from ..images.codec import Decoded
-from ..images.perceptual_hash import perceptual_hash
+from ...stores.data_files import local_form
+from ..images.codec import read_size
+from ..images.near_images import decode_small, find_neighbours
+from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
 from ..model import schema
-from .rows import for_each_row
+from .rows import for_each_row, read_paths
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# A photograph is decoded at twice this side, or more.
-_HASHED_SIDE = 36
 _THUMBNAIL_QUALITY = 82
 _BOX_COLOUR = (255, 64, 0)
 _MOST_BOXES_DRAWN = 50
+_PAIRS, _PAIR_SIDE = 12, 240
+# Enough for the shape of a histogram; a slow disk reads as many headers in a few seconds.
+_MOST_SOURCES = 2000
+# The header is in the first of these unless a thumbnail or colour profile precedes it.
+_HEADER_BYTES, _WHOLE_BYTES = 1 << 16, 1 << 26
+_READERS = 8
 _IMAGE_COLUMNS = (schema.IMAGE, schema.FORMAT, schema.HEIGHT, schema.WIDTH)
 _LOOKS = [("stored_bytes", "f4"), ("brightness", "f4"), ("hash_across", "u8"), ("hash_down", "u8"), ("hashed", "?")]
 
@@ -48,17 +57,25 @@ class Sample:
     class_name: str
 
 
-def hash_of_row(row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]:
-    """Hashes a row's image as it is shown: upright, transparency over white, 16 bits scaled rather than clipped.
+@dataclass(frozen=True, eq=False)
+class SimilarImages:
+    """Images that look alike.
 
-    Returns:
-        What `perceptual_hash` gives, and Pillow's name of the image's pixel format.
-
-    Raises:
-        ImageError: If it does not decode.
+    Attributes:
+        compared: Images whose hashes were compared.
+        plain: Images of nearly one colour, which were not.
+        unreadable: Images that could not be decoded.
+        max_distance: Bits of 128 by which the hashes of two similar images differ at most.
+        near: Images of each split (rows) that look like one of a split (columns), which may be the same split.
+        pairs: The nearest pairs across splits, with their distance.
     """
-    decoded = _decoded(row)
-    return perceptual_hash(decoded.image), decoded.mode
+
+    compared: int
+    plain: int
+    unreadable: int
+    max_distance: int
+    near: pd.DataFrame
+    pairs: tuple[tuple[Sample, Sample, int], ...] = ()
 
 
 def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
@@ -83,6 +100,41 @@ def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(mode=pd.Categorical.from_codes(modes, list(names)))
 
 
+def find_similar(snapshot: Snapshot, images: pd.DataFrame) -> SimilarImages:
+    """Finds images that look alike, across splits and within them.
+
+    Args:
+        snapshot: The version.
+        images: A row for each image, with the columns of `read_rows` and of `look_at_images`.
+    """
+    import pandas as pd
+
+    rows = np.flatnonzero(images["hashed"])
+    hashes, splits = images[["hash_across", "hash_down"]].to_numpy()[rows], list(images["split"].cat.categories)
+    found = find_neighbours(hashes, images["split"].cat.codes.to_numpy()[rows], len(splits))
+    near = pd.DataFrame(0, splits, splits)
+    for split, other in np.ndindex(near.shape):
+        near.iloc[split, other] = found.held[found.is_near(split, other), split].sum()
+    pairs, used = list[tuple[int, int, int]](), set[int]()
+    for one, other, distance in found.pairs(found.held > 0):
+        codes = {int(found.codes[one]), int(found.codes[other])}
+        if not used & codes:
+            used |= codes
+            pairs.append((int(rows[one]), int(rows[other]), distance))
+        if len(pairs) == _PAIRS:
+            break
+    pictures = fetch_samples(snapshot, images, {row for pair in pairs for row in pair[:2]}, _PAIR_SIDE)
+    unreadable = int(images["brightness"].isna().sum())
+    return SimilarImages(
+        compared=len(rows),
+        plain=len(images) - len(rows) - unreadable,
+        unreadable=unreadable,
+        max_distance=DEFAULT_MAX_DISTANCE,
+        near=near,
+        pairs=tuple((pictures[one], pictures[other], distance) for one, other, distance in pairs),
+    )
+
+
 def fetch_samples(snapshot: Snapshot, images: pd.DataFrame, rows: Iterable[int], side: int) -> dict[int, Sample]:
     """Makes small pictures of rows, `side` pixels at most; leaves out images that cannot be decoded."""
     columns = [*_IMAGE_COLUMNS, schema.PATH, *([schema.ANNOTATIONS] if images["boxes"].notna().any() else [])]
@@ -100,15 +152,44 @@ def fetch_samples(snapshot: Snapshot, images: pd.DataFrame, rows: Iterable[int],
     }
 
 
-def _decoded(row: Mapping[str, Any]) -> Decoded:
-    return decode_image(StoredImage.of_row(row), target_size=_HASHED_SIDE)
+def source_sizes(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame | None:
+    """Reads the sizes of the source files that this machine's disks have: of all, or of 2,000 chosen by their content.
+
+    Returns:
+        `width` and `height` in pixels, upright; NaN where a file cannot be read, or has another length than its row.
+        None if no file can be read.
+    """
+    import pandas as pd
+
+    rows = np.argsort(images["content"].to_numpy(), kind="stable")[:_MOST_SOURCES]
+    paths = read_paths(snapshot, images, rows)
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
+        sizes = list(pool.map(_size_of, paths.values(), images["source_bytes"].iloc[list(paths)]))
+    frame = pd.DataFrame([size or (np.nan, np.nan) for size in sizes], columns=["height", "width"])
+    return frame if frame["width"].notna().any() else None
+
+
+def _size_of(path: str, length: float) -> tuple[int, int] | None:
+    """Height and width that a file decodes to; None if it cannot be read here, or has changed since."""
+    try:
+        file = Path(local_form(absolute_path(path)) or "")
+        if not file.is_file() or file.stat().st_size != length:
+            return None
+        with file.open("rb") as stream:
+            head = stream.read(_HEADER_BYTES)
+            try:
+                return read_size(head)
+            except ImageError:
+                return read_size(head + stream.read(_WHOLE_BYTES))
+    except (ImageError, InvalidArgumentError, OSError, ValueError):  # another machine's; no permission; not a path
+        return None
 
 
 def _look_at(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Mode, then the fields of `_LOOKS`."""
     stored = len(row.get(schema.IMAGE) or b"")
     try:
-        decoded = _decoded(row)
+        decoded = decode_small(row)
     except ImageError:  # counted as unreadable
         return None, stored, math.nan, 0, 0, False
     found = perceptual_hash(decoded.image)

@@ -1,12 +1,11 @@
 """Annotations as Spark DataFrames of `annotations.ANNOTATIONS_DDL`, one row per image, to be joined by path.
 
 A local COCO file or manifest is read by one worker; one in an object store by the driver, through a temporary copy.
-Parquet manifests are read by all workers, as VOC's XML files are in `voc_frames`.
+Parquet manifests are read by all workers, as VOC's XML files are in `voc_source`.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
-from ...locations import absolute_path, folder_of, has_scheme
+from ...locations import absolute_path, has_scheme
 from ...spark.port import jvm, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
-from ..annotations.coco import read_coco
-from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from ..annotations.record import (
     ANNOTATION_MISSING,
     ANNOTATIONS_DDL,
@@ -28,7 +25,6 @@ from ..annotations.record import (
     annotation_of,
     merge_annotations,
 )
-from ..annotations.references import resolve_reference
 from ..spark.catalog import hadoop_path
 from ..spark.local_frames import local_frame
 
@@ -43,54 +39,6 @@ _CONTENT = "content"
 _WORKER_ERROR = re.compile(rf"{AnnotationFileError.__name__}: (.+)")
 _OF_ANNOTATION = "is_annotated"
 _OF_LISTING = "is_listed"
-
-
-def coco_annotations(spark: SparkSession, location: str, image_root: str, split: str | None = None) -> DataFrame:
-    """Reads a COCO instances file.
-
-    Args:
-        spark: The session.
-        location: Path or URI of the JSON file.
-        image_root: Folder that its `file_name`s are relative to, as the listing names it: an absolute path or a URI.
-        split: The split of all its images, or None.
-
-    Returns:
-        One row per path; read at once and kept by Spark until `unpersist`.
-
-    Raises:
-        SourceNotFoundError: If there is no such file.
-        AnnotationFileError: If it is not a COCO instances file.
-    """
-    records = functools.partial(_coco_records, location=location, image_root=image_root, split=split)
-    return read_now(_from_one_file(spark, location, records))
-
-
-def manifest_annotations(spark: SparkSession, location: str, root: str | None = None) -> DataFrame:
-    """Reads a manifest in CSV, JSON (an array or lines) or Parquet; rows of one path are joined.
-
-    Args:
-        spark: The session.
-        location: Path or URI of the manifest; its suffix tells the format.
-        root: Folder that relative paths in it are relative to; the manifest's own folder when None.
-
-    Returns:
-        One row per path.
-
-    Raises:
-        SourceNotFoundError: If there is no such file.
-        AnnotationFileError: If it lacks a column, or is not what its suffix says.
-        InvalidArgumentError: If the suffix is unknown.
-    """
-    kind = manifest_format(location)
-    image_root = absolute_path(root) if root is not None else folder_of(location)
-    if kind != "parquet":
-        records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
-        return read_now(merged_by_path(_from_one_file(spark, location, records)))
-    _check_exists(spark, location)
-    rows = spark.read.parquet(_hadoop_path(location))
-    find_columns(rows.columns, location)
-    task = functools.partial(_read_parquet, location=location, image_root=image_root)
-    return read_now(merged_by_path(rows.mapInArrow(task, ANNOTATIONS_DDL)))
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
@@ -139,42 +87,32 @@ def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[
         first += batch.num_rows
 
 
-def _coco_records(stream: BinaryIO, location: str, image_root: str, split: str | None) -> Iterator[Annotation]:
-    path_of = functools.partial(resolve_reference, root=image_root)
-    yield from read_coco(stream, location).annotations(path_of, split)
+def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> DataFrame:
+    """Reads one file: a local one in a task, another one on the driver, through a temporary copy.
 
+    Args:
+        spark: The session.
+        location: Path or URI.
+        records: Reads the open file.
 
-def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:
-    path_of = functools.partial(resolve_reference, root=image_root)
-    yield from read_rows((read_csv if kind == "csv" else read_json)(stream, location), location, path_of)
+    Returns:
+        Rows of `ANNOTATIONS_DDL`.
 
-
-def _read_parquet(batches: Batches, location: str, image_root: str) -> Iterator[pa.RecordBatch]:
-    """Reads the rows of a Parquet manifest in a task."""
-    path_of = functools.partial(resolve_reference, root=image_root)
-    yield from annotation_batches(
-        annotation_of_row(row, columns, path_of, where)
-        for names, rows in located_rows(batches, location)
-        for columns in (find_columns(names, location),)
-        for row, where in rows
-    )
-
-
-def _read_local(batches: Batches, path: bytes, records: Records) -> Iterator[pa.RecordBatch]:
-    """Reads one local file in a task."""
-    for _ in batches:
-        pass
-    with open(path, "rb") as stream:  # noqa: PTH123  bytes: pathlib takes none
-        yield from annotation_batches(records(stream))
-
-
-def _from_one_file(spark: SparkSession, location: str, records: Records) -> DataFrame:
-    _check_exists(spark, location)
+    Raises:
+        SourceNotFoundError: If there is no such file.
+    """
+    check_exists(spark, location)
     absolute = absolute_path(location)
     if not has_scheme(absolute):
         path = absolute.encode("utf-8", "surrogateescape")
-        task = functools.partial(_read_local, path=path, records=records)
-        return spark.range(0, 1, 1, 1).mapInArrow(task, ANNOTATIONS_DDL)
+
+        def read(batches: Batches) -> Iterator[pa.RecordBatch]:
+            for _ in batches:
+                pass
+            with open(path, "rb") as stream:  # noqa: PTH123  bytes: pathlib takes none
+                yield from annotation_batches(records(stream))
+
+        return spark.range(0, 1, 1, 1).mapInArrow(read, ANNOTATIONS_DDL)
     with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
         copy = Path(folder) / "copy"
         _copy_to_local(spark, absolute, copy)
@@ -223,7 +161,7 @@ def _read_ipc(batches: Batches) -> Iterator[pa.RecordBatch]:
                 yield from reader
 
 
-def _check_exists(spark: SparkSession, location: str) -> None:
+def check_exists(spark: SparkSession, location: str) -> None:
     """Checks that a file or folder exists, before any job starts.
 
     Raises:
@@ -236,7 +174,7 @@ def _check_exists(spark: SparkSession, location: str) -> None:
             raise SourceNotFoundError(f"{absolute} does not exist; give the path of an existing file")
         return
     try:
-        path, file_system = _hadoop(spark, absolute)
+        path, file_system = hadoop_path(spark, absolute)
         exists = bool(file_system.exists(path))
     except (SessionError, StoreError):
         raise
@@ -249,20 +187,13 @@ def _check_exists(spark: SparkSession, location: str) -> None:
 
 
 def _copy_to_local(spark: SparkSession, location: str, target: Path) -> None:
-    path, file_system = _hadoop(spark, location)
+    path, file_system = hadoop_path(spark, location)
     local = jvm(spark).org.apache.hadoop.fs.Path(f"file://{target}")
     # No checksum file beside the copy, and the source stays.
     file_system.copyToLocalFile(False, path, local, True)
 
 
-def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """Returns a Hadoop path and its file system."""
-    if jvm(spark) is None:
-        raise AnnotationFileError(f"{location}: reading it needs a Spark session with a JVM of its own")
-    return hadoop_path(spark, location)
-
-
-def _hadoop_path(location: str) -> str:
+def path_for_spark(location: str) -> str:
     """Writes a location for Spark's readers, which take a local path for a pattern."""
     absolute = absolute_path(location)
     if has_scheme(absolute):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
-from ...spark.port import java_session, java_strings, parallelism
+from ...spark.port import parallelism
 from ..files.walk import local_path
 from ..model import schema
 
@@ -79,23 +79,25 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
         SourceNotFoundError: If a file has gone since it was listed; `failure_of_source` knows one that goes later.
     """
     from pyspark.errors import AnalysisException
-    from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql import functions as F
 
-    paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} >= 0").select(schema.PATH).collect()]
+    # Spark's reader skips empty files.
+    empty_or_absent = files.where(f"{schema.SOURCE_LENGTH} <= 0").withColumn(
+        "content", F.when(F.col(schema.SOURCE_LENGTH) == 0, F.lit(b""))
+    )
+    paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} > 0").select(schema.PATH).collect()]
     if not paths:
-        return files.withColumn("content", F.lit(None).cast("binary"))
+        return empty_or_absent
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
     # Names with [ or * are names, not patterns.
-    reader = java_session(spark).read().format("binaryFile").option("__globPaths__", "false")
+    reader = spark.read.format("binaryFile").option("__globPaths__", "false")
     try:
-        contents = SparkDataFrame(reader.option("recursiveFileLookup", "true").load(java_strings(spark, paths)), spark)
+        contents = reader.option("recursiveFileLookup", "true").load(paths)
     except AnalysisException as error:
         raise _gone(str(error).splitlines()[0]) from error
-    # An outer join would shuffle the bytes, so missing files are added by a union.
+    # An outer join would shuffle the bytes, so the other files are added by a union.
     read = contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
-    absent = files.where(f"{schema.SOURCE_LENGTH} < 0").withColumn("content", F.lit(None).cast("binary"))
-    return read.unionByName(absent)
+    return read.unionByName(empty_or_absent)
 
 
 def failure_of_source(error: Exception, table: str) -> UsageError | None:

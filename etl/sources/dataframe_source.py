@@ -9,29 +9,28 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute_path
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
 from ..files.walk import local_uri
 from ..model import schema
 from ..spark.path_forms import column_in_one_form
-from .annotated import list_annotated_paths, stamped_files
 from .annotation_frames import located_rows, merged_by_path, read_now
 from .contents import CONTENT, OTHER_ROWS
 from .listing import Listing, completed
+from .named_images import list_named_images, stamped_files
+from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-NAME = "DataFrame"
 _STAMP = "lakelens_stamp"
 # Columns of Spark's `binaryFile` and of image tables that describe the bytes, not the image.
 _OF_FILES = ("length", "modificationTime", schema.SOURCE_LENGTH)
 
 
-def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Listing:
+def list_frame(spark: SparkSession, source: Source) -> Listing:
     """Lists the rows of a DataFrame.
 
     It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
@@ -41,8 +40,7 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
 
     Args:
         spark: A writing session.
-        frame: The rows, of any session.
-        images: Folder that relative paths start from.
+        source: The DataFrame, of any session.
 
     Raises:
         InvalidArgumentError: If the columns are not these.
@@ -50,7 +48,7 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     """
     from pyspark.sql import functions as F
 
-    frame = _in_session(spark, frame)
+    frame = _in_session(spark, source.frame)
     kinds = dict(frame.dtypes)
     is_by_spark = kinds.get("image", "").startswith("struct<origin:")
     if is_by_spark:
@@ -65,10 +63,10 @@ def list_frame(spark: SparkSession, frame: DataFrame, images: str | None) -> Lis
     if kinds.get(CONTENT) == "binary":
         return _list_contents(frame)
     is_listing = is_by_spark or {"length", "modificationTime"} <= set(kinds)
-    reader = _PathRows(None if images is None else absolute_path(images), is_listing)
+    reader = _PathRows(source.image_root, is_listing)
     rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
     merged = read_now(merged_by_path(rows, has_order=False))  # looked at twice, and the query may be a long one
-    return dataclasses.replace(list_annotated_paths(spark, NAME, merged, images), cached=(merged,))
+    return dataclasses.replace(list_named_images(spark, source, merged), cached=(merged,))
 
 
 def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
@@ -113,7 +111,6 @@ def _list_contents(frame: DataFrame) -> Listing:
         }
     )
     return Listing(
-        NAME,
         completed(stamped_files(files)),
         read_contents=_FrameContents(frame).read,
         has_annotations=True,
@@ -171,7 +168,7 @@ class _KeyRows:
         yield from annotation_batches(self._annotations(batches))
 
     def _annotations(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Annotation]:
-        for names, located in located_rows(batches, NAME):
+        for names, located in located_rows(batches, "DataFrame"):
             columns = match_columns(name for name in names if name != _STAMP)
             for row, where in located:
                 annotation = annotation_of_row(row, columns, self.path_of, where)

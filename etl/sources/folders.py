@@ -18,7 +18,8 @@ from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_
 from ..model import schema
 from ..spark.catalog import hadoop_path
 from .contents import read_contents
-from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, folder_batch
+from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, Listing, completed, folder_batch
+from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,34 @@ _TOP_DDL = "name BINARY, kind STRING"
 _FOLDER, _OTHER = "folder", "other"
 
 
-def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> tuple[str, DataFrame, ReadContents | None]:
+@dataclass(frozen=True)
+class FolderListing:
+    """The files of a folder.
+
+    Attributes:
+        root: The folder's URI.
+        files: Rows of `FOLDER_LISTING_DDL`.
+        read_contents: How the bytes are read, as `Listing.read_contents`.
+    """
+
+    root: str
+    files: DataFrame
+    read_contents: ReadContents | None = None
+
+
+def list_class_folders(spark: SparkSession, source: Source) -> Listing:
+    """Lists a folder whose folders name the classes.
+
+    Raises:
+        SourceNotFoundError: If there is no folder.
+        SessionError: If Spark has no file system for it.
+        InvalidArgumentError: If two folders name the same class.
+    """
+    folder = list_folder(spark, source.folder, Wanted(source.layout))
+    return Listing(completed(folder.files), folder.root, folder.read_contents)
+
+
+def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderListing:
     """Lists a folder: a local or mounted one by the workers, another one through Spark.
 
     Args:
@@ -39,24 +67,17 @@ def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> tuple[str
         location: Absolute path or URI.
         wanted: The files that the layout reads.
 
-    Returns:
-        The folder's URI, rows of `FOLDER_LISTING_DDL`, and how the bytes are read, as `Listing.read_contents`.
-
     Raises:
         SourceNotFoundError: If there is no folder.
         SessionError: If Spark has no file system for it.
         InvalidArgumentError: If two folders name the same class.
     """
-    if has_scheme(location):
-        return *list_folder_by_spark(spark, location, wanted), functools.partial(read_contents, spark)
-    return *list_local_folder(spark, location, wanted), None
+    list_by = list_folder_by_spark if has_scheme(location) else list_local_folder
+    return list_by(spark, location, wanted)
 
 
-def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
+def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
     """Lists a folder that the workers can open.
-
-    Returns:
-        The folder's URI and rows of `FOLDER_LISTING_DDL`.
 
     Raises:
         SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
@@ -67,7 +88,8 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> tuple[s
     top.check(root, wanted)
     tasks = max(1, min(len(top.names), 2 * parallelism(spark)))
     task = _FolderTask(root_bytes, top.names, tasks, wanted)
-    return local_uri(root_bytes), spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
+    files = spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
+    return FolderListing(local_uri(root_bytes), files)
 
 
 def _top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
@@ -80,13 +102,10 @@ def _top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
     return TopLevel(tuple(found.get(_FOLDER, ())), tuple(found.get(_OTHER, ())), problem)
 
 
-def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tuple[str, DataFrame]:
+def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
     """Lists a folder of any file system that Spark reads.
 
     Spark's own reader skips files whose names start with `_`; here they are listed and skipped with a reason.
-
-    Returns:
-        The folder's full URI and rows of `FOLDER_LISTING_DDL`.
 
     Raises:
         SourceNotFoundError: If Hadoop finds no folder there.
@@ -97,7 +116,7 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tupl
     qualified = qualified_folder(spark, root, wanted.layout)
     below = F.substring("path", len(qualified.rstrip("/")) + 2, 1_000_000)
     rule = _PathRule(wanted)
-    named = _all_files(spark, qualified).select(
+    files = _all_files(spark, qualified).select(
         F.col("path").alias(schema.PATH),
         F.col("length").alias(schema.SOURCE_LENGTH),
         F.col("modified").alias(schema.SOURCE_MODIFIED),
@@ -105,11 +124,15 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> tupl
         F.udf(rule.rank_of, "int")(below).alias(LABEL_RANK),
         F.udf(rule.ignored_of, "string")(below).alias(IGNORED),
     )
-    return qualified, named
+    return FolderListing(qualified, files, functools.partial(read_contents, spark))
 
 
 def _all_files(spark: SparkSession, root: str) -> DataFrame:
-    """Lists path, length and time of change of every file below a folder, by all executors."""
+    """Lists path, length and time of change of every file below a folder, by all executors.
+
+    Spark's public readers skip empty files and names that start with `_`, which would then be missing without a word,
+    and ask the store about each file once more.
+    """
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql import functions as F
 

@@ -48,7 +48,6 @@ class Listing:
     """The files of a source.
 
     Attributes:
-        name: The source as the user wrote it.
         files: One row per file and one per thing that is ignored, with the reason in `ignored`: `path`,
             `source_length`, `source_modified`, and the columns of annotations, null where the layout has none.
         root: The folder's URI, below which known paths that are not listed are gone; None when there is no such folder.
@@ -58,7 +57,6 @@ class Listing:
             same place the files of this one.
     """
 
-    name: str
     files: DataFrame
     root: str | None = None
     read_contents: ReadContents | None = None

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from ... import figures as style
 from ...errors import ImageError
 from ...etl.images.stored_image import decode_image
-from ...figures import INK, empty_figure, readable, to_png
+from ...figures import INK, empty_figure, to_png
 from ...html_page import tail_of
-from ...training.record.run_plots import draw_confusion_matrix, dress, short_name
+from ...training.record.run_plots import draw_confusion_matrix
 from ...training.tasks.class_metrics import ClassMetrics
 from .comparison import ClassChange, ModelComparison
 from .metrics import CalibrationBin, ModelMetrics
@@ -27,6 +28,7 @@ _BEFORE, _AFTER, _HIGHLIGHT, _WRONG = "#b8bec6", "#2a6fb0", "#d9822b", "#c0392b"
 _PRECISION, _RECALL = "#E69F00", "#0072B2"
 _GRID = "#e6e6e6"
 _SHEET_COLUMNS = 6
+_LABEL_LENGTH = 24
 
 
 def draw_plots(evaluation: ModelMetrics, mistakes: Sequence[Shown]) -> dict[str, bytes]:
@@ -53,18 +55,12 @@ def draw_plots(evaluation: ModelMetrics, mistakes: Sequence[Shown]) -> dict[str,
 
 def draw_slices(slices: Mapping[str, ModelMetrics], column: str, whole: float | None) -> bytes:
     """Draws the accuracy of each value of a column."""
-    figure = empty_figure(8, max(1.8, 0.3 * len(slices) + 1.1))
-    axis = figure.subplots()
-    values = [one.accuracy or 0.0 for one in slices.values()]
-    axis.barh(range(len(values)), values, 0.7, color=_AFTER)
-    for place, (value, one) in enumerate(zip(values, slices.values(), strict=True)):
-        axis.text(value + 0.01, place, f"{value:.3f}  ({one.rows:,})", va="center", fontsize=8, color=INK)
+    figure, (axis,) = style.new_figure(max(1.8, 0.3 * len(slices) + 1.1))
+    names = [f"{_text(value)}  ({one.rows:,})" for value, one in slices.items()]
+    _draw_shares(axis, {"accuracy": [one.accuracy for one in slices.values()]}, [_AFTER], names)
     if whole is not None:
         axis.axvline(whole, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axis.set_yticks(range(len(values)), [_text(value) for value in slices])
-    axis.invert_yaxis()
-    axis.set_xlim(0, 1.18)
-    dress(axis, f"accuracy by {_text(column)}; in brackets: rows; dashed: all rows")
+    style.name_axes(axis, "", "", f"accuracy by {_text(column)}; in brackets: rows; dashed: all rows")
     return to_png(figure)
 
 
@@ -107,21 +103,12 @@ def thumbnail(one: Shown) -> bytes | None:
 
 def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
     worst = sorted(classes, key=lambda one: (one.f1 is None, one.f1 or 0.0))[:MOST_CLASSES_DRAWN]
-    figure = empty_figure(9, max(2.2, 0.36 * len(worst) + 1.3))
-    axis = figure.subplots()
-    for offset, colour, name in ((-0.2, _PRECISION, "precision"), (0.2, _RECALL, "recall")):
-        values = [getattr(one, name) or 0.0 for one in worst]
-        axis.barh([place + offset for place in range(len(worst))], values, 0.36, color=colour, label=name)
-        for place, one in enumerate(worst):
-            value = getattr(one, name)
-            text = "none" if value is None else f"{value:.2f}"
-            axis.text((value or 0.0) + 0.01, place + offset, text, va="center", fontsize=7, color=INK)
-    axis.set_yticks(range(len(worst)), [f"{_text(one.name)}  ({one.support:,})" for one in worst])
-    axis.invert_yaxis()
-    axis.set_xlim(0, 1.1)
+    figure, (axis,) = style.new_figure(max(2.2, 0.36 * len(worst) + 1.3))
+    values = {name: [getattr(one, name) for one in worst] for name in ("precision", "recall")}
+    _draw_shares(axis, values, [_PRECISION, _RECALL], [f"{_text(one.name)}  ({one.support:,})" for one in worst])
     few = f"the {len(worst)} of {len(classes)} classes of the lowest F1" if len(worst) < len(classes) else "classes"
-    dress(axis, f"{few}, the lowest F1 first; in brackets: rows")
-    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=9)
+    style.name_axes(axis, "", "", f"{few}, the lowest F1 first; in brackets: rows")
+    style.draw_legend(figure, axis)
     return to_png(figure)
 
 
@@ -137,35 +124,36 @@ def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
     top.scatter(places, accuracies, [8 + 90 * one.rows / most for one in bins], color=_AFTER, zorder=3)
     top.set_xlim(0, 1)
     top.set_ylim(-0.03, 1.06)
-    top.set_ylabel("share that is right", fontsize=9, color=INK)
     top.grid(color=_GRID, linewidth=0.8)
     top.legend(frameon=False, fontsize=8, loc="center left")
-    dress(top, f"reliability; expected calibration error {ece:.3f}")
+    style.name_axes(top, "", "share that is right", f"reliability; expected calibration error {ece:.3f}")
     bottom.bar(places, [one.rows for one in bins], 0.03, color=_AFTER)
-    bottom.set_xlabel("probability of the answer", fontsize=9, color=INK)
-    bottom.set_ylabel("rows", fontsize=9, color=INK)
-    dress(bottom, "")
+    style.name_axes(bottom, "probability of the answer", "rows")
+    for axis in (top, bottom):
+        style.dress_axis(axis)
     return to_png(figure)
 
 
 def _draw_recalls(axis: Any, lines: Sequence[ClassChange], whole: ModelComparison, names: tuple[str, str]) -> None:
-    places = range(len(lines))
-    axis.barh([p - 0.2 for p in places], [one.recall_before or 0 for one in lines], 0.38, color=_BEFORE)
-    colours = [_HIGHLIGHT if one.name == whole.mended_class else _AFTER for one in lines]
-    axis.barh([p + 0.2 for p in places], [one.recall_after or 0 for one in lines], 0.38, color=colours)
-    for place, one in enumerate(lines):
-        for offset, value in ((-0.2, one.recall_before), (0.2, one.recall_after)):
-            text = "-" if value is None else f"{value:.2f}"
-            axis.text((value or 0) + 0.01, place + offset, text, va="center", fontsize=8, color=INK)
-    axis.set_yticks(list(places), [_with_rows(one) for one in lines])
-    for label, one in zip(axis.get_yticklabels(), lines, strict=True):
-        label.set_fontweight("bold" if one.name == whole.mended_class else "normal")
-    axis.invert_yaxis()
-    axis.set_xlim(0, 1.12)
-    axis.set_xlabel("recall on the same images", fontsize=9, color=INK)
+    style.dress_axis(axis)
+    values = {when: [getattr(one, f"recall_{when}") for one in lines] for when in ("before", "after")}
+    _draw_shares(axis, values, [_BEFORE, _AFTER], [_with_rows(one) for one in lines])
+    for bar, label, one in zip(axis.containers[1], axis.get_yticklabels(), lines, strict=True):
+        if one.name == whole.mended_class:
+            bar.set_color(_HIGHLIGHT)
+            label.set_fontweight("bold")
     some = f" ({len(lines)} of {len(whole.classes)}, most changed)" if len(lines) < len(whole.classes) else ""
     trained = "\nin brackets: training images" if any(one.trained_after is not None for one in lines) else ""
-    dress(axis, f"Recall per class{some}: {_text(names[0])} (grey), {_text(names[1])} (colour){trained}")
+    title = f"Recall per class{some}: {_text(names[0])} (grey), {_text(names[1])} (colour){trained}"
+    style.name_axes(axis, "recall on the same images", "", title)
+
+
+def _draw_shares(
+    axis: Any, values: Mapping[str, Sequence[float | None]], colours: Sequence[str], names: Sequence[str]
+) -> None:
+    import pandas as pd
+
+    style.draw_shares(axis, pd.DataFrame(values, dtype=float), colours, names)
 
 
 def _with_rows(one: ClassChange) -> str:
@@ -225,4 +213,4 @@ def _decoded(one: Shown) -> Image.Image | None:
 
 
 def _text(name: str) -> str:
-    return short_name(readable(name))
+    return style.text_of(name, _LABEL_LENGTH)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...training.tasks.classification import Classification
+from ...training.tasks.registry import DEFAULT_TASK, TASKS
 from .decoding import StoredRows
 from .predictor import Predictions, Predictor
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-PREDICTION_DDL = Classification.prediction_ddl
+PREDICTION_DDL = TASKS[DEFAULT_TASK].prediction_ddl
 
 
 def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ...errors import ModelMismatchError, ScoringFailedError
 from ...etl.images.stored_image import MODES, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
-from ...training.tasks.classification import LOGITS, VALUES_KEY, Classification
-from ...training.tasks.model_values import layers_give_logits, values_are_logits
+from ...training.checkpoints.keras_output import layers_give_logits, values_are_logits
+from ...training.tasks.registry import task_of
 from .failures import first_line, is_of_the_machine
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
     Python workers decide alike.
 
     Raises:
-        CheckpointError: If the file is damaged or has refused content.
+        CheckpointError: If the file is damaged or has refused content, or the checkpoint's task is unknown.
         ModelMismatchError: If the model does not take the images that its checkpoint describes, or does not give one
             row of classes per image.
         ScoringFailedError: If the machine fails while the model is tried.
@@ -54,12 +54,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         raise ModelMismatchError(
             f"{checkpoint.path}: the model takes images with {shape[2]} channels; 1 (grey) and 3 (RGB) can be decoded"
         )
-    described = checkpoint.metadata.get("task", {})
-    if described.get("name", Classification.name) != Classification.name:
-        raise ModelMismatchError(
-            f"{checkpoint.path}: the model is of the task {described['name']!r}; only models of "
-            f"{Classification.name} can be scored"
-        )
+    recorded = task_of(checkpoint).gives_probabilities(checkpoint.metadata.get("task", {}))
     model = checkpoint.load_model(custom_objects=custom_objects)
     import tensorflow as tf
 
@@ -77,7 +72,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         return np.asarray(traced(pixels), dtype=np.float32)
 
     width = _try_out(values, checkpoint, "black", np.zeros(shape, np.uint8)).shape[1]
-    logits = _gives_logits(values, model, checkpoint, described.get(VALUES_KEY))
+    logits = not recorded if recorded is not None else _gives_logits(values, model, checkpoint)
     is_binary = _is_binary(width, checkpoint)
 
     def probabilities(pixels: Pixels) -> npt.NDArray[np.float32]:
@@ -130,11 +125,7 @@ def _try_out(
     return output
 
 
-def _gives_logits(
-    run: Callable[[Pixels], npt.NDArray[np.float32]], model: keras.Model, checkpoint: Checkpoint, recorded: str | None
-) -> bool:
-    if recorded is not None:
-        return recorded == LOGITS
+def _gives_logits(run: Callable[[Pixels], npt.NDArray[np.float32]], model: keras.Model, checkpoint: Checkpoint) -> bool:
     told = layers_give_logits(model)
     if told is None:
         told = values_are_logits(lambda image: _try_out(run, checkpoint, "test", image), checkpoint.input_shape)

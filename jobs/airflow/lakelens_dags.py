@@ -8,7 +8,7 @@ The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVO
   `etl.py`, `train.py`, ...; LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
   packages such as Delta's.
 - `databricks`: one run with a task for each step, by the connection `databricks_default`. LAKELENS_DATABRICKS is a JSON
-  object with `notebook`, `wheel` and `cluster`.
+  object with `notebook`, `wheel`, `requirements` (the file of that name in `jobs/databricks`) and `cluster`.
 
 LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 
@@ -147,9 +147,16 @@ def databricks_task(name: str, steps: tuple[Step, ...]) -> Any:
     """Makes the one task that runs all steps as a Databricks run."""
     from airflow.providers.databricks.operators.databricks import DatabricksSubmitRunOperator
 
-    given = {"notebook": "/Workspace/lakelens/run_job", "wheel": "/Volumes/main/lakelens/lakelens.whl", "cluster": {}}
+    given = {
+        "notebook": "/Workspace/lakelens/run_job",
+        "wheel": "/Volumes/main/lakelens/lakelens.whl",
+        "requirements": "/Volumes/main/lakelens/requirements.txt",
+        "cluster": {},
+    }
     given |= json.loads(os.environ.get("LAKELENS_DATABRICKS", "{}"))
-    tasks = databricks_tasks(steps, of_parameter, given["cluster"], given["notebook"], given["wheel"])
+    tasks = databricks_tasks(
+        steps, of_parameter, given["cluster"], given["notebook"], given["wheel"], given["requirements"]
+    )
     return DatabricksSubmitRunOperator(task_id="run", json={"run_name": name, "tasks": _unrendered(tasks)})
 
 

@@ -33,8 +33,6 @@ DEFAULTS: dict[str, Any] = {
     # Where it is empty, MLFLOW_TRACKING_URI of the worker's own environment counts.
     "tracking_uri": "",
 }
-# The extra `databricks` of lakelens: what the runtime for machine learning lacks, or has too old.
-DATABRICKS_LIBRARIES = ("simplejpeg>=1.8", "keras>=3.11.3", "matplotlib>=3.7", "mlflow>=3.11,!=3.18.0")
 _PLACE = re.compile(r"<(\w+)(?:\.(\w+))?>")
 
 
@@ -89,7 +87,7 @@ TRAINING = (
         (
             *("train", "<table>", "--version", "<etl.version>", "--entrypoint", "<trial>", "--np", "<np>"),
             *("--epochs", "<epochs>", "--batch-size", "<batch_size>"),
-            *("--experiment", "<experiment>", "--checkpoint-dir", "<checkpoints>"),
+            *("--set", "tracking.experiment=<experiment>", "--set", "checkpoint_storage.path=<checkpoints>"),
         ),
         after=("due",),
         only_if="due.due",
@@ -103,7 +101,7 @@ TRAINING = (
         "evaluate",
         (
             *("evaluate", "runs:/<train.run_id>", "<table>@<etl.version>"),
-            *("--predictions", "<candidates>", "--output", "<reports>/<train.run_id>"),
+            *("--predictions", "<candidates>", "--out", "<reports>/<train.run_id>"),
         ),
         after=("score",),
     ),
@@ -131,11 +129,16 @@ SCORING = (
 
 
 def databricks_tasks(
-    steps: tuple[Step, ...], parameter: Callable[[str], str], cluster: Mapping[str, Any], job_notebook: str, wheel: str
+    steps: tuple[Step, ...],
+    parameter: Callable[[str], str],
+    cluster: Mapping[str, Any],
+    job_notebook: str,
+    wheel: str,
+    requirements: str,
 ) -> list[dict[str, Any]]:
     """Writes steps as the tasks of one Databricks run: they hand their values on as task values.
 
-    Each task's cluster gets the wheel and `DATABRICKS_LIBRARIES`.
+    Each task's cluster gets the wheel and the requirements.
 
     Args:
         steps: The steps.
@@ -143,9 +146,10 @@ def databricks_tasks(
         cluster: The key and value that choose a task's cluster, such as `{"existing_cluster_id": "..."}`.
         job_notebook: Workspace path of the notebook `run_job`.
         wheel: Path of the lakelens wheel, in a volume or the workspace.
+        requirements: Path of the bundle's `requirements.txt`, in a volume or the workspace.
     """
     tasks: list[dict[str, Any]] = []
-    libraries = [{"whl": wheel}, *({"pypi": {"package": package}} for package in DATABRICKS_LIBRARIES)]
+    libraries = [{"whl": wheel}, {"requirements": requirements}]
     for step in steps:
         after = [{"task_key": name} for name in step.after]
         if step.only_if is not None:

@@ -23,7 +23,6 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.extras import require
 from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
-from lakelens.jobs.demo.report import class_table
 from lakelens.spark.java import SHORT_LIVED
 from lakelens.spark.jvm import VERBOSE_VARIABLE
 
@@ -287,6 +286,7 @@ class Demo:
         self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult], held_back: str
     ) -> EvaluationResult:
         from lakelens.inference.evaluation.evaluate import evaluate
+        from lakelens.jobs.run_lines import recall_lines
 
         before, after = models
         with self.story.step("result", "What the data version changed"):
@@ -301,7 +301,7 @@ class Demo:
                 tracking_uri=self.tracking_uri,
             )
             if found.comparison is not None and found.other is not None:
-                print(class_table(found.comparison.classes, held_back))
+                print("\n".join(recall_lines(found.comparison.classes, held_back)))
                 print(f"accuracy on all held-out images: {found.other.accuracy:.3f} -> {found.evaluation.accuracy:.3f}")
                 print(f"the class that gained most from the new data: {found.comparison.mended_class}")
             print(f"page: {found.page}")
@@ -402,10 +402,5 @@ def _output_of_children_to(log: Path) -> Iterator[None]:
             os.close(kept[1])
 
 
-def main() -> int:
-    """Runs the demo with the process's own flags."""
-    return main_of(DESCRIPTION, add_arguments, run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -12,7 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...errors import LakelensError, RankFailedError
@@ -56,14 +56,16 @@ def check_horovod() -> Seen:
 
     wrong = problem()
     if wrong is not None:
-        return Seen(_version("horovod"), ok=False, detail=wrong)
+        return Seen(installed("horovod"), ok=False, detail=wrong)
     total = HorovodRunner(np=-2, use_gpu=False, driver_log_verbosity="log_callback_only", preload=KERAS_MODULES).run(
         _sum_over_ranks
     )
     expected = 3.0
     if total != expected:
-        return Seen(_version("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}")
-    return Seen(_version("horovod"), ok=True, detail="two ranks, one allreduce through Gloo")
+        return Seen(
+            installed("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}"
+        )
+    return Seen(installed("horovod"), ok=True, detail="two ranks, one allreduce through Gloo")
 
 
 def _sum_over_ranks() -> float:
@@ -89,8 +91,8 @@ def check_petastorm() -> Seen:
         with feed.petastorm_reader(["id"], num_epochs=1) as reader:
             read = sorted(int(number) for batch in reader for number in batch.id)
     if read != list(range(rows)):
-        return Seen(version("petastorm"), ok=False, detail=f"{len(read)} rows read of {rows} written")
-    return Seen(version("petastorm"), ok=True, detail=f"pyarrow {pyarrow.__version__}; {rows} rows of a table read")
+        return Seen(installed("petastorm"), ok=False, detail=f"{len(read)} rows read of {rows} written")
+    return Seen(installed("petastorm"), ok=True, detail=f"pyarrow {pyarrow.__version__}; {rows} rows of a table read")
 
 
 def check_delta() -> Seen:
@@ -117,9 +119,11 @@ def check_delta() -> Seen:
         spark.stop()
     if rows != 3:
         return Seen(
-            version("delta-spark"), ok=False, detail=f"version 0 was written with 3 rows and is read with {rows}"
+            installed("delta-spark"), ok=False, detail=f"version 0 was written with 3 rows and is read with {rows}"
         )
-    return Seen(version("delta-spark"), ok=True, detail=f"Spark {spark_version}; two versions written, version 0 read")
+    return Seen(
+        installed("delta-spark"), ok=True, detail=f"Spark {spark_version}; two versions written, version 0 read"
+    )
 
 
 def check_mlflow() -> Seen:
@@ -164,7 +168,7 @@ def run_check(name: str) -> Seen:
     except Exception as error:  # noqa: BLE001  the doctor reports every failure, whatever library it comes from
         first_line = (str(error).strip().splitlines() or [""])[0]
         detail = f"{type(error).__name__}: {first_line} ({_place(error)})"
-    return Seen(_version(_PACKAGES.get(name, name)), ok=False, detail=detail)
+    return Seen(installed(_PACKAGES.get(name, name)), ok=False, detail=detail)
 
 
 def _place(error: Exception) -> str:
@@ -173,11 +177,14 @@ def _place(error: Exception) -> str:
     return f"{frame.filename}:{frame.lineno}"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except ModuleNotFoundError:
-        return None
+def installed(package: str) -> str | None:
+    """Reads the version of an installed package; Databricks has MLflow's under a second name, others TensorFlow's."""
+    for name in (package, f"{package}-skinny", f"{package}-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
 
 
 def main(name: str) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -161,11 +161,6 @@ def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.
     return Finding(part, seen.version, seen.ok, detail, round(time.monotonic() - started, 1))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job as a script."""
-    return main_of(DESCRIPTION, add_arguments, run, argv)
-
-
 def _python() -> Seen:
     found = sys.version_info[:2]
     oldest, newest = SUPPORTED_PYTHON
@@ -217,4 +212,4 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 import lakelens
-from lakelens.jobs.doctor.checks import Seen
+from lakelens.jobs.doctor.checks import Seen, installed
 
 # The variable that Databricks sets on every cluster, and the file that its images hold.
 _VARIABLE, _FILE = "DATABRICKS_RUNTIME_VERSION", Path("/databricks/DBR_VERSION")
@@ -22,6 +22,10 @@ _SHOWN = {
     "NumPy": "numpy",
     "pandas": "pandas",
 }
+# Extras whose packages machines have for other reasons too: a version that lakelens has no use for breaks nothing.
+_NOT_COMPARED = ("dev", "java", "torch")
+# A cluster runs its own Spark; one from PyPI would stand in its way.
+_OF_THE_CLUSTER = ("pyspark", "delta-spark")
 
 
 def check_runtime() -> Seen:
@@ -40,10 +44,21 @@ def check_runtime() -> Seen:
     if not unmet:
         return Seen(lakelens.__version__, ok=True, detail=detail)
     wrong = ", ".join(f"{one.name} {installed(one.name) or 'is missing'}" for one in unmet)
-    line = " ".join(f"'{one.name}{one.specifier}'" for one in unmet)
     return Seen(
-        lakelens.__version__, ok=False, detail=f"{detail}; missing, too old or too new: {wrong} -> pip install {line}"
+        lakelens.__version__,
+        ok=False,
+        detail=f"{detail}; missing, too old or too new: {wrong} -> {way_out(unmet, databricks=bool(databricks))}",
     )
+
+
+def way_out(unmet: list[Requirement], *, databricks: bool) -> str:
+    """Writes the line that installs what is missing; a Databricks cluster's Spark changes with its runtime alone."""
+    kept = _OF_THE_CLUSTER if databricks else ()
+    line = " ".join(f"'{one.name}{one.specifier}'" for one in unmet if one.name not in kept)
+    steps = [f"pip install {line}"] if line else []
+    if any(one.name in kept for one in unmet):
+        steps.append("choose a runtime of docs/install.md's table for its Spark")
+    return "; ".join(steps)
 
 
 def databricks_runtime(environ: Mapping[str, str] = os.environ, file: Path = _FILE) -> str | None:
@@ -69,19 +84,9 @@ def unmet_requirements(declared: list[Requirement], extra: str) -> list[Requirem
     unmet = {}
     for one in declared:
         needed = one.marker is None or one.marker.evaluate({"extra": extra})
-        if not needed and (one.marker is None or one.marker.evaluate({"extra": "dev"})):
+        if not needed and any(one.marker.evaluate({"extra": name}) for name in _NOT_COMPARED if one.marker):
             continue
         found = installed(one.name)
         if (found is None and needed) or (found is not None and not one.specifier.contains(found, prereleases=True)):
             unmet[one.name] = one
     return list(unmet.values())
-
-
-def installed(package: str) -> str | None:
-    """Reads the version of an installed package; Databricks has MLflow's under a second name, others TensorFlow's."""
-    for name in (package, f"{package}-skinny", f"{package}-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None

@@ -167,15 +167,6 @@ def java_broadcast(spark: SparkSession, value: Any) -> Any:
     return spark.sparkContext._jsc.broadcast(value)
 
 
-def java_strings(spark: SparkSession, values: list[str]) -> Any:
-    """Returns an array of Java strings."""
-    gateway = spark.sparkContext._gateway
-    array = gateway.new_array(gateway.jvm.java.lang.String, len(values))
-    for index, value in enumerate(values):
-        array[index] = value
-    return array
-
-
 def cloned_session(spark: SparkSession) -> SparkSession:
     """Returns a session with the same temporary views and settings, which can be changed by themselves."""
     from pyspark.sql import SparkSession as Session

@@ -368,7 +368,8 @@ def _experiment_id(client: MlflowClient, tracking_uri: str, name: str) -> str:
 
     if tracking_uri.startswith("databricks") and not name.startswith("/"):
         raise InvalidArgumentError(
-            f"experiment_name is {name!r}; on Databricks it is a workspace path, such as /Users/you@company.com/{name}"
+            f"tracking.experiment is {name!r}; on Databricks it is a workspace path, such as "
+            f"/Users/you@company.com/{name}"
         )
     experiment = client.get_experiment_by_name(name)
     if experiment is None:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import MissingDependencyError
-from ...figures import empty_figure, readable
+from ...figures import INK, dress_axis, empty_figure, readable
 from ...training.configuration.hyperparameters import Categorical, Int, Leaf, Log
 from .history import SearchHistory, TrialHistory, value_at
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _SOFT, _GRID, _FAILED = "#333333", "#767676", "#e3e3e3", "#9a9a9a"
+_SOFT, _GRID, _FAILED = "#767676", "#e3e3e3", "#9a9a9a"
 _BEST = "#d55e00"  # Okabe and Ito's vermillion, apart from every colour of viridis also to the colour-blind
 _DPI = 160
 _WIDTH, _HEIGHT, _WIDE = 6.2, 3.9, 10.0
@@ -149,7 +149,7 @@ def _parallel_coordinates(history: SearchHistory, names: Sequence[str]) -> Figur
 def _tag(axis: Axes, x: float, y: float, text: str) -> None:
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
     axis.annotate(
-        text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=9, color=_INK, bbox=box, zorder=4
+        text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=9, color=INK, bbox=box, zorder=4
     )
 
 
@@ -340,9 +340,8 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     figure = empty_figure(width, height, _DPI)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     axis = figure.subplots()
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=_INK, labelsize=10, length=3)
+    dress_axis(axis)
+    axis.tick_params(labelsize=10)
     axis.xaxis.label.set_fontsize(10.5)
     axis.yaxis.label.set_fontsize(10.5)
     return figure, axis

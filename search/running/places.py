@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotEnoughSlotsError
 from ...spark.port import application_of
+from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.placement.gpus import list_driver_gpus
 from ...training.runner.spark.slots import slots_now, total_slots
-from .plan import SearchPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ class Place:
     spark: SparkSession | None
 
     @classmethod
-    def of(cls, plan: SearchPlan, spark: SparkSession | None) -> Place:
+    def of(cls, plan: ExperimentPlan, spark: SparkSession | None) -> Place:
         """Finds the place of a search.
 
         Raises:
@@ -51,7 +51,7 @@ class Place:
         return place
 
 
-def _driver(plan: SearchPlan) -> Place:
+def _driver(plan: ExperimentPlan) -> Place:
     """A slot of this machine is a GPU, or a core where there is none."""
     resources = plan.config.resources
     gpus = [] if resources.use_gpu is False else list_driver_gpus()
@@ -70,7 +70,7 @@ def _driver(plan: SearchPlan) -> Place:
     return Place(f"driver's {what}", f"this machine has {slots} slots ({what})", lambda: slots, environment, None)
 
 
-def _executors(plan: SearchPlan, spark: SparkSession | None) -> Place:
+def _executors(plan: ExperimentPlan, spark: SparkSession | None) -> Place:
     from ...spark.session import running_session, spark_session
 
     session = spark or running_session() or spark_session()

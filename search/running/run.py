@@ -31,6 +31,7 @@ from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint, list
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.experiment.begun_run import begun_run
 from ...training.experiment.config_record import read_config, recorded_values
+from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.open_trial import record_outcome
 from ...training.experiment.run_folder import checkpoint_root
 from ...training.record.run_files import validation_files
@@ -42,7 +43,7 @@ from .commands import Command, CommandInbox, send
 from .display import display_for
 from .journal import EVENTS_FILE, Journal, journal_folder, read_events
 from .places import Place
-from .plan import SearchPlan
+from .plan import plan_search, rungs_of, searcher_of
 from .result import SearchResult
 from .search_run import SearchRun
 from .slots import share_of
@@ -82,7 +83,7 @@ def run(
     experiment = ExperimentConfig.read(config)
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     require_writable(resolve_tracking_uri(experiment.tracking.uri))
-    plan = SearchPlan.of(experiment, entrypoint=entry, spark=spark)
+    plan = plan_search(experiment, entrypoint=entry, spark=spark)
     with _begun_run(plan) as parent, _journal_of(plan, parent.run_id) as journal:
         return _run(plan, parent, journal, started, opened(spark), resumes=False)
 
@@ -113,7 +114,7 @@ def resume(
     started = time.perf_counter()
     require("a search", "mlflow", "keras", "tensorflow")
     uri = resolve_tracking_uri(tracking_uri)
-    config, np = read_config(uri, run_id)
+    config = read_config(uri, run_id)
     _, tags = check_resumable(uri, run_id)
     if SEARCH_TAG not in tags:
         raise InvalidArgumentError(f"run {run_id} is not a search; give the run of a search, not of one of its trials")
@@ -125,7 +126,7 @@ def resume(
         )
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
-    plan = SearchPlan.of(config, entrypoint=entry, np=np, spark=spark)
+    plan = plan_search(config, entrypoint=entry, spark=spark)
     # Take the journal's lock first: a second process must not change the run of the first one.
     with _journal_of(plan, run_id) as journal, resumed_run(uri, run_id) as parent:
         return _run(plan, parent, journal, started, opened(spark), resumes=True)
@@ -142,23 +143,23 @@ def tell(run_id: str, command: Command, *, tracking_uri: str | None = None) -> N
     Raises:
         InvalidArgumentError: If no process runs it, or it is not a search.
     """
-    config, _ = read_config(resolve_tracking_uri(tracking_uri), run_id)
+    config = read_config(resolve_tracking_uri(tracking_uri), run_id)
     send(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id), command)
 
 
-def _begun_run(plan: SearchPlan) -> AbstractContextManager[RunReference]:
+def _begun_run(plan: ExperimentPlan) -> AbstractContextManager[RunReference]:
     searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
     params = {f"searcher.{name}": value for name, value in searcher.items()} | {"np": plan.ranks}
     tags = {SEARCH_TAG: plan.config.searcher.name}
-    return begun_run(plan.config, plan.entrypoint, plan.data, plan.strategy, tags=tags, params=params)
+    return begun_run(plan, tags=tags, params=params)
 
 
-def _journal_of(plan: SearchPlan, run_id: str) -> AbstractContextManager[Journal]:
+def _journal_of(plan: ExperimentPlan, run_id: str) -> AbstractContextManager[Journal]:
     return contextlib.closing(Journal(journal_folder(plan.root, run_id)))
 
 
 def _run(
-    plan: SearchPlan,
+    plan: ExperimentPlan,
     parent: RunReference,
     journal: Journal,
     started: float,
@@ -178,7 +179,7 @@ def _run(
                 resumable=lambda: journal.path.stat().st_size > 0,
             )
         )
-        state = SearchState(plan.searcher(), plan.config.goal, journal)
+        state = SearchState(searcher_of(plan.config), plan.config.goal, journal)
         children = ChildRuns(parent)
         writer = stack.enter_context(RunWriter(parent, folder.parent, alive=alive))
         if resumes:
@@ -186,13 +187,13 @@ def _run(
         else:
             state.start(
                 {
-                    "config": recorded_values(plan.config, feed.version),
+                    "config": recorded_values(plan.config),
                     "seed": plan.config.reproducibility.experiment_seed,
                     "unit": state.searcher.settings.max_length.unit,
                 }
             )
         known = children.known() if resumes else {}
-        with TrialRuns(plan, children, known, plan.rungs(state.searcher.settings)) as runs:
+        with TrialRuns(plan, children, known, rungs_of(state.searcher.settings)) as runs:
             for number in known:
                 runs.recover(state.trials[number])
             if not state.finished:
@@ -206,7 +207,7 @@ def _run(
 
 
 def _run_trials(
-    plan: SearchPlan,
+    plan: ExperimentPlan,
     state: SearchState,
     runs: TrialRuns,
     inbox: CommandInbox,
@@ -243,7 +244,7 @@ def _run_trials(
 
 
 def _finish(
-    plan: SearchPlan, state: SearchState, runs: TrialRuns, parent: RunReference, writer: RunWriter, started: float
+    plan: ExperimentPlan, state: SearchState, runs: TrialRuns, parent: RunReference, writer: RunWriter, started: float
 ) -> SearchResult:
     best, checkpoint = _best_of(plan.config, state, runs.folders)
     if best is None or best.best is None or best.run_id is None:
@@ -257,7 +258,7 @@ def _finish(
     if checkpoint is not None:
         outcome = SegmentOutcome(**told_by(checkpoint))
         writer.set_tags({"lakelens.search.best_run": best.run_id, "lakelens.search.best_trial": str(best.number)})
-        writer.log_files(validation_files(plan.data.task, runs.folders[best.number]))
+        writer.log_files(validation_files(plan.config.make_task(), runs.folders[best.number]))
         record_outcome(writer, outcome, checkpoint, plan.entrypoint)
     state.finish(best)
     _log_report(plan.root, parent)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from ...errors import NotEnoughSlotsError, SearchFailedError
+from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.interruption import pausing
 from .commands import CommandInbox
 from .display import Display, lines_of
-from .plan import SearchPlan
 from .slot_process import SlotProcess
 from .slots import Share
 from .state import SearchState
@@ -49,7 +49,7 @@ class SearchRun:
 
     def __init__(
         self,
-        plan: SearchPlan,
+        plan: ExperimentPlan,
         state: SearchState,
         runs: TrialRuns,
         share: Share,

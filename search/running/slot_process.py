@@ -22,11 +22,11 @@ from ...errors import (
     UsageError,
 )
 from ...spark.port import set_pool
+from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.segment import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
 from .display import length_text
-from .plan import SearchPlan
 from .state import SearchState
 from .trial_runs import OpenSegment, TrialRuns
 from .trial_state import Measurement, TrialState
@@ -41,7 +41,7 @@ LINGER_S = 10.0
 class Host(Protocol):
     """The search as seen by a process."""
 
-    plan: SearchPlan
+    plan: ExperimentPlan
     state: SearchState
     runs: TrialRuns
 
@@ -154,7 +154,7 @@ class SlotProcess(threading.Thread):
                 segment.planned.length(step),
                 step,
                 epoch,
-                segment.planned.plan.config.goal.value_in(metrics),
+                segment.job.goal.value_in(metrics),
                 metrics,
             ),
             reached=step >= segment.planned.steps(segment.trial.asked),
@@ -189,7 +189,7 @@ class SlotProcess(threading.Thread):
                 host.launched(trial)
                 host.state.failed(trial, _said(error))
                 continue
-            host.state.launch(trial, self.slots, segment.run.run_id, segment.from_length)
+            host.state.launch(trial, self.slots, segment.job.run.run_id, segment.from_length)
             host.launched(trial)
             return segment
         return None

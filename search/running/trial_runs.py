@@ -17,8 +17,8 @@ from ...tracking.run_writer import RunWriter
 from ...tracking.runs import RunReference, log_table, steps_of
 from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint
 from ...training.experiment.begun_run import goal_tags
-from ...training.experiment.config_meaning import hyperparameters_of, retention_of
 from ...training.experiment.config_record import log_config
+from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.pruning import prune
 from ...training.experiment.run_folder import run_folder
 from ...training.experiment.starts import TrainingStart
@@ -26,7 +26,7 @@ from ...training.segments.decisions import Decisions, Progress
 from ...training.segments.job import TrainingJob
 from ...training.segments.training_state import TrainingState
 from ...training.segments.verdicts import records_in
-from .plan import PlannedTrial, SearchPlan
+from .plan import PlannedTrial
 from .trial_state import COMPLETED, FAILED, INVALID, PAUSED, RUNNING, STOPPED, WAITING, TrialState
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ class OpenSegment:
     Attributes:
         trial: The trial.
         planned: What it trains.
-        run: Its MLflow run.
         job: The training job of every rank.
         start: The checkpoint to continue from; None is its start.
         from_length: The length at that checkpoint.
@@ -63,7 +62,6 @@ class OpenSegment:
 
     trial: TrialState
     planned: PlannedTrial
-    run: RunReference
     job: TrainingJob
     start: Checkpoint | None
     from_length: float
@@ -83,7 +81,7 @@ class TrialRuns:
     """
 
     def __init__(
-        self, plan: SearchPlan, children: ChildRuns, known: Mapping[int, RunReference], rungs: list[tuple[int, ...]]
+        self, plan: ExperimentPlan, children: ChildRuns, known: Mapping[int, RunReference], rungs: list[tuple[int, ...]]
     ) -> None:
         self._plan, self._children = plan, children
         self._runs = dict(known)
@@ -106,7 +104,7 @@ class TrialRuns:
     def prepare(self, trial: TrialState) -> None:
         """Makes the run of a waiting trial in the background, so that a free slot need not wait for it."""
         if trial.number not in self._runs and trial.number not in self._before:
-            self._later(trial.number, lambda: self._run_of(trial, self._plan.trial(trial.hyperparameters)))
+            self._later(trial.number, lambda: self._run_of(trial, PlannedTrial.of(self._plan, trial.hyperparameters)))
 
     def open(self, trial: TrialState) -> OpenSegment:
         """Makes a trial ready for a segment.
@@ -117,9 +115,8 @@ class TrialRuns:
         before = self._before.get(trial.number)
         if before is not None:
             before.exception()  # waits; a failed call is tried again here
-        planned = self._plan.trial(trial.hyperparameters)
+        planned = PlannedTrial.of(self._plan, trial.hyperparameters)
         run = self._run_of(trial, planned)
-        goal = planned.plan.config.goal
         recorded = steps_of(run) if trial.number in self._used else set()
         self._used.add(trial.number)
         with contextlib.ExitStack() as stack:
@@ -129,12 +126,11 @@ class TrialRuns:
             weights = stack.enter_context(TrainingStart.of(planned.plan, run.run_id).laid_into(folder, writer))
             progress = TrainingState.of(start).progress if start is not None else Progress()
             step = int(start.metadata["step"]) if start is not None else 0
-            job = replace(self._job(planned, run, folder), warm_start=weights)
-            decisions = Decisions(job.rules, progress, records_in(folder, goal))
+            rungs = frozenset(planned.steps(length) for length in self._lengths)
+            job = planned.plan.job(run, weights, validations=rungs, asks_to_count=True)
+            decisions = Decisions(job.config, progress, records_in(folder, job.goal))
             self._children.mark(run, "RUNNING", self._tags(trial) | {STATE_TAG: RUNNING})
-            return OpenSegment(
-                trial, planned, run, job, start, planned.length(step), decisions, stack.pop_all(), writer
-            )
+            return OpenSegment(trial, planned, job, start, planned.length(step), decisions, stack.pop_all(), writer)
 
     def close(self, segment: OpenSegment) -> None:
         """Updates run and folder of a trial after a segment, in the background."""
@@ -149,7 +145,7 @@ class TrialRuns:
                 segment.writer.finish()
             finally:
                 segment.held.close()
-                self._children.mark(segment.run, _STATUS[state], self._tags(trial) | {STATE_TAG: state}, failure)
+                self._children.mark(segment.job.run, _STATUS[state], self._tags(trial) | {STATE_TAG: state}, failure)
 
         self._later(trial.number, finish)
 
@@ -179,7 +175,7 @@ class TrialRuns:
 
     def prune(self, trials: list[TrialState], *, at_the_end: bool = False) -> None:
         """Removes checkpoints that no rule keeps; those that a trial may continue from stay until the end."""
-        rules = retention_of(self._plan.config.checkpoint_storage)
+        rules = self._plan.config.checkpoint_storage.retention
         if not at_the_end:
             if rules.save_experiment_best == 0:
                 return
@@ -191,21 +187,16 @@ class TrialRuns:
         prune(folders, rules, goal, running=running)
         prune(apart, replace(rules, save_experiment_best=0), goal, running=running)
 
-    def _job(self, planned: PlannedTrial, run: RunReference, folder: Path) -> TrainingJob:
-        job = planned.plan.job(run, folder)
-        rungs = frozenset(planned.steps(length) for length in self._lengths)
-        return replace(job, validations=rungs, asks_to_count=True)
-
     def _run_of(self, trial: TrialState, planned: PlannedTrial) -> RunReference:
         if trial.number not in self._runs:
             plan = planned.plan
             read = plan.data.described()
             tags = {**goal_tags(plan.config, plan.entrypoint), STATE_TAG: WAITING}
-            given = hyperparameters_of(plan.config)
+            given = plan.config.trial_hyperparameters
             params = plan.params | {f"hyperparameters.{name}": value for name, value in given.items()}
             run = self._children.create(trial.number, f"trial {trial.number}", tags, params)
             log_table(run, read)
-            log_config(run, plan.config, plan.strategy, read.version)
+            log_config(run, plan.config, plan.strategy)
             self._runs[trial.number] = run
         return self._runs[trial.number]
 

@@ -159,7 +159,7 @@ class Pipeline:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 words = process.cmdline()
-                if "train" in words and str(self.folder / "checkpoints") in words:
+                if "train" in words and any(str(self.folder / "checkpoints") in word for word in words):
                     found += [process, *process.children(recursive=True)]
         return found
 

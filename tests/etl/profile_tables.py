@@ -17,8 +17,9 @@ from lakelens.etl.images.recipe import RECIPE_PROPERTY
 from lakelens.etl.model import schema
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.etl.model.splits import DEFAULT_SPLITS, split_of
+from lakelens.etl.profile.data import read_numbers
 from lakelens.etl.profile.findings import WARNING, find_findings
-from lakelens.etl.profile.profile import read_numbers, with_pictures
+from lakelens.etl.profile.profile import with_pictures
 
 
 def picture(seed, size=(96, 96)):
@@ -70,7 +71,7 @@ def gathered(location, version=None, *, near_duplicates=True, samples_per_class=
     """The numbers and pictures of a version, without its page."""
     snapshot = open_snapshot(location, version)
     found = read_numbers(snapshot, None if compare is None else open_snapshot(location, compare))
-    return with_pictures(found, snapshot, 8 if near_duplicates else None, samples_per_class)
+    return with_pictures(found, snapshot, samples_per_class, near_duplicates=near_duplicates)
 
 
 def warnings_of(found):

@@ -19,7 +19,7 @@ from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import Run, key_values, main_of, run_command
 from lakelens.jobs.etl import fractions
-from lakelens.jobs.train import named_values
+from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
 
@@ -156,7 +156,7 @@ def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixt
     shown = " ".join(capsys.readouterr().out.split())
     for nothing in ("default: None", "default: []", "default: False"):
         assert nothing not in shown
-    for default in ("weights and order (default: 0)", "all are counted (default: 1000)"):
+    for default in ("source file is gone (default: keep)", "all are counted (default: 1000)"):
         assert default in shown
 
 
@@ -189,17 +189,22 @@ def test_key_values_are_split_at_the_first_equals_sign() -> None:
     ("argv", "words"),
     [
         (["etl", "photos", "t", "--max-files", "5"], "--max-files 5 is for --stream alone"),
-        (["train", "t", "--master", "local[2]"], "--master local[2]: no Spark for ranks on the driver (--np -1)"),
+        (
+            ["train", "t", "--np", "-1", "--master", "local[2]"],
+            "--master local[2]: no Spark for resources.strategy single",
+        ),
         (
             ["train", "t", "--np", "-2", "--conf", "spark.x=1"],
-            "--conf spark.x=1: no Spark for ranks on the driver (--np -2)",
+            "--conf spark.x=1: no Spark for resources.strategy horovod_local",
         ),
-        (["train", "a.yaml", "--env", "A=1"], "--env beside a.yaml: set the file's key instead"),
         (
             ["train", "--resume", "r1", "--epochs", "3"],
             "--epochs beside --resume r1: a resumed run keeps its configuration",
         ),
-        (["train", "t", "--column", "pixels=x"], "--column pixels=x: roles are image, label, split, format, boxes"),
+        (
+            ["train", "--resume", "r1", "--seed", "0"],
+            "--seed beside --resume r1: a resumed run keeps its configuration",
+        ),
     ],
 )
 def test_a_flag_that_would_change_nothing_is_refused(
@@ -226,64 +231,24 @@ def test_a_split_fraction_has_to_be_a_number() -> None:
         fractions(["train=most"])
 
 
-def test_every_setting_of_a_training_has_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
+def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[ExperimentConfig] = []
 
-    def told(table: str, **arguments: Any) -> None:
-        given.update(arguments)
-        raise LakelensError(table)
+    def run_trial(config: ExperimentConfig, **_: object) -> None:
+        given.append(config)
+        raise LakelensError("told")
 
-    monkeypatch.setattr("lakelens.training.experiment.train.train", told)
-    flags = "--column image=photo --filter n=[1,2] --filter s=a --env A=b=c --no-use-gpu --slots-wait-s 5"
-    more = "--stall-timeout-s 9 --driver-port 4711 --max-restarts 2 --run-name third"
-    goal = "--metric val_accuracy --mode max --patience 3 --train-split a --validation-split none"
-    images = "--image-size 24x32 --class-name cat --class-name dog --storage-option region=eu"
-    assert main(["train", "t", *flags.split(), *more.split(), *goal.split(), *images.split()]) == 1
-    expected = {
-        "image_column": "photo",
-        "filters": {"n": [1, 2], "s": "a"},
-        "env": {"A": "b=c"},
-        "use_gpu": False,
-        "slots_wait_s": 5.0,
-        "stall_timeout_s": 9.0,
-        "driver_port": 4711,
-        "max_restarts": 2,
-        "run_name": "third",
-        "metric": "val_accuracy",
-        "mode": "max",
-        "patience": 3,
-        "train_split": "a",
-        "validation_split": None,
-        "image_size": [24, 32],
-        "class_names": ["cat", "dog"],
-        "storage_options": {"region": "eu"},
-    }
-    assert {name: given[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-3", 0.001),
-        ("-2.5E+1", -25.0),
-        ("[1e-3, 16]", [0.001, 16]),
-        ("16", 16),
-        ("0.5", 0.5),
-        ("true", True),
-        ("adam", "adam"),
-        ("'1e-3'", "1e-3"),
-        ("e-3", "e-3"),
-        ("", None),
-    ],
-)
-def test_a_hyperparameter_is_a_yaml_value(text: str, value: object) -> None:
-    assert named_values([f"x={text}"], "--hparam") == {"x": value}
-
-
-@pytest.mark.parametrize("text", ["[16", "{a", "!!python/object:os.system x", "\x07", "2026-13-45"])
-def test_a_hyperparameter_that_is_no_yaml_value_is_named(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"--hparam x=.* is not a YAML value"):
-        named_values([f"x={text}"], "--hparam")
+    monkeypatch.setattr("lakelens.training.experiment.run_trial.run_trial", run_trial)
+    flags = "--np -2 --epochs 3 --batch-size 8 --seed 0 --metric val_accuracy --image-size 24x32 --version 4"
+    rare = "--set data.filters.n=[1,2] --set early_stopping.patience=3 --set resources.env.A=b=c"
+    assert main(["train", "t", *flags.split(), *rare.split()]) == 1
+    (config,) = given
+    assert (config.resources.strategy, config.resources.slots_per_trial) == ("horovod_local", 2)
+    assert (config.data.version, config.data.image_size) == (4, [24, 32])
+    assert (config.searcher.max_length.epochs, config.global_batch_size, config.goal.mode) == (3, 8, "max")
+    assert config.early_stopping is not None
+    assert (config.data.filters, config.reproducibility.experiment_seed) == ({"n": [1, 2]}, 0)
+    assert (config.early_stopping.patience, config.resources.env) == (3, {"A": "b=c"})
 
 
 def test_a_result_goes_into_a_file_too_also_that_of_a_failure(

@@ -1,14 +1,14 @@
-"""What `lakelens evaluate` shows on a terminal."""
+"""What evaluations and the demo show on a terminal."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from lakelens.inference.evaluation.comparison import compare
+from lakelens.inference.evaluation.comparison import ClassChange, compare
 from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
-from lakelens.jobs.run_lines import evaluation_lines
+from lakelens.jobs.run_lines import evaluation_lines, recall_lines
 
 pytestmark = pytest.mark.unit
 
@@ -40,3 +40,15 @@ def test_an_evaluation_shows_both_models_each_class_and_what_changed() -> None:
     assert [line.split() for line in lines if line.startswith("dog")] == [["dog", "0", "0", "-", "0"]]
     assert "4 answers fixed, 0 broken; p = 0.12 (McNemar)" in lines
     assert lines[-2:] == ["the class that gained most: cat", "page: /out/page.html"]
+
+
+def test_a_table_of_recalls_marks_the_class_and_shows_a_dash_for_what_has_no_value() -> None:
+    classes = [
+        ClassChange("one", 0, 36, 0.5, 0.9, 14, 0, 120, 120),
+        ClassChange("eight", 1, 36, None, 1.0, 30, 0, 3, 120),
+    ]
+    lines = recall_lines(classes, "eight")
+    assert lines[1].startswith("   one")
+    assert lines[2].startswith(">  eight")
+    assert lines[2].split() == [">", "eight", "3", "120", "36", "-", "1.00"]
+    assert len({len(line) for line in lines}) == 1

@@ -120,7 +120,7 @@ def test_the_quarantine_is_listed_and_filtered(table: str, capsys: pytest.Captur
     assert run(capsys, "quarantine", table)[1]["count"] == 0
     rows = {"path": ["x", "y"], "reason": ["empty", "timeout"], "error": ["e", "f"], "batch_id": ["1", "2"]}
     write_deltalake(f"{table}_quarantine", pa.table(rows))
-    found = run(capsys, "quarantine", table, "--reason", "empty", "--batch", "1")[1]
+    found = run(capsys, "quarantine", table, "--reason", "empty", "--batch-id", "1")[1]
     assert (found["count"], found["reasons"], found["files"][0]["path"]) == (1, {"empty": 1}, "x")
     assert run(capsys, "quarantine", table, "--limit", "1")[1]["reasons"] == {"empty": 1, "timeout": 1}
 

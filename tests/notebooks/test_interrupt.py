@@ -60,7 +60,10 @@ lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, batch_size=16, t
 
 
 STOPS_EARLY = """
-lakelens.train("squares", entrypoint="tiny.py:Still", epochs=50, patience=1, batch_size=16, tracking_uri=store, np=-2)
+stopping = {"early_stopping": {"patience": 1}}
+lakelens.train(
+    "squares", entrypoint="tiny.py:Still", epochs=50, batch_size=16, tracking_uri=store, np=-2, config=stopping
+)
 """
 
 

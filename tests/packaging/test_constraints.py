@@ -88,6 +88,16 @@ def test_a_stack_names_the_pythons_that_it_is_for(path: Path) -> None:
     assert re.fullmatch(r"# Python: 3\.1[0-3]( 3\.1[0-3])*", path.read_text(encoding="utf-8").splitlines()[1])
 
 
+def test_lakelens_asks_for_an_mlflow_that_can_be_installed(direct: dict[str, Requirement]) -> None:
+    """MLflow 3.18.0 asks for an mlflow-skinny that is not on PyPI."""
+    assert not direct["mlflow"].specifier.contains("3.18.0")
+    assert direct["mlflow"].specifier.contains("3.18.1")
+
+
+def test_lakelens_asks_for_no_setuptools(direct: dict[str, Requirement]) -> None:
+    assert "setuptools" not in direct
+
+
 def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[str, Requirement]) -> None:
     from lakelens.horovod_compile import HOROVOD
 

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from lakelens.errors import BuildError, LakelensError, RankFailedError
 from lakelens.jobs.doctor.checks import CHECKS, Seen, run_check
 from lakelens.jobs.doctor.run import ORDER, examine
-from lakelens.jobs.doctor.runtime import databricks_runtime, unmet_requirements
+from lakelens.jobs.doctor.runtime import databricks_runtime, unmet_requirements, way_out
 
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
@@ -155,7 +155,7 @@ def test_the_runtime_is_named_by_its_variable_or_by_its_file(tmp_path: Path) -> 
 
 @pytest.mark.unit
 def test_packages_that_are_too_old_or_missing_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, found in (("pillow", "9.4.0"), ("keras", "3.5.0"), ("mypy", "0.1")):
+    for name, found in (("pillow", "9.4.0"), ("keras", "3.5.0"), ("mypy", "0.1"), ("torch", "2.14.0")):
         metadata = tmp_path / f"{name}-{found}.dist-info" / "METADATA"
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n", encoding="utf-8")
@@ -168,6 +168,15 @@ def test_packages_that_are_too_old_or_missing_are_named_once(tmp_path: Path, mon
         Requirement("keras>=3.11.3; extra == 'training'"),
         Requirement("keras>=3.11.3; extra == 'databricks'"),
         Requirement("mypy>=1.10; extra == 'dev'"),
+        Requirement("torch>=2.2,<2.13; extra == 'torch'"),
     ]
     assert [one.name for one in unmet_requirements(declared, "databricks")] == ["pillow", "not-there", "keras"]
     assert [one.name for one in unmet_requirements(declared, "")] == ["pillow", "keras"]
+
+
+@pytest.mark.unit
+def test_no_pyspark_is_installed_on_a_databricks_cluster() -> None:
+    unmet = [Requirement("pyspark>=3.5,<4.2"), Requirement("keras>=3.11.3")]
+    assert way_out(unmet, databricks=False) == "pip install 'pyspark<4.2,>=3.5' 'keras>=3.11.3'"
+    assert way_out(unmet, databricks=True).startswith("pip install 'keras>=3.11.3'; choose a runtime")
+    assert "pip" not in way_out(unmet[:1], databricks=True)

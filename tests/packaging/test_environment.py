@@ -20,7 +20,8 @@ from lakelens.horovod_patch import MARK
 
 pytestmark = pytest.mark.system
 
-LOCK = "constraints/spark-3.5.txt"
+STACK = "spark-4.1" if sys.version_info >= (3, 12) else "spark-3.5"  # one that takes this Python
+LOCK = f"constraints/{STACK}.txt"
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_a_missing_compiler_is_named_before_anything_is_made(
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     done = subprocess.run(
-        ["/bin/sh", str(sources / ".ci" / "setup"), str(tmp_path / "environment"), "spark-3.5"],
+        ["/bin/sh", str(sources / ".ci" / "setup"), str(tmp_path / "environment"), STACK],
         capture_output=True,
         text=True,
         check=False,

@@ -178,7 +178,8 @@ assert not {"tensorflow", "mlflow"} & set(sys.modules)
     "search": "print(lakelens.ImageTable(None, 'table').profile().page.name)",
     "training": """
 names = ["red", "also red"]
-result = lakelens.train("table", epochs=1, batch_size=4, image_size=(16, 16), class_names=names, np=-1)
+config = {"data": {"class_names": names}}
+result = lakelens.train("table", epochs=1, batch_size=4, image_size=(16, 16), np=-1, config=config)
 print(result.epochs, result.ranks)
 """,
     "spark": """

@@ -135,3 +135,11 @@ def test_a_stack_takes_only_the_pythons_that_it_is_for(machine: Path, find: Call
     refused = find(FIND_PYTHON_VERSIONS="3.11 3.12")
     assert refused.returncode == 2
     assert "lakelens needs Python 3.11 or 3.12" in refused.stderr
+
+
+def test_the_first_version_of_a_stack_comes_before_python3(machine: Path, find: Callable) -> None:
+    named = "import sys; sys.version_info = ({0}, 0, 'final', 0); sys.executable = '{0}'; exec(sys.argv[1])"
+    put(machine / "python3", named.format("3, 13"))
+    put(machine / "python3.12", named.format("3, 12"))
+    assert find(FIND_PYTHON_VERSIONS="3.12 3.13").stdout == "3, 12\n"
+    assert find().stdout == "3, 13\n"

@@ -51,7 +51,7 @@ def python_files(sources: Path) -> set[str]:
 
 def templates(sources: Path) -> set[str]:
     """What `lakelens init` writes besides Python files, and the templates of HTML pages."""
-    found = [path for pattern in ("*.yml", "*.sh") for path in (sources / "jobs").rglob(pattern)]
+    found = [path for pattern in ("*.yml", "*.sh", "requirements.txt") for path in (sources / "jobs").rglob(pattern)]
     found += [path for folder in FOLDERS for path in (sources / folder).rglob("*.html")]
     return {f"lakelens/{path.relative_to(sources).as_posix().removeprefix('lakelens/')}" for path in found}
 

@@ -43,10 +43,22 @@ def test_a_version_that_is_new_enough_is_accepted(tmp_path: Path, monkeypatch: p
     require("a training", "mlflow")
 
 
-def test_setup_asks_for_the_oldest_versions_that_a_call_accepts() -> None:
+def declared_extras() -> dict[str, list[str]]:
+    """The extras of setup.py."""
     with mock.patch("setuptools.setup") as called:
         runpy.run_path(str(ROOT / "setup.py"))
-    extras = called.call_args.kwargs["extras_require"]
+    extras: dict[str, list[str]] = called.call_args.kwargs["extras_require"]
+    return extras
+
+
+def test_trainings_ask_for_tensorboard_which_tensorflow_no_longer_brings() -> None:
+    extras = declared_extras()
+    for name in ("training", "training-cpu"):
+        assert any(one.startswith("tensorboard>=") for one in extras[name]), name
+
+
+def test_setup_asks_for_the_oldest_versions_that_a_call_accepts() -> None:
+    extras = declared_extras()
     for module, version in OLDEST.items():
         for name in ("training", "training-cpu", "databricks"):
             assert any(one.split(",")[0] == f"{module}>={version}" for one in extras[name]), f"{module} in {name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,14 @@ from coloured_tables import coloured_table
 from lakelens.tracking.run_records import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.trial_driver import run_segment
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome
-from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.entrypoint import EntryPoint
-from lakelens.training.trials.metrics import Goal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,27 +106,38 @@ NOISY = """
 """
 
 
+_FIELDS = ("training_feed", "validation_feed", "replicas", "folder")
+
+
 def job_in(folder: Path, table: Path, entrypoint: EntryPoint, /, **changes: Any) -> TrainingJob:
-    """Makes a job on version 0 of a table whose checkpoints lie in a folder, as the driver would."""
+    """Makes a job on version 0 of a table whose checkpoints lie in a folder, as the driver would.
+
+    Args:
+        folder: The folder.
+        table: The table.
+        entrypoint: The Trial.
+        changes: Fields of the job, sizes by their short names, or keys of the experiment.
+    """
     feed = DeltaFeed(table, 0, "train", 1)
     folder.mkdir(exist_ok=True)
     (folder / PROBE_FILE).write_text(RUN.run_id)
-    settings = {
-        "entrypoint": entrypoint,
-        "training_feed": feed,
-        "validation_feed": DeltaFeed(table, 0, "validation", shuffle=False),
-        "hyperparameters": {},
-        "task": Classification(feed.class_names),
-        "image_size": feed.stored_size,
-        "batch_size": 16,
-        "epochs": 2,
-        "seed": 1,
-        "goal": Goal.of("val_loss"),
-        "patience": None,
-        "folder": folder,
-        "run": RUN,
+    validation = DeltaFeed(table, 0, "validation", shuffle=False)
+    fields = {"training_feed": feed, "validation_feed": validation, "folder": folder}
+    fields |= {name: changes.pop(name) for name in _FIELDS if name in changes}
+    keys = {
+        "entrypoint": entrypoint.name,
+        "data": {
+            "table": str(table),
+            "version": 0,
+            "validation_split": None if fields["validation_feed"] is None else "validation",
+            "image_size": list(changes.pop("image_size", feed.stored_size)),
+            "class_names": list(changes.pop("class_names", feed.class_names)),
+        },
+        "hyperparameters": {"global_batch_size": changes.pop("batch_size", 16), **changes.pop("hyperparameters", {})},
+        "searcher": {"max_length": {"epochs": changes.pop("epochs", 2)}, **changes.pop("searcher", {})},
+        "reproducibility": {"experiment_seed": changes.pop("seed", 1)},
     }
-    return TrainingJob(**(settings | changes))
+    return TrainingJob(config=ExperimentConfig.read(keys | changes), entrypoint=entrypoint, run=RUN, **fields)
 
 
 @dataclass(frozen=True)
@@ -154,12 +164,13 @@ def in_a_new_process(
     """Trains a segment with ranks on this machine, or as tasks of a session."""
     runner = HorovodRunner(np=-ranks if spark is None else ranks, env=EXACT | env, spark=spark)
     begin = open_checkpoint(start) if start else None
-    return run_segment(runner, job, start=begin, until=until, max_restarts=restarts)
+    job = replace(job, config=job.config.model_copy(update={"max_restarts": restarts}))
+    return run_segment(runner, job, start=begin, until=until)
 
 
 def history(job: TrainingJob) -> list[dict[str, float]]:
     measured = [record for record in read_records(job.folder) if record.metrics]
-    assert [record.step for record in measured] == list(range(1, job.epochs + 1))
+    assert [record.step for record in measured] == list(range(1, job.schedule().epochs + 1))
     timed = ("epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_", "system/")
     return [{name: v for name, v in each.metrics.items() if not name.startswith(timed)} for each in measured]
 

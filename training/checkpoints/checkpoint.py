@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointError, InvalidArgumentError
 from .manifests import (
     ARRAYS_FILE,
+    KERAS,
     MANIFEST_FILE,
     MODEL_FILE,
     NAME,
@@ -50,7 +51,7 @@ class Checkpoint:
         path: Its folder.
         digest: SHA-256 over the files' digests and the metadata, as 64 hexadecimal digits; equal for every copy.
         metadata: Its description: input, labels, table, version, entrypoint, hyperparameters, epoch,
-            step, run_id, metrics.
+            step, run_id, metrics, backend.
     """
 
     path: Path
@@ -107,8 +108,12 @@ class Checkpoint:
             custom_objects: The user's own layers by name; without it only Keras's own classes are built.
 
         Raises:
-            CheckpointError: If the file is not a `.keras` archive, or safe mode refuses its content (a Lambda layer).
+            CheckpointError: If the model is of another backend, the file is not a `.keras` archive, or safe mode
+                refuses its content (a Lambda layer).
         """
+        backend = self.metadata.get("backend", KERAS)
+        if backend != KERAS:
+            raise CheckpointError(f"{self.path}: its model is of the backend {backend!r}; only {KERAS} can be loaded")
         from .keras_files import load_keras_file
 
         return load_keras_file(self.model_path, compile=compile, custom_objects=custom_objects)
@@ -317,7 +322,8 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Non
     import numpy as np
 
     with path.open("wb") as file:
-        np.savez(file, **dict(arrays))
+        named: dict[str, Any] = dict(arrays)
+        np.savez(file, **named)
 
 
 def _sync(path: Path) -> None:

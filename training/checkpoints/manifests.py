@@ -13,6 +13,8 @@ from typing import Any
 from ...errors import CheckpointError, CheckpointNotFoundError
 
 MODEL_FILE = "model.keras"
+# The backend of a checkpoint's model, unless its metadata names another.
+KERAS = "keras"
 STATE_FILE = "state.json"
 # For a checkpoint within an epoch, or with callbacks that keep weights.
 ARRAYS_FILE = "state.npz"

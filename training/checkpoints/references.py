@@ -324,6 +324,6 @@ def _exists(client: MlflowClient, experiment_id: str) -> bool:
 def _unknown_model(uri: str, client: MlflowClient, reason: str) -> str:
     names = [model.name for model in client.search_registered_models(max_results=20)]
     return (
-        f"{uri!r} is unknown to the registry {client._registry_uri}: {reason}. "
+        f"{uri!r} is unknown to the registry {client._registry_uri}: {reason}. "  # noqa: SLF001
         f"It has {', '.join(names) if names else 'no models'}"
     )

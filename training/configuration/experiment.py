@@ -1,7 +1,4 @@
-"""The experiment file as pydantic models: every key, its type, its default, its meaning.
-
-The vocabulary is Determined's where it has one (https://docs.determined.ai, "Experiment Configuration Reference").
-"""
+"""The experiment file as one pydantic model: everything about a training, from the file to the ranks."""
 
 from __future__ import annotations
 
@@ -9,205 +6,34 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ...errors import ConfigurationError, InvalidArgumentError
-from ...locations import table_and_version
-from ...table import version_of
+from ...options import near_miss
+from ..tasks.registry import DEFAULT_TASK, TASKS
+from ..tasks.task import Task
 from ..trials.entrypoint import DEFAULT_ENTRYPOINT
 from ..trials.metrics import Goal
 from .lengths import Length
 from .problems import configuration_error
 from .searcher import SINGLE, SearcherConfig
+from .sections import (
+    CheckpointStorage,
+    Data,
+    EarlyStopping,
+    Optimizations,
+    Reproducibility,
+    Resources,
+    Section,
+    Tracking,
+)
 from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, Space, constants
-from .yaml_file import Document, read_yaml, with_overrides
+from .yaml_file import Document, read_yaml, with_keys, with_overrides
 
 _INTERPRETERS = ("python", "bash", "sh", "torchrun", "horovodrun")
 
 
-class _Section(BaseModel):
-    # A recorded config keeps infinities of hyperparameters.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
-
-
-class Columns(_Section):
-    """Names of the table's columns, for tables that lakelens did not write."""
-
-    image: str = Field("image", description="Image bytes.")
-    label: str = Field("label", description="Class numbers.")
-    split: str = Field("split", description="Split names.")
-    format: str = Field("format", description="`jpeg`, `png` or `raw_rgb`; need not exist.")
-    boxes: str = Field("annotations", description="Boxes; need not exist.")
-
-
-class Data(_Section):
-    """Which rows of which table."""
-
-    table: str = Field(min_length=1, description="Path, URI or catalog.schema.table, also as table@version.")
-    version: int | str = Field(
-        "latest",
-        description="Version number, `latest`, a time or a pin. The number is always recorded.",
-    )
-    train_split: str | None = Field("train", description="Split to train on; null is the whole table.")
-    validation_split: str | None = Field("validation", description="Split to validate on; null for no validation.")
-    filters: dict[str, Any] | None = Field(None, description="Values of columns that rows must have, in both splits.")
-    columns: Columns = Field(default_factory=Columns, description="Column names.")
-    image_size: int | list[int] | None = Field(
-        None, description="Side, or [height, width], to resize images to; null keeps the stored size."
-    )
-    class_names: list[str] | None = Field(None, description="Names by label number, for tables that have none.")
-    storage_options: dict[str, str] = Field(
-        default_factory=dict, description="Access to an object store, under delta-rs' names; values may be `env:NAME`."
-    )
-    cache: bool | str = Field(
-        False,
-        description="Keep decoded images in a memory-mapped file on local disk: true for `~/.cache/lakelens/decoded`, "
-        "or a folder.",
-    )
-    cache_bytes: int = Field(
-        64 << 30, ge=1, description="Most bytes of the cache; the least recently used files are removed."
-    )
-    bad_rows: Literal["error", "skip"] = Field(
-        "error",
-        description="A row that cannot be decoded or has no label: `error` ends the training, `skip` "
-        "leaves it out and logs it.",
-    )
-    read_timeout_s: float = Field(45.0, gt=0, description="Seconds after which a read without an answer is an error.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_one_version(cls, keys: Any) -> Any:
-        """Takes `table: photos@1` for `table: photos` and `version: 1`."""
-        table = keys.get("table") if isinstance(keys, dict) else None
-        location, version = table_and_version(table) if isinstance(table, str) else ("", None)
-        if version is None:
-            return keys
-        if "version" in keys and version_of(keys["version"]) != version_of(version):
-            raise ValueError(f"table {table!r} names a version, and version {keys['version']!r} does too; give one")
-        return {**keys, "table": location, "version": version}
-
-    @field_validator("version")
-    @classmethod
-    def _is_no_negative_number(cls, version: int | str) -> int | str:
-        if isinstance(version, int) and version < 0:
-            raise ValueError("versions count from 0; `latest` is the newest")
-        return int(version) if isinstance(version, str) and version.isdigit() else version
-
-    @field_validator("image_size")
-    @classmethod
-    def _is_a_size(cls, size: int | list[int] | None) -> int | list[int] | None:
-        sides = [size] if isinstance(size, int) else size
-        if sides is not None and (len(sides) not in (1, 2) or any(side < 1 for side in sides)):
-            raise ValueError("give one side or [height, width], in pixels above 0")
-        return size
-
-
-class Resources(_Section):
-    """Where and on how many slots a trial runs."""
-
-    slots_per_trial: int = Field(1, ge=1, description="Ranks of a trial: processes, GPUs or Spark slots.")
-    max_slots: int | None = Field(None, ge=1, description="Slots that all trials of a search may use together.")
-    priority: int | None = Field(
-        None, ge=1, le=99, description="Priority among the searches of one Spark application; 1 is first."
-    )
-    strategy: Literal["auto", "single", "mirrored", "horovod_local", "horovod_cluster"] = Field(
-        "auto",
-        description="`single`: one process. `mirrored`: tf.distribute over this machine's GPUs. `horovod_local`: "
-        "processes on the driver. `horovod_cluster`: a Spark barrier stage. `auto` chooses, and shows why.",
-    )
-    use_gpu: bool | None = Field(None, description="One GPU per rank; null uses GPUs where there are any.")
-    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the ranks.")
-    slots_wait_s: float = Field(60.0, ge=0, description="Seconds to wait for free slots.")
-    stall_timeout_s: float = Field(60.0, gt=0, description="Seconds without progress after which a rank fails the job.")
-    driver_port: int | None = Field(
-        None, ge=1, le=65535, description="Port of the driver that tasks connect to; null takes a free one."
-    )
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Resources:
-        if self.strategy == "single" and self.slots_per_trial > 1:
-            raise ValueError(
-                f"strategy single is one process and slots_per_trial is {self.slots_per_trial}; "
-                "choose mirrored, horovod_local, horovod_cluster or auto"
-            )
-        if self.driver_port is not None and self.strategy in ("single", "mirrored", "horovod_local"):
-            raise ValueError(
-                f"driver_port {self.driver_port} is for slots on executors, and strategy {self.strategy} runs on this "
-                "machine; remove it, or choose horovod_cluster"
-            )
-        if self.max_slots is not None and self.max_slots < self.slots_per_trial:
-            raise ValueError(f"max_slots {self.max_slots} is less than slots_per_trial {self.slots_per_trial}")
-        return self
-
-
-class CheckpointStorage(_Section):
-    """Where checkpoints are, and which are kept: the union of the three rules."""
-
-    path: str = Field("lakelens-checkpoints", min_length=1, description="Folder that the driver and rank 0 share.")
-    save_experiment_best: int = Field(0, ge=0, description="Best checkpoints kept over the whole experiment.")
-    save_trial_best: int = Field(1, ge=0, description="Best checkpoints kept of each trial.")
-    save_trial_latest: int = Field(1, ge=0, description="Latest checkpoints kept of each trial.")
-
-    @model_validator(mode="after")
-    def _keeps_one(self) -> CheckpointStorage:
-        if self.save_experiment_best + self.save_trial_best + self.save_trial_latest == 0:
-            raise ValueError(
-                "save_experiment_best, save_trial_best and save_trial_latest are 0, which keeps no checkpoint, but a "
-                "run's model needs one; set one of them to 1"
-            )
-        return self
-
-
-class Reproducibility(_Section):
-    """Settings for repeatable trainings."""
-
-    experiment_seed: int = Field(
-        0, ge=0, lt=2**31, description="Seed of weights, row order, augmentation and searches."
-    )
-    deterministic: bool = Field(
-        False,
-        description="One thread per rank and deterministic operations of TensorFlow, so that a repeated or resumed "
-        "training on CPU is bit-for-bit identical. Slower: a rank uses one core.",
-    )
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment variables of the ranks."""
-        threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-        return {**threads, "TF_DETERMINISTIC_OPS": "1"} if self.deterministic else {}
-
-
-class Optimizations(_Section):
-    """How gradients are computed and combined."""
-
-    mixed_precision: Literal["float16", "bfloat16"] | None = Field(None, description="Keras' mixed precision policy.")
-    aggregation_frequency: int = Field(1, ge=1, description="Batches whose gradients are added up before one update.")
-    gradient_compression: Literal["none", "fp16"] = Field("none", description="Compression of gradients between ranks.")
-    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
-        "none", description="Factor on the learning rate by the number of ranks: 1, n or the square root of n."
-    )
-    warmup_epochs: float = Field(
-        0.0, ge=0, description="Epochs over which the learning rate rises to its scaled value."
-    )
-
-
-class EarlyStopping(_Section):
-    """When to stop before `max_length`."""
-
-    patience: int = Field(ge=1, description="Validations without improvement after which training stops.")
-    min_delta: float = Field(0.0, ge=0, description="Smallest change of the metric that counts as an improvement.")
-    restore_best_weights: bool = Field(False, description="Restore the best weights when training ends.")
-
-
-class Tracking(_Section):
-    """MLflow store and experiment of the run."""
-
-    uri: str | None = Field(None, description="MLflow store; null takes MLFLOW_TRACKING_URI, or Databricks' own.")
-    experiment: str = Field("lakelens", min_length=1, description="MLflow experiment; created if it does not exist.")
-    register_as: str | None = Field(None, description="Registers the best model under this name.")
-
-
-class ExperimentConfig(_Section):
+class ExperimentConfig(Section):
     """One experiment: Trial, rows, length, resources, checkpoints and tracking."""
 
     name: str | None = Field(None, description="Name of the run; the entry point's name when null.")
@@ -216,6 +42,7 @@ class ExperimentConfig(_Section):
     entrypoint: str = Field(
         DEFAULT_ENTRYPOINT, min_length=1, description="The Trial: `module:Class` or `file.py:Class`."
     )
+    task: str = Field(DEFAULT_TASK, description=f"What the labels are: {', '.join(f'`{name}`' for name in TASKS)}.")
     data: Data = Field(description="Which rows of which table.")
     hyperparameters: Hyperparameters = Field(
         default_factory=dict,
@@ -252,6 +79,13 @@ class ExperimentConfig(_Section):
     early_stopping: EarlyStopping | None = Field(None, description="When to stop early; null trains to the end.")
     tracking: Tracking = Field(default_factory=Tracking, description="MLflow store and experiment.")
 
+    @field_validator("task")
+    @classmethod
+    def _is_known(cls, task: str) -> str:
+        if task not in TASKS:
+            raise ValueError(f"must be one of {', '.join(map(repr, TASKS))}{near_miss(task, TASKS)}")
+        return task
+
     @field_validator("entrypoint", mode="before")
     @classmethod
     def _is_no_command(cls, entrypoint: Any) -> Any:
@@ -269,12 +103,14 @@ class ExperimentConfig(_Section):
         cls,
         source: str | Path | Mapping[str, Any] | ExperimentConfig,
         overrides: Iterable[str] = (),
+        changes: Iterable[Mapping[str, Any]] = (),
     ) -> ExperimentConfig:
         """Reads an experiment from a YAML file, a dict or another config.
 
         Args:
             source: Path of the file, the keys as a mapping, or a config.
-            overrides: `a.b=VALUE`, applied in order; the values are YAML.
+            overrides: `a.b=VALUE`, applied in order after `changes`; the values are YAML.
+            changes: Keys that replace those of the source, section by section, applied in order.
 
         Raises:
             ConfigurationError: If a key is unknown, missing or contradicts another; gives for each problem the path of
@@ -286,6 +122,8 @@ class ExperimentConfig(_Section):
             document = Document("config", dict(source))
         else:
             document = read_yaml(source)
+        for change in changes:
+            document = with_keys(document, change)
         document = with_overrides(document, overrides)
         try:
             return cls.model_validate(document.values)
@@ -306,6 +144,11 @@ class ExperimentConfig(_Section):
                 raise ValueError(
                     f"{name} ({period}) is longer than searcher.max_length ({longest}); it would never be reached"
                 )
+        if self.searcher.name != SINGLE and self.resources.slots_per_trial == 0:
+            raise ValueError(
+                "resources.slots_per_trial 0 is every slot of the cluster, which one training takes; a search shares "
+                "slots: give the number that each trial takes"
+            )
         if self.searcher.name == SINGLE and self.global_batch_size < self.resources.slots_per_trial:
             raise ValueError(
                 f"hyperparameters.global_batch_size {self.global_batch_size} is less than resources.slots_per_trial "
@@ -369,6 +212,21 @@ class ExperimentConfig(_Section):
             ValueError: If it is a space to draw from.
         """
         return int(constants(self.hyperparameters).get(GLOBAL_BATCH_SIZE, DEFAULT_BATCH_SIZE))
+
+    @property
+    def trial_hyperparameters(self) -> dict[str, Any]:
+        """The hyperparameters of the Trial of a single training: all but the batch size.
+
+        Raises:
+            ValueError: If one is a space to draw from.
+        """
+        values = constants(self.hyperparameters)
+        values.pop(GLOBAL_BATCH_SIZE, None)
+        return values
+
+    def make_task(self) -> Task:
+        """Makes the task of the labels, for the classes that `data.class_names` lists."""
+        return TASKS[self.task](self.data.class_names or ())
 
 
 def require_single(config: ExperimentConfig, name: str) -> None:

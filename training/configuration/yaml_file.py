@@ -79,6 +79,17 @@ def parse_value(text: str, name: str) -> Any:
         ) from None
 
 
+def with_keys(document: Document, keys: Mapping[str, Any]) -> Document:
+    """Replaces the keys of a document; a section of the top level keeps its other keys."""
+    values, places = dict(document.values), dict(document.places)
+    for name, value in keys.items():
+        section = isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
+        values[name] = {**values[name], **value} if section else value
+        replaced = [(name, key) for key in value] if section else [(name,)]
+        places = {path: place for path, place in places.items() if not any(path[: len(one)] == one for one in replaced)}
+    return Document(document.name, values, places)
+
+
 def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """Applies overrides `a.b.c=VALUE`, later ones last; the value is YAML, and missing mappings are added.
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from ...errors import InvalidArgumentError
+from ..keras_internals import given_learning_rate
 from ..rank.process_context import log_to_driver
 from .membership import rank, size
 
@@ -63,7 +64,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             raise InvalidArgumentError(
                 "steps_per_epoch is not known to Keras; pass it to the callback, or use staircase=True"
             )
-        schedule = getattr(_innermost(self.model.optimizer), "_learning_rate", None)
+        schedule = given_learning_rate(_innermost(self.model.optimizer))
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             raise InvalidArgumentError(
                 f"the optimizer's learning rate follows {type(schedule).__name__}, which no callback can change; "

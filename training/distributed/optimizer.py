@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from ...errors import InvalidArgumentError, NotSupportedError
+from ..keras_internals import place_among_updated, updated_variables
 from .gradient_averaging import GradientSettings, combine, group_count
 from .horovod_options import refuse
 from .reduce_ops import Average, Compression, ReduceOp
@@ -167,7 +168,7 @@ class _DistributedOptimizer:
                 self.build(list(trainable_variables))  # type: ignore[attr-defined]
         count, *sums = added_up(self)
         if trainable_variables is not None:  # a step may train only some of the variables, if others are frozen
-            sums = [sums[self._get_variable_index(variable)] for variable in trainable_variables]  # type: ignore[attr-defined]
+            sums = [sums[place_among_updated(self, variable)] for variable in trainable_variables]
         for total, gradient in zip(sums, grads, strict=True):
             if gradient is not None:
                 total.assign_add(tf.convert_to_tensor(gradient))
@@ -208,14 +209,14 @@ def added_up(optimizer: Any) -> list[tf.Variable]:
     Returns:
         A counter of steps and a sum for each trainable variable; nothing for an optimizer that updates at every step.
     """
-    if not is_distributed(optimizer) or optimizer._lakelens_passes[0] == 1:
+    if not is_distributed(optimizer) or optimizer._lakelens_passes[0] == 1:  # noqa: SLF001
         return []
-    if optimizer._lakelens_sums is None:
+    if optimizer._lakelens_sums is None:  # noqa: SLF001
         with tf.init_scope():
             sums = [
                 tf.Variable(tf.zeros(tuple(variable.shape), variable.dtype), trainable=False)
-                for variable in optimizer._trainable_variables
+                for variable in updated_variables(optimizer)
             ]
             # Bypass Keras' tracking: they belong to this rank, and not to a saved optimizer.
             object.__setattr__(optimizer, "_lakelens_sums", [tf.Variable(0, dtype=tf.int64, trainable=False), *sums])
-    return list(optimizer._lakelens_sums)
+    return list(optimizer._lakelens_sums)  # noqa: SLF001

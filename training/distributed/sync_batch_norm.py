@@ -56,7 +56,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             weights *= tf.cast(real, inputs.dtype)
         if mask is not None:
             weights *= tf.cast(tf.expand_dims(mask, -1), inputs.dtype)
-        count = tf.reduce_sum(weights, self._reduction_axes)
+        dimensions = inputs.shape.rank
+        count = tf.reduce_sum(weights, [each for each in range(dimensions) if each != self.axis % dimensions])
         channels = (inputs.shape[self.axis],)
         # A rank without rows has no mean: its zeros have no weight.
         local = [tf.where(count > 0, tf.reshape(value, channels), tf.zeros_like(count)) for value in (mean, variance)]

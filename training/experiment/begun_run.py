@@ -22,51 +22,37 @@ from ..configuration.experiment import ExperimentConfig
 from ..record.code_record import record_code
 from ..trials.entrypoint import EntryPoint
 from .config_record import log_config
-from .strategies import Strategy
-from .trial_data import TrialData
+from .experiment_plan import ExperimentPlan
 
 # The tag that MLflow's UI shows as description.
 DESCRIPTION_TAG = "mlflow.note.content"
 
 
 @contextlib.contextmanager
-def begun_run(
-    config: ExperimentConfig,
-    entrypoint: EntryPoint,
-    data: TrialData,
-    strategy: Strategy,
-    *,
-    run_name: str | None = None,
-    tags: Mapping[str, str],
-    params: Mapping[str, Any],
-) -> Iterator[RunReference]:
+def begun_run(plan: ExperimentPlan, *, tags: Mapping[str, str], params: Mapping[str, Any]) -> Iterator[RunReference]:
     """Opens an MLflow run and records, before training starts, what will be trained on which rows.
 
     Args:
-        config: The experiment.
-        entrypoint: The Trial.
-        data: The rows.
-        strategy: Where the ranks run.
-        run_name: Instead of the config's name.
+        plan: The experiment.
         tags: More tags.
         params: MLflow parameters.
 
     Raises:
         TrackingError: If the store cannot be reached or refuses.
     """
-    uri, read = resolve_tracking_uri(config.tracking.uri), data.described()
+    config, read = plan.config, plan.data.described()
+    uri = resolve_tracking_uri(config.tracking.uri)
     known = {
-        **goal_tags(config, entrypoint),
+        **goal_tags(config, plan.entrypoint),
         TABLE_TAG: read.location,
         VERSION_TAG: str(read.version),
         **_words_of(config),
         **tags,
     }
-    name = run_name or config.name
-    with tracked_run(uri, config.tracking.experiment, run_name=name, tags=known, params=dict(params)) as run:
+    with tracked_run(uri, config.tracking.experiment, run_name=config.name, tags=known, params=dict(params)) as run:
         log_table(run, read)
-        record_code(run, entrypoint)
-        log_config(run, config, strategy, read.version)
+        record_code(run, plan.entrypoint)
+        log_config(run, config, plan.strategy)
         yield run
 
 

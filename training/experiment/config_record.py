@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute, absolute_path
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import RunReference, as_tracking_errors, log_text
 from ..configuration.experiment import ExperimentConfig
@@ -20,30 +19,27 @@ _HIDDEN = "***"
 _SECRET = re.compile("secret|token|password|key|credential", re.IGNORECASE)
 
 
-def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy, version: int) -> None:
-    """Stores the config with the resolved version and strategy, and the number of ranks.
+def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy) -> None:
+    """Stores the resolved config and the strategy.
 
     Raises:
         TrackingError: If the store refuses.
     """
-    values = recorded_values(config, version)
+    values = recorded_values(config)
     resources = values.setdefault("resources", {})
     resources["strategy"] = strategy.name
     if strategy.name != "horovod_cluster":
         resources.pop("driver_port", None)  # goes with executors only
-    text = json.dumps({"config": values, "np": strategy.np}, indent=2)
-    log_text(run, text + "\n", CONFIG_ARTIFACT)
+    log_text(run, json.dumps(values, indent=2) + "\n", CONFIG_ARTIFACT)
 
 
-def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
-    """Returns the keys of a config as JSON values, with the resolved version.
+def recorded_values(config: ExperimentConfig) -> dict[str, Any]:
+    """Returns the keys of a config as JSON values.
 
     Values of storage options are hidden unless they are references (`env:NAME`), and so are variables of the ranks'
     environment with names like secrets.
     """
     values: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
-    values["data"]["version"] = version
-    _make_absolute(values, config)
     options = values["data"].get("storage_options", {})
     for name, value in options.items():
         options[name] = value if value.startswith("env:") else _HIDDEN
@@ -53,19 +49,8 @@ def recorded_values(config: ExperimentConfig, version: int) -> dict[str, Any]:
     return values
 
 
-def _make_absolute(values: dict[str, Any], config: ExperimentConfig) -> None:
-    """Makes local paths absolute: the run may be resumed or reproduced from another folder."""
-    values["data"]["table"] = absolute(config.data.table)
-    if isinstance(config.data.cache, str):
-        values["data"]["cache"] = absolute_path(config.data.cache)
-    values.setdefault("checkpoint_storage", {})["path"] = absolute_path(config.checkpoint_storage.path)
-    target, _, name = config.entrypoint.rpartition(":")
-    if target.endswith(".py"):
-        values["entrypoint"] = f"{absolute_path(target)}:{name}"
-
-
 def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
-    """Reads what `log_config` has stored: `config`, its keys, and `np`.
+    """Reads the keys that `log_config` has stored.
 
     Raises:
         InvalidArgumentError, ModelNotFoundError: If store or run does not exist; nothing is created.
@@ -78,18 +63,18 @@ def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
     return recorded
 
 
-def read_config(tracking_uri: str, run_id: str) -> tuple[ExperimentConfig, int]:
-    """Reads the config of a run, and the number of its ranks.
+def read_config(tracking_uri: str, run_id: str) -> ExperimentConfig:
+    """Reads the config of a run.
 
     Raises:
         InvalidArgumentError: If the config needs a hidden value.
         LakelensError: As `read_recorded`.
     """
     recorded = read_recorded(tracking_uri, run_id)
-    hidden = [name for name, value in recorded["config"]["data"].get("storage_options", {}).items() if value == _HIDDEN]
+    hidden = [name for name, value in recorded["data"].get("storage_options", {}).items() if value == _HIDDEN]
     if hidden:
         raise InvalidArgumentError(
             f"run {run_id} was given storage option {hidden[0]}, whose value is not recorded; a run whose options are "
             "all of the form `env:NAME` can be resumed"
         )
-    return ExperimentConfig.read(recorded["config"]), int(recorded["np"])
+    return ExperimentConfig.read(recorded)

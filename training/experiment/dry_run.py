@@ -7,10 +7,7 @@ from typing import Any
 from ...spark.session import SessionSource
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
-from ..trials.entrypoint import EntryPoint
-from .config_meaning import Lengths
-from .strategies import Strategy
-from .trial_data import TrialData
+from .experiment_plan import ExperimentPlan
 
 
 def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dict[str, Any]:
@@ -27,34 +24,28 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
         LakelensError: As the training would before it starts its ranks.
     """
     require_single(config, config.name or "experiment")
-    entry = EntryPoint.parse(config.entrypoint)
-    data = TrialData.open(config.data, config.reproducibility.experiment_seed, spark=spark)
-    feed, batch_size = data.training, config.global_batch_size
-    steps_per_epoch = feed.steps_per_epoch(batch_size)
-    lengths = Lengths.of(config, steps_per_epoch)
-    strategy = Strategy.of(config, spark)
-    ranks = strategy.np
-    lanes = len(lanes_of_rank(feed.plan.order.lanes, 0, abs(ranks)))
-    height, width = data.image_size
-    read = data.described()
+    plan = ExperimentPlan.of(config, spark=spark)
+    feed, schedule, ranks = plan.data.training, plan.schedule, abs(plan.ranks)
+    share = max(1, ranks)  # every slot of the cluster, if 0: then the memory of one rank is an upper bound
+    height, width = plan.data.image_size
     return {
         "dry_run": True,
-        "entrypoint": entry.name,
+        "entrypoint": plan.entrypoint.name,
         "table": feed.location,
         "version": feed.version,
-        "rows": dict(read.rows),
-        "classes": len(data.task.class_names),
-        "image_size": list(data.image_size),
-        "strategy": strategy.name,
-        "devices_per_rank": strategy.replicas,
-        "ranks": abs(ranks),
-        "where": "driver" if ranks < 0 else "Spark executors",
-        "batch_size": batch_size,
-        "steps_per_epoch": steps_per_epoch,
-        "steps": lengths.steps,
-        "validation_period": lengths.validation_period,
-        "warnings": data.warnings(batch_size),
+        "rows": dict(plan.data.described().rows),
+        "classes": len(plan.data.class_names),
+        "image_size": [height, width],
+        "strategy": plan.strategy.name,
+        "devices_per_rank": plan.strategy.replicas,
+        "ranks": ranks,
+        "where": "driver" if plan.ranks < 0 else "Spark executors",
+        "batch_size": config.global_batch_size,
+        "steps_per_epoch": schedule.steps_per_epoch,
+        "steps": schedule.length,
+        "validation_period": schedule.validation_period,
+        "warnings": plan.warnings,
         "metric": f"{config.goal.metric}:{config.goal.mode}",
-        "row_group_bytes_per_rank": feed.plan.reading_bytes(lanes),
-        "image_batch_bytes_per_rank": -(-batch_size // abs(ranks)) * height * width * 3 * 4,
+        "row_group_bytes_per_rank": feed.plan.reading_bytes(len(lanes_of_rank(feed.plan.order.lanes, 0, share))),
+        "image_batch_bytes_per_rank": -(-config.global_batch_size // share) * height * width * 3 * 4,
     }

@@ -6,7 +6,6 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError, TrackingError
@@ -30,12 +29,11 @@ from ..segments.job import TrainingJob
 from ..segments.segment import SegmentOutcome
 from ..trials.entrypoint import EntryPoint
 from .begun_run import begun_run
-from .config_meaning import retention_of
+from .experiment_plan import ExperimentPlan
 from .pruning import prune
 from .run_folder import resuming, run_folder
 from .starts import TrainingStart
 from .trial_driver import run_segment
-from .trial_plan import TrialPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,34 +41,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenTrial:
-    """A trial with its run, folder and launcher.
+    """A trial with its run and launcher.
 
     Attributes:
-        plan: What it trains.
-        run: Its MLflow run.
-        folder: Where its checkpoints are.
-        writer: Writes into the run.
         job: The training job of every rank.
+        writer: Writes into its MLflow run.
         runner: Where ranks run.
     """
 
-    plan: TrialPlan
-    run: RunReference
-    folder: Path
-    writer: RunWriter
     job: TrainingJob
+    writer: RunWriter
     runner: HorovodRunner
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Returns the checkpoint from which the trial continues; None before its first one."""
-        return last_checkpoint(self.folder)
+        return last_checkpoint(self.job.folder)
 
     def train(
         self, start: Checkpoint | None = None, until: int | None = None, controls: Controls | None = None
     ) -> SegmentOutcome:
         """Trains a segment; see `trial_driver.run_segment`."""
-        restarts = self.plan.config.max_restarts
-        return run_segment(self.runner, self.job, start=start, until=until, max_restarts=restarts, controls=controls)
+        return run_segment(self.runner, self.job, start=start, until=until, controls=controls)
 
     def finish(self, outcome: SegmentOutcome) -> Checkpoint:
         """Writes the trial's final checkpoint and model into its run.
@@ -79,24 +70,22 @@ class OpenTrial:
             CheckpointError: If the checkpoint differs from the one that rank 0 has written.
             TrackingError: If the store did not take it; names the checkpoint.
         """
-        checkpoint, config = checkpoint_of(outcome, self.run), self.plan.config
-        by_epochs = self.job.schedule().counts_epochs
+        job = self.job
+        checkpoint, by_epochs = checkpoint_of(outcome, job.run), job.schedule().counts_epochs
         best = outcome.best_epoch if by_epochs else None
-        log_run_files(self.writer, self.job.task, self.folder, best, "epoch" if by_epochs else "step")
-        record_outcome(self.writer, outcome, checkpoint, self.plan.entrypoint)
-        prune({0: self.folder}, retention_of(config.checkpoint_storage), config.goal, needed=[checkpoint.path])
+        log_run_files(self.writer, job.task, job.folder, best, "epoch" if by_epochs else "step")
+        record_outcome(self.writer, outcome, checkpoint, job.entrypoint)
+        prune({0: job.folder}, job.config.checkpoint_storage.retention, job.goal, needed=[checkpoint.path])
         return checkpoint
 
 
 @contextlib.contextmanager
 def open_trial(
-    plan: TrialPlan,
+    plan: ExperimentPlan,
     start: TrainingStart,
     *,
-    run_name: str | None = None,
     tags: Mapping[str, str] | None = None,
     resumes: str | None = None,
-    driver_log_verbosity: str = "log_callback_only",
     spark: SparkSession | None = None,
 ) -> Iterator[OpenTrial]:
     """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises.
@@ -104,10 +93,8 @@ def open_trial(
     Args:
         plan: What it trains.
         start: What it starts with.
-        run_name: Instead of the config's name.
         tags: More tags of a new run.
         resumes: Id of the run to resume; None starts a new run.
-        driver_log_verbosity: As for `train`.
         spark: The session for ranks on executors; None takes the active one, or starts one.
 
     Raises:
@@ -118,9 +105,7 @@ def open_trial(
     tags = {**start.tags, **(tags or {})}
     plan = replace(plan, config=start.pinned(plan.config))
     if resumes is None:
-        opened = begun_run(
-            plan.config, plan.entrypoint, plan.data, plan.strategy, run_name=run_name, tags=tags, params=plan.params
-        )
+        opened = begun_run(plan, tags=tags, params=plan.params)
     else:
         opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
     alone = contextlib.nullcontext() if resumes is None else resuming(plan.root, resumes)
@@ -140,14 +125,9 @@ def open_trial(
             alive = opening.enter_context(in_use)
             writer = opening.enter_context(RunWriter(run, folder, recorded, alive))
             with start.laid_into(folder, writer) as weights:
-                job = replace(plan.job(run, folder), warm_start=weights)
-                runner = plan.strategy.runner(
-                    plan.config.resources,
-                    f"train {plan.data.described().name}",
-                    spark,
-                    driver_log_verbosity=driver_log_verbosity,
-                )
-                yield OpenTrial(plan, run, folder, writer, job, runner)
+                name = f"train {plan.data.described().name}"
+                runner = plan.strategy.runner(plan.config.resources, name, spark)
+                yield OpenTrial(plan.job(run, weights), writer, runner)
 
 
 def checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:

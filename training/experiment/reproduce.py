@@ -54,7 +54,6 @@ def reproduce(
     *,
     tracking_uri: str | None = None,
     checkpoint_dir: str | Path | None = None,
-    driver_log_verbosity: str = "log_callback_only",
     spark: SessionSource | None = None,
 ) -> Reproduction:
     """Trains a finished run again, in a new run that names its origin, and compares the results bit for bit.
@@ -67,7 +66,6 @@ def reproduce(
         run_id: A finished run.
         tracking_uri: As for `train`.
         checkpoint_dir: Instead of the run's.
-        driver_log_verbosity: As for `train`.
         spark: As for `train`.
 
     Raises:
@@ -83,20 +81,17 @@ def reproduce(
             f"run {run_id} is {origin.info.status}; only a finished run has a result to compare with. "
             f"lakelens train --resume {run_id} resumes one that failed or was interrupted"
         )
-    config, np = read_config(uri, run_id)
+    config = read_config(uri, run_id)
     tracking = config.tracking.model_copy(update={"uri": uri, "register_as": None})
-    storage = config.checkpoint_storage
+    storage, name = config.checkpoint_storage, f"{origin.info.run_name}, again"
     if checkpoint_dir is not None:
         storage = storage.model_copy(update={"path": str(checkpoint_dir)})
     with _recorded_entrypoint(client, run_id, origin.data.tags.get(ENTRYPOINT_TAG, config.entrypoint)) as entry:
         environment = _changes(client, run_id, entry)
         result = run_trial(
-            config.model_copy(update={"tracking": tracking, "checkpoint_storage": storage}),
+            config.model_copy(update={"name": name, "tracking": tracking, "checkpoint_storage": storage}),
             entrypoint=entry,
-            np=np,
-            run_name=f"{origin.info.run_name}, again",
             tags={ORIGIN_TAG: run_id},
-            driver_log_verbosity=driver_log_verbosity,
             spark=spark,
         )
     return Reproduction(run_id, result, differences(uri, run_id, result.run_id), environment)

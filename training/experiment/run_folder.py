@@ -15,22 +15,23 @@ from ...tracking.runs import RunReference
 from ..checkpoints.checkpoint import sweep
 from ..segments.checks import PROBE_FILE
 
-DEFAULT_CHECKPOINT_DIR = "lakelens-checkpoints"
 
-
-def checkpoint_root(checkpoint_dir: str | Path | None) -> Path:
+def checkpoint_root(path: str) -> Path:
     """Returns the folder that holds the folders of runs.
+
+    Args:
+        path: The experiment's `checkpoint_storage.path`.
 
     Raises:
         InvalidArgumentError: If it is not a folder of a file system.
     """
-    place = absolute_path(checkpoint_dir if checkpoint_dir is not None else Path(DEFAULT_CHECKPOINT_DIR))
+    place = absolute_path(path)
     if place.startswith("dbfs:"):
-        raise InvalidArgumentError(f"checkpoint_dir is {place}; give its mount: {local_form(place)}")
+        raise InvalidArgumentError(f"checkpoint_storage.path is {place}; give its mount: {local_form(place)}")
     if has_scheme(place):
         raise InvalidArgumentError(
-            f"checkpoint_dir is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, /dbfs, "
-            "/Volumes); the run's artifacts may be in an object store"
+            f"checkpoint_storage.path is {place!r}; it must be a folder that the driver and rank 0 both mount (NFS, "
+            "/dbfs, /Volumes); the run's artifacts may be in an object store"
         )
     return Path(place)
 
@@ -55,7 +56,7 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
             root.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(path.open("a"))
         except OSError as error:
-            raise CheckpointError(f"checkpoint_dir {root} cannot be written ({error}); give another folder") from error
+            raise CheckpointError(_unwritable(root, error)) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A process that has just ended removed the locked file.
@@ -82,7 +83,7 @@ def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PROBE_FILE).write_text(run.run_id, encoding="utf-8")
     except OSError as error:
-        raise CheckpointError(f"checkpoint_dir {root} cannot be written ({error}); give another folder") from error
+        raise CheckpointError(_unwritable(root, error)) from error
     try:
         yield folder
     finally:
@@ -91,3 +92,7 @@ def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
         sweep(folder)
         with contextlib.suppress(OSError):  # not empty: it holds checkpoints
             folder.rmdir()
+
+
+def _unwritable(root: Path, error: OSError) -> str:
+    return f"checkpoint_storage.path {root} cannot be written ({error}); give another folder"

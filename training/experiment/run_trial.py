@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from ...errors import TrainingPaused
 from ...extras import require
@@ -14,13 +13,13 @@ from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
 from ...tracking.logged_models import register_logged_model
 from ...tracking.runs import require_writable, resolve_tracking_uri
-from ..configuration.experiment import ExperimentConfig
+from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
 from ..trials.entrypoint import EntryPoint
+from .experiment_plan import ExperimentPlan
 from .interruption import obeying_requests
 from .open_trial import open_trial
 from .starts import TrainingStart
-from .trial_plan import TrialPlan
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +61,7 @@ def run_trial(
     config: ExperimentConfig,
     *,
     entrypoint: EntryPoint | None = None,
-    version: int | str | datetime | None = None,
-    np: int | None = None,
-    run_name: str | None = None,
     tags: Mapping[str, str] | None = None,
-    driver_log_verbosity: str = "log_callback_only",
     spark: SessionSource | None = None,
     resumes: str | None = None,
 ) -> TrainResult:
@@ -75,11 +70,7 @@ def run_trial(
     Args:
         config: The experiment.
         entrypoint: Replaces the config's, for a class that a file cannot name.
-        version: Instead of the config's, for a time.
-        np: Ranks as `train` counts them, instead of the config's resources.
-        run_name: Instead of the config's name.
         tags: More tags of a new run.
-        driver_log_verbosity: As for `train`.
         spark: The session for ranks on executors, or a function that opens it after all other checks; None takes the
             active one, or starts one.
         resumes: Id of the run to resume from its last checkpoint; None starts a new run.
@@ -90,31 +81,24 @@ def run_trial(
     """
     started = time.perf_counter()
     require("a training", "mlflow", "keras", "tensorflow")
-    plan = TrialPlan.of(config, entrypoint=entrypoint, version=version, np=np, spark=spark)
+    require_single(config, config.name or "experiment")
+    plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
     require_writable(resolve_tracking_uri(config.tracking.uri))
     begin = TrainingStart.of(plan, resumes)
     spark = opened(spark) if plan.ranks >= 0 else None
-    with open_trial(
-        plan,
-        begin,
-        run_name=run_name,
-        tags=tags,
-        resumes=resumes,
-        driver_log_verbosity=driver_log_verbosity,
-        spark=spark,
-    ) as trial:
-        run, controls, start = trial.run, Controls(), trial.last_checkpoint()
+    with open_trial(plan, begin, tags=tags, resumes=resumes, spark=spark) as trial:
+        run, controls, start = trial.job.run, Controls(), trial.last_checkpoint()
         if resumes is not None and start is None:
             logger.warning(
                 "run %s has no checkpoint in %s, so it starts from scratch; if it had one, mount that folder here",
                 run.run_id,
-                trial.folder,
+                trial.job.folder,
             )
         with obeying_requests(run, controls):
             outcome = trial.train(start, controls=controls)
         if outcome.reason == "paused":
             raise TrainingPaused(
-                f"run {run.run_id} was interrupted and has paused after step {outcome.step} of {plan.lengths.steps}; "
+                f"run {run.run_id} was interrupted and has paused after step {outcome.step} of {plan.schedule.length}; "
                 f"lakelens train --resume {run.run_id} continues from {outcome.last}",
                 signal_number=controls.signal_number,
             )

@@ -26,21 +26,20 @@ from ..checkpoints.references import ModelRef, resolve_model
 from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig
 from ..segments.training_state import TrainingState
-from .config_meaning import hyperparameters_of
 from .config_record import read_recorded
 from .run_folder import checkpoint_root
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-    from .trial_plan import TrialPlan
+    from .experiment_plan import ExperimentPlan
 
 CONTINUED_TAG = "lakelens.continued_from"
 WARM_START_TAG = "lakelens.warm_start"
 WARM_START_DIGEST_TAG = "lakelens.warm_start_digest"
 _WARM_START_FOLDER = "warm-start"
 # Keys that must stay unchanged if a training continues with its whole state.
-_KEPT = ("optimizations", "reproducibility", "global_batch_size")
+_KEPT = ("task", "optimizations", "reproducibility", "global_batch_size")
 _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image_size", "class_names")
 
 
@@ -57,7 +56,7 @@ class TrainingStart:
     model: ModelRef | None = None
 
     @classmethod
-    def of(cls, plan: TrialPlan, resumes: str | None = None) -> TrainingStart:
+    def of(cls, plan: ExperimentPlan, resumes: str | None = None) -> TrainingStart:
         """Finds what a config's `continue_from` or `warm_start` names.
 
         Args:
@@ -138,7 +137,7 @@ class FinishedRun:
     checkpoints: list[Checkpoint]
 
     @classmethod
-    def of(cls, plan: TrialPlan) -> FinishedRun:
+    def of(cls, plan: ExperimentPlan) -> FinishedRun:
         """Finds the run of a config's `continue_from`; raises as `TrainingStart.of`."""
         config, read = plan.config, plan.data.described()
         run_id = str(config.continue_from)
@@ -152,10 +151,9 @@ class FinishedRun:
                 f"continue_from: run {run_id} is {run.info.status}; only a finished run can be continued; "
                 f"`lakelens train --resume {run_id}` resumes one that failed or was interrupted"
             )
-        recorded = read_recorded(uri, run_id)["config"]
+        recorded = read_recorded(uri, run_id)
         _require_the_same(run_id, _differences(run, ExperimentConfig.read(recorded), config, reads))
-        storage = recorded.get("checkpoint_storage", {})
-        folder = checkpoint_root(storage.get("path")) / run_id
+        folder = checkpoint_root(recorded["checkpoint_storage"]["path"]) / run_id
         checkpoints = list_checkpoints(folder)
         if not checkpoints:
             raise CheckpointError(
@@ -168,9 +166,10 @@ class FinishedRun:
                 f"continue_from: run {run_id} was stopped after {state.step} steps, by early_stopping or a callback, "
                 f"as a longer training would have been; take its weights as warm_start: runs:/{run_id}"
             )
-        if plan.lengths.steps <= state.step:
+        steps = plan.schedule.length
+        if steps <= state.step:
             raise ConfigurationError(
-                f"continue_from: searcher.max_length ({config.searcher.max_length}) is {plan.lengths.steps} steps and "
+                f"continue_from: searcher.max_length ({config.searcher.max_length}) is {steps} steps and "
                 f"run {run_id} has trained {state.step}; give a larger one"
             )
         return cls(run_id, uri, checkpoints)
@@ -192,7 +191,7 @@ def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: 
         yield f"data.{key}", getattr(old.data, key), getattr(new.data, key)
     for key in _KEPT:
         yield key, getattr(old, key), getattr(new, key)
-    yield "hyperparameters", hyperparameters_of(old), hyperparameters_of(new)
+    yield "hyperparameters", old.trial_hyperparameters, new.trial_hyperparameters
     # The best value so far is kept and compared with later ones.
     yield "searcher.metric", *(f"{one.goal.metric} ({one.goal.mode})" for one in (old, new))
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from ...errors import ConfigurationError
 from ...spark.port import master_of
 from ...spark.session import SessionSource, is_connect, opened
-from ..configuration.experiment import ExperimentConfig, Resources
+from ..configuration.experiment import ExperimentConfig
+from ..configuration.searcher import SINGLE
+from ..configuration.sections import Resources
+from ..configuration.space import largest_batch_size
 from ..runner.placement.gpus import list_driver_gpus
 from ..runner.runner import KERAS_MODULES, HorovodRunner
 from ..runner.spark.preflight import active_connect_session
@@ -43,26 +46,23 @@ class Strategy:
     env: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: ExperimentConfig, spark: SessionSource | None = None, np: int | None = None) -> Strategy:
+    def of(cls, config: ExperimentConfig, spark: SessionSource | None = None) -> Strategy:
         """Returns the strategy of an experiment, and shows the choice of `auto` and its reason on stderr.
 
         Args:
             config: The experiment.
             spark: The caller's session, or a function that opens one, called only for `auto`; default: the active
                 session.
-            np: Ranks instead of the config's `slots_per_trial`.
 
         Raises:
             ConfigurationError: If this machine lacks the GPUs, or the batch cannot be divided equally.
         """
-        strategy = cls._placed(config, spark, np)
+        strategy = cls._placed(config, spark)
         return replace(strategy, env={**config.reproducibility.environment, **strategy.env})
 
     @classmethod
-    def _placed(cls, config: ExperimentConfig, spark: SessionSource | None, np: int | None) -> Strategy:
+    def _placed(cls, config: ExperimentConfig, spark: SessionSource | None) -> Strategy:
         resources = config.resources
-        if np is not None and resources.strategy != "mirrored":
-            return cls(_name_of(np), np, use_gpu=resources.use_gpu)
         name: str = resources.strategy
         slots = resources.slots_per_trial
         if name == "auto":
@@ -79,9 +79,7 @@ class Strategy:
         resources: Resources,
         name: str,
         spark: SparkSession | None,
-        *,
         environment: Mapping[str, str] | None = None,
-        driver_log_verbosity: str = "log_callback_only",
     ) -> HorovodRunner:
         """Makes the launcher of the ranks.
 
@@ -90,11 +88,10 @@ class Strategy:
             name: As for HorovodRunner.
             spark: The session for ranks on executors; None takes the active one, or starts one.
             environment: More variables of the ranks; the experiment's own win.
-            driver_log_verbosity: As for HorovodRunner.
         """
         return HorovodRunner(
             np=self.np,
-            driver_log_verbosity=driver_log_verbosity,
+            driver_log_verbosity=resources.driver_log_verbosity,
             stall_timeout_s=resources.stall_timeout_s,
             slots_wait_s=resources.slots_wait_s,
             use_gpu=self.use_gpu,
@@ -114,21 +111,21 @@ def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, 
         spark: As for `Strategy.of`.
     """
     slots = config.resources.slots_per_trial
+    if config.searcher.name != SINGLE:
+        session = opened(spark)
+        if session is not None and not master_of(session).startswith("local["):
+            return "horovod_cluster", "the Spark session's executors, on which a search runs its trials"
     if slots == 1:
         return "single", _ALONE
     there = _cluster_slots(opened(spark), config.resources)
     if there >= slots:
         return "horovod_cluster", f"{there} slots of the Spark session's executors"
     gpus = len(list_driver_gpus()) if config.resources.use_gpu is not False else 0
-    shares = config.global_batch_size % slots == 0 and config.optimizations.aggregation_frequency == 1
+    shares = largest_batch_size(config.hyperparameters) % slots == 0 and config.optimizations.aggregation_frequency == 1
     if gpus >= slots and shares:
         return "mirrored", f"{gpus} GPUs of this machine"
     lacking = f"a Spark session with {there} slots" if there else "no Spark session with executors"
     return "horovod_local", f"{slots} slots, {lacking} and {gpus} GPUs here"
-
-
-def _name_of(np: int) -> str:
-    return "horovod_cluster" if np >= 0 else "single" if np == -1 else "horovod_local"
 
 
 def _cluster_slots(spark: SparkSession | None, resources: Resources) -> int:
@@ -152,9 +149,10 @@ def _say(text: str) -> None:
 def _mirrored(config: ExperimentConfig) -> Strategy:
     resources = config.resources
     slots = resources.slots_per_trial
-    if config.global_batch_size % slots:
+    batch_size = largest_batch_size(config.hyperparameters)
+    if batch_size % slots:
         raise ConfigurationError(
-            f"hyperparameters.global_batch_size {config.global_batch_size} cannot be shared equally by {slots} "
+            f"hyperparameters.global_batch_size {batch_size} cannot be shared equally by {slots} "
             f"devices, as strategy mirrored does; make it a multiple of {slots}, or choose horovod_local"
         )
     gpus = list_driver_gpus() if resources.use_gpu is not False else []

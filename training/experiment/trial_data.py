@@ -1,13 +1,11 @@
-"""The data of a trial: feeds, names of classes, size of images."""
+"""The rows of an experiment: feeds, names of classes, size of images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import (
     EmptyFeedError,
@@ -15,59 +13,48 @@ from ...errors import (
     NotADeltaTableError,
     NotAnImageTableError,
 )
-from ...locations import absolute, is_table_name
+from ...locations import absolute, absolute_path, is_table_name
 from ...spark.session import SessionSource, opened, spark_session
 from ...tracking.runs import TableVersion
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
 from ..feed.read_options import image_size_of
-from ..tasks.classification import Classification
-from ..tasks.task import Task
 
 if TYPE_CHECKING:
-    from ..configuration.experiment import Data
+    from ..configuration.experiment import ExperimentConfig
+    from ..configuration.sections import Data
 
 
 @dataclass(frozen=True)
 class TrialData:
-    """The data of a trial.
+    """The rows of an experiment.
 
     Attributes:
         training: Rows to train on.
         validation: Rows to validate on, of the same version; None if there is none.
-        task: What the labels are.
         image_size: Height and width to resize images to.
+        class_names: Names of the classes by label number.
     """
 
     training: DeltaFeed
     validation: DeltaFeed | None
-    task: Task
     image_size: tuple[int, int]
+    class_names: tuple[str, ...]
 
     @classmethod
-    def open(
-        cls,
-        data: Data,
-        seed: int,
-        *,
-        version: int | str | datetime | None = None,
-        spark: SessionSource | None = None,
-    ) -> TrialData:
-        """Resolves the table, its version and its splits.
+    def open(cls, config: ExperimentConfig, spark: SessionSource | None = None) -> TrialData:
+        """Opens the table at its version.
 
         Args:
-            data: The keys of the experiment.
-            seed: Seed of the order of rows.
-            version: Replaces the key, for a time.
+            config: The experiment.
             spark: The session, for a catalog name.
 
         Raises:
             UsageError: If table, version or split does not exist, or a required setting cannot be read from the table.
         """
-        options = _feed_options(data)
-        location = location_of(data.table, spark)
-        chosen = data.version if version is None else version
-        training = DeltaFeed(location, chosen, data.train_split, seed, **options)
+        data, seed = config.data, config.reproducibility.experiment_seed
+        options = data.feed_options
+        training = DeltaFeed(location_of(data.table, spark), data.version, data.train_split, seed, **options)
         validation = None
         if data.validation_split is not None:
             try:
@@ -75,14 +62,26 @@ class TrialData:
                     training.location, training.version, data.validation_split, shuffle=False, **options
                 )
             except (EmptyFeedError, InvalidArgumentError) as error:
-                raise type(error)(f"{error}; validation_split=None trains without validation") from error
+                raise type(error)(f"{error}; data.validation_split: null trains without validation") from error
         feeds = [training] if validation is None else [training, validation]
         size = (
             size_of_all_images([feed.plan for feed in feeds])
             if data.image_size is None
             else image_size_of(data.image_size)
         )
-        return cls(training, validation, Classification(_class_names(training, data.class_names)), size)
+        return cls(training, validation, size, _class_names(training, data))
+
+    def resolved(self, data: Data) -> Data:
+        """Returns the experiment's `data` as it was resolved, with an absolute path of the cache."""
+        update = {
+            "table": self.training.location,
+            "version": self.training.version,
+            "image_size": list(self.image_size),
+            "class_names": list(self.class_names),
+        }
+        if isinstance(data.cache, str):
+            update["cache"] = absolute_path(data.cache)
+        return data.model_copy(update=update)
 
     def warnings(self, batch_size: int) -> list[str]:
         """Lists probable mistakes that do not prevent training.
@@ -114,19 +113,6 @@ class TrialData:
         return TableVersion(self.training.location, version, digest[:32], rows)
 
 
-def _feed_options(data: Data) -> dict[str, Any]:
-    columns = data.columns
-    return {
-        "image_column": columns.image,
-        "label_column": columns.label,
-        "split_column": columns.split,
-        "format_column": columns.format,
-        "boxes_column": columns.boxes,
-        "filters": data.filters,
-        "storage_options": dict(data.storage_options),
-    }
-
-
 def location_of(table: str | Path, spark: SessionSource | None) -> str:
     """Returns the table's path; Spark resolves a catalog name.
 
@@ -144,10 +130,10 @@ def location_of(table: str | Path, spark: SessionSource | None) -> str:
     return absolute(path_of(session, place))
 
 
-def _class_names(feed: DeltaFeed, given: Sequence[str] | None) -> list[str]:
-    names = list(given) if given is not None else feed.class_names
+def _class_names(feed: DeltaFeed, data: Data) -> tuple[str, ...]:
+    names = data.class_names if data.class_names is not None else feed.class_names
     if not names:
         raise NotAnImageTableError(
-            f"{feed.location}@{feed.version} has no names of its classes; pass class_names=[...], one per label number"
+            f"{feed.location}@{feed.version} has no names of its classes; set data.class_names, one per label number"
         )
-    return [name or str(number) for number, name in enumerate(names)]
+    return tuple(name or str(number) for number, name in enumerate(names))

@@ -33,7 +33,6 @@ def run_segment(
     *,
     start: Checkpoint | None = None,
     until: int | None = None,
-    max_restarts: int = 0,
     controls: Controls | None = None,
 ) -> SegmentOutcome:
     """Trains a segment on the runner's ranks, and restarts from the last complete checkpoint if a rank dies.
@@ -45,19 +44,18 @@ def run_segment(
         job: The training job of every rank.
         start: Where to continue; None is the training's start.
         until: The step to end with; None is the end of the training.
-        max_restarts: Most restarts after a failed rank.
         controls: Messages to ranks while they train: `{"pause": True}` pauses them.
 
     Raises:
-        RankFailedError: If a rank failed more than `max_restarts` times.
+        RankFailedError: If a rank failed more than the experiment's `max_restarts` times.
         LakelensError: With its original class, if it occurred on all ranks before the first step.
     """
     controls = controls or Controls()
-    restarts = 0
+    restarts, max_restarts = 0, job.config.max_restarts
     with pausing(controls.pause), shown_progress(runner.name or "train") as bar:
         job = replace(job, reports_progress=True)
         while True:
-            decisions = Decisions(job.rules, _progress_at(start), records_in(job.folder, job.goal))
+            decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.goal))
             try:
                 outcome: SegmentOutcome = runner.run_with(
                     train_segment,
@@ -96,8 +94,7 @@ def _show(question: dict[str, Any], job: TrainingJob, bar: ImageBar | ImageLines
     step, metric = reached["step"], job.goal.metric
     if metric in reached.get("metrics", {}):
         bar.measured(metric, reached["metrics"][metric])
-    epochs = -(-schedule.length // schedule.steps_per_epoch)
-    place = f"epoch {min(epochs, schedule.epoch(step) + 1)}/{epochs}, step {step}/{schedule.length}"
+    place = f"epoch {min(schedule.epochs, schedule.epoch(step) + 1)}/{schedule.epochs}, step {step}/{schedule.length}"
     bar.reached(place, step * job.batch_size, schedule.length * job.batch_size)
 
 

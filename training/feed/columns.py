@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ...errors import BadRowError, InvalidArgumentError
 from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SPLIT
+from ...options import near_miss
 from .plan.feed_plan import FeedPlan
 from .rank_batches import BatchReader, RowBatch
 from .reading.delta_types import arrow_type, type_name
@@ -45,46 +46,47 @@ _NO_PREDICTION = {**_NO_CLASS, SPLIT: "", CONTENT_HASH: "", "prediction": -1, "p
 Columns = dict[str, npt.NDArray[Any]]
 
 
-def default_columns(plan: FeedPlan, fits: Callable[[str], bool]) -> list[str]:
-    """Lists the columns that a feed gives where none are named, in the order of the table.
-
-    They are all columns that fit, without those that an image table has for its next ingest. Warns of those that do
-    not fit.
+def chosen_columns(plan: FeedPlan, columns: Sequence[str] | None, fits: Callable[[str], bool]) -> list[str]:
+    """Lists the columns to read.
 
     Args:
         plan: The feed's plan.
+        columns: Names; None takes all columns that fit, in the order of the table, without those that an image table
+            has for its next ingest, and warns of those that do not fit.
         fits: Whether a column has a form that the caller can give.
 
     Raises:
-        InvalidArgumentError: If no column fits.
+        InvalidArgumentError: If the table lacks one, or no column fits.
     """
-    known = plan.schema
-    wanted = [name for name in known if name not in INGEST_COLUMNS] if is_image_table(known) else list(known)
+    if isinstance(columns, str):
+        raise InvalidArgumentError(f"columns={columns!r}: give a list of names, such as columns=[{columns!r}]")
+    if columns is None:
+        return _fitting_columns(plan, fits)
+    if not columns:
+        raise InvalidArgumentError(f"columns=[]: name at least one column of {plan.location}: {', '.join(plan.schema)}")
+    for name in columns:
+        if name not in plan.schema:
+            raise InvalidArgumentError(
+                f"columns: {plan.location} has no column {name!r}{near_miss(name, plan.schema)}; it has "
+                f"{', '.join(plan.schema)}"
+            )
+    return list(columns)
+
+
+def _fitting_columns(plan: FeedPlan, fits: Callable[[str], bool]) -> list[str]:
+    left_out = INGEST_COLUMNS if is_image_table(plan.schema) else frozenset[str]()
+    wanted = [name for name in plan.schema if name not in left_out]
     fitting = [name for name in wanted if fits(name)]
-    left_out = ", ".join(name for name in wanted if name not in fitting)
+    others = ", ".join(name for name in wanted if name not in fitting)
     if not fitting:
-        raise InvalidArgumentError(f"{plan.location}: no column has a tensor form there: {left_out}")
-    if left_out:
+        raise InvalidArgumentError(f"{plan.location}: no column has a tensor form there: {others}")
+    if others:
         warnings.warn(
-            f"{plan.location}: columns without a tensor form are left out: {left_out}; name the columns to read with "
+            f"{plan.location}: columns without a tensor form are left out: {others}; name the columns to read with "
             "columns=[...], or decode images with lakelens.decode_images(height, width)",
             stacklevel=2,
         )
     return fitting
-
-
-def columns_of(plan: FeedPlan, columns: Sequence[str] | None, fits: Callable[[str], bool]) -> list[str]:
-    """Checks the columns that were asked for; None is `default_columns`.
-
-    Raises:
-        InvalidArgumentError: If the table lacks one.
-    """
-    wanted = default_columns(plan, fits) if columns is None else list(columns)
-    unknown = [name for name in wanted if name not in plan.schema]
-    if unknown or not wanted:
-        missing = f"column {unknown[0]!r} is not in" if unknown else "no column is asked for of"
-        raise InvalidArgumentError(f"columns: {missing} {plan.location}; it has {', '.join(plan.schema)}")
-    return wanted
 
 
 def numpy_columns(

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, MissingDependencyError, NotSupportedError
 from ...extras import require
-from ...options import named_options, near_miss
+from ...options import check_names, named_options
 from .feed import DeltaFeed
 from .plan.epoch_order import RankBatches
+from .read_options import ConverterOptions
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from typing_extensions import Unpack
 
     from ...etl.image_table import ImageTable
     from .adapters.reader import FeedReader
-    from .read_options import ReaderOptions
 
 _BATCH_SIZE = 32
 _PREFETCH = 2
 # Arguments of make_batch_reader that say how Petastorm goes about it; here they change nothing.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "convert_early_to_numpy",
-        "hdfs_driver",
-        "reader_pool_type",
-        "results_queue_size",
-        "shuffle_row_drop_partitions",
-        "shuffle_rows",
-        "zmq_copy_buffers",
-    }
+_WITHOUT_EFFECT = (
+    "convert_early_to_numpy",
+    "hdfs_driver",
+    "reader_pool_type",
+    "results_queue_size",
+    "shuffle_row_drop_partitions",
+    "shuffle_rows",
+    "zmq_copy_buffers",
 )
-_OWN = ("num_epochs", "schema_fields", "cur_shard", "shard_count", "shuffle_row_groups", "seed", "transform_spec")
+_BY_FILTERS = "give filters={column: values} to make_delta_converter"
+_BY_STORAGE_OPTIONS = "give storage_options to make_delta_converter"
+_BY_CACHE = "use the dataset's own cache(), or a copy of the table on local disks"
 # Those that change which rows come or where they lie, and what does the same.
 _INSTEAD = {
-    "predicate": "give filters={column: values} to make_delta_converter",
-    "filters": "give filters={column: values} to make_delta_converter",
-    "rowgroup_selector": "give filters={column: values} to make_delta_converter",
-    "storage_options": "give storage_options to make_delta_converter",
-    "filesystem": "give storage_options to make_delta_converter",
+    "predicate": _BY_FILTERS,
+    "filters": _BY_FILTERS,
+    "rowgroup_selector": _BY_FILTERS,
+    "storage_options": _BY_STORAGE_OPTIONS,
+    "filesystem": _BY_STORAGE_OPTIONS,
     "shard_seed": "give seed",
-    "cache_type": "use the dataset's own cache(), or a copy of the table on local disks",
-    "cache_location": "use the dataset's own cache(), or a copy of the table on local disks",
-    "cache_size_limit": "use the dataset's own cache(), or a copy of the table on local disks",
-    "cache_row_size_estimate": "use the dataset's own cache(), or a copy of the table on local disks",
-    "cache_extra_settings": "use the dataset's own cache(), or a copy of the table on local disks",
+    "cache_type": _BY_CACHE,
+    "cache_location": _BY_CACHE,
+    "cache_size_limit": _BY_CACHE,
+    "cache_row_size_estimate": _BY_CACHE,
+    "cache_extra_settings": _BY_CACHE,
 }
 
 
@@ -100,15 +98,7 @@ class DeltaConverter:
         num_epochs: int | None = None,
         workers_count: int | None = None,
         shuffling_queue_capacity: int | None = None,
-        *,
-        schema_fields: Sequence[Any] | None = None,
-        cur_shard: int | None = None,
-        shard_count: int | None = None,
-        shuffle_row_groups: bool = True,
-        seed: int | None = None,
-        transform_spec: Any = None,
-        drop_last: bool = False,
-        **options: Any,
+        **options: Unpack[ConverterOptions],
     ) -> AbstractContextManager[tf.data.Dataset]:
         """Makes a tf.data.Dataset of named tuples: a context manager that gives it, and ends its reader at the end.
 
@@ -117,34 +107,34 @@ class DeltaConverter:
             prefetch: Batches that are kept ready (2).
             num_epochs: Epochs until the data ends; None never ends.
             workers_count: Threads that transform and decode, as in `DeltaFeed.petastorm_reader`.
-            shuffling_queue_capacity: Rows of a further shuffle buffer. Rows are shuffled without it.
-            schema_fields: Columns, instead of the converter's.
-            cur_shard: This process's shard, such as `hvd.rank()`.
-            shard_count: Number of shards, such as `hvd.size()`.
-            shuffle_row_groups: False gives the stored order.
-            seed: Seed of the order, instead of the converter's.
-            transform_spec: As in `DeltaFeed.petastorm_reader`.
-            drop_last: Whether the last batch of an epoch that is not whole is left out, so that every shard takes the
-                same number of steps.
-            **options: `fill`, `reader_threads` and `read_timeout_s` of `DeltaFeed.petastorm_reader`.
+            shuffling_queue_capacity: Changes nothing: rows are mixed already, from up to 256 places of the table.
+            **options: Arguments of Petastorm's reader. Those that have no effect here, such as `reader_pool_type`, are
+                accepted too.
+
+                schema_fields: Columns, instead of the converter's.
+                cur_shard: This process's shard, such as `hvd.rank()`.
+                shard_count: Number of shards, such as `hvd.size()`.
+                shuffle_row_groups: False gives the stored order.
+                seed: Seed of the order, instead of the converter's.
+                transform_spec: As in `DeltaFeed.petastorm_reader`.
+                drop_last: Whether the last batch of an epoch that is not whole is left out, so that every shard takes
+                    the same number of steps.
+                fill: As in `DeltaFeed.petastorm_reader`, and so `reader_threads` and `read_timeout_s`.
 
         Raises:
-            InvalidArgumentError: As by `DeltaFeed.petastorm_reader`.
+            InvalidArgumentError: As by `DeltaFeed.petastorm_reader`; if a queue is to shuffle the stored order.
             NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
         """
         require("make_tf_dataset", "petastorm", "tensorflow")
+        feed, given = self._ordered(options)
+        if shuffling_queue_capacity and not feed.plan.order.shuffle:
+            raise InvalidArgumentError(
+                f"shuffling_queue_capacity={shuffling_queue_capacity}: this is the stored order, which no queue "
+                "shuffles; leave out shuffle_row_groups=False, or shuffle the dataset"
+            )
         rows = _BATCH_SIZE if batch_size is None else batch_size
-        reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
-            self._columns if schema_fields is None else schema_fields,
-            num_epochs,
-            cur_shard,
-            shard_count,
-            transform_spec,
-            **_reader_options(options, batch_size=rows, drop_last=drop_last, workers_count=workers_count),
-        )
-        return _tf_dataset(
-            reader, rows, _PREFETCH if prefetch is None else prefetch, shuffling_queue_capacity, drop_last
-        )
+        reader = feed.petastorm_reader(num_epochs=num_epochs, batch_size=rows, workers_count=workers_count, **given)
+        return _tf_dataset(reader, _PREFETCH if prefetch is None else prefetch)
 
     def make_torch_dataloader(
         self,
@@ -153,15 +143,7 @@ class DeltaConverter:
         workers_count: int | None = None,
         shuffling_queue_capacity: int = 0,
         data_loader_fn: Callable[..., Any] | None = None,
-        *,
-        schema_fields: Sequence[Any] | None = None,
-        cur_shard: int | None = None,
-        shard_count: int | None = None,
-        shuffle_row_groups: bool = True,
-        seed: int | None = None,
-        transform_spec: Any = None,
-        drop_last: bool = False,
-        **options: Any,
+        **options: Unpack[ConverterOptions],
     ) -> AbstractContextManager[Any]:
         """Makes a PyTorch loader: a context manager that gives it, and ends its reader at the end.
 
@@ -172,13 +154,6 @@ class DeltaConverter:
             shuffling_queue_capacity: Given to the loader.
             data_loader_fn: Makes the loader from `reader`, `batch_size` and `shuffling_queue_capacity`; by default
                 `petastorm.pytorch.DataLoader`. `petastorm.pytorch.BatchedDataLoader` is faster.
-            schema_fields: As in `make_tf_dataset`, and all that follow.
-            cur_shard: This process's shard.
-            shard_count: Number of shards.
-            shuffle_row_groups: False gives the stored order.
-            seed: Seed of the order.
-            transform_spec: As in `DeltaFeed.petastorm_reader`.
-            drop_last: Whether the last batch of an epoch that is not whole is left out.
             **options: As in `make_tf_dataset`.
 
         Raises:
@@ -188,14 +163,11 @@ class DeltaConverter:
         """
         from .adapters.fields import require_torch_types, torch_columns
 
-        wanted = self._columns if schema_fields is None else schema_fields
-        reader = self._ordered(seed, shuffle_row_groups).petastorm_reader(
-            torch_columns(self.feed.plan, transform_spec) if wanted is None else wanted,
-            num_epochs,
-            cur_shard,
-            shard_count,
-            transform_spec,
-            **_reader_options(options, batch_size=batch_size, drop_last=drop_last, workers_count=workers_count),
+        feed, given = self._ordered(options)
+        if given["columns"] is None:
+            given["columns"] = torch_columns(feed.plan, given.get("transform_spec"))
+        reader = feed.petastorm_reader(
+            num_epochs=num_epochs, batch_size=batch_size, workers_count=workers_count, **given
         )
         require_torch_types(reader.schema)
         require("make_torch_dataloader", "torch")
@@ -205,8 +177,13 @@ class DeltaConverter:
     def delete(self) -> None:
         """Removes nothing: there is no copy of the rows."""
 
-    def _ordered(self, seed: int | None, shuffle: bool) -> DeltaFeed:
-        return self.feed if seed is None and shuffle else self.feed.reordered(seed, shuffle)
+    def _ordered(self, options: ConverterOptions) -> tuple[DeltaFeed, dict[str, Any]]:
+        """Gives the feed in the order that was asked for, and the other arguments of its `petastorm_reader`."""
+        given = _without_petastorms_own(options)
+        seed, shuffle = given.pop("seed", None), given.pop("shuffle_row_groups", True)
+        fields = given.pop("schema_fields", None)
+        given["columns"] = self._columns if fields is None else fields
+        return self.feed if seed is None and shuffle else self.feed.reordered(seed, shuffle), given
 
 
 @named_options
@@ -283,58 +260,9 @@ def decode_images(height: int, width: int, *, image_column: str = "image") -> An
 
 
 @contextmanager
-def _tf_dataset(
-    reader: FeedReader, batch_size: int, prefetch: int, shuffling_queue_capacity: int | None, drop_last: bool
-) -> Iterator[tf.data.Dataset]:
-    from petastorm.tf_utils import make_petastorm_dataset
-
-    # A further shuffle makes batches of its own: with drop_last, the rows of the last one are never taken.
-    epochs = _PetastormEpochs(reader, batch_size - 1 if shuffling_queue_capacity and drop_last else 0)
+def _tf_dataset(reader: FeedReader, prefetch: int) -> Iterator[tf.data.Dataset]:
     with reader:
-        dataset = make_petastorm_dataset(epochs)
-        if shuffling_queue_capacity:
-            rows = dataset.unbatch().shuffle(shuffling_queue_capacity)
-            dataset = rows.batch(batch_size, drop_remainder=drop_last)
-        yield dataset.prefetch(prefetch).map(epochs.take)
-
-
-class _PetastormEpochs:
-    """A reader each iteration of which begins with the first epoch that none before it was taken through to its end.
-
-    A row counts as taken when it leaves the pipeline, not when it is read ahead or enters a shuffle queue.
-
-    Args:
-        reader: The reader.
-        spare: Rows that may be missing from an epoch that was taken.
-    """
-
-    ngram = None
-    batched_output = True
-    last_row_consumed = False  # Petastorm need not reset it
-
-    def __init__(self, reader: FeedReader, spare: int) -> None:
-        self.schema = reader.schema
-        self._reader = reader
-        self._spare = spare
-        self._epoch = self._taken = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        self._epoch += bisect_right(self._reader.epoch_ends, self._taken + self._spare)
-        self._taken = 0
-        self._reader.begin(self._epoch)
-        yield from self._reader
-
-    def take(self, batch: Any) -> Any:
-        """Notes in the pipeline that the rows of a batch are taken; gives the batch."""
-        import tensorflow as tf
-
-        rows = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-        with tf.control_dependencies([tf.numpy_function(self._took, [rows], tf.int64)]):
-            return tf.nest.map_structure(tf.identity, batch)
-
-    def _took(self, rows: np.int64) -> np.int64:
-        self._taken += int(rows)
-        return np.int64(self._taken)
+        yield reader.as_dataset(prefetch)
 
 
 @contextmanager
@@ -356,23 +284,19 @@ def _torch_loader() -> Callable[..., Any]:
     return loader
 
 
-def _reader_options(options: Mapping[str, Any], **own: Any) -> ReaderOptions:
-    """Checks the other arguments that Petastorm's users give.
+def _without_petastorms_own(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks the further arguments that Petastorm's users give, and leaves out those that have no effect here.
 
     Raises:
         NotSupportedError: If one has another place here.
-        InvalidArgumentError: If one is unknown.
+        UnknownOptionError: If one is unknown.
     """
-    passed_on = ("fill", "reader_threads", "read_timeout_s")
-    given = dict(own)
-    for name, value in options.items():
-        if name in passed_on:
-            given[name] = value
-        elif name == "cache_type" and value in (None, "null"):
-            continue
-        elif name in _INSTEAD:
-            raise NotSupportedError(f"{name}={value!r}: {_INSTEAD[name]}")
-        elif name not in _WITHOUT_EFFECT:
-            known = (*passed_on, *own, *_OWN)
-            raise InvalidArgumentError(f"{name}={value!r}: there is no such argument{near_miss(name, known)}")
-    return cast("ReaderOptions", given)
+    given = {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
+    if given.get("cache_type") in (None, "null"):
+        given.pop("cache_type", None)
+    for name, instead in _INSTEAD.items():
+        if name in given:
+            raise NotSupportedError(f"{name}={given[name]!r}: {instead}")
+    own = ("batch_size", "num_epochs", "workers_count", "shuffling_queue_capacity")
+    check_names("DeltaConverter", given, (*ConverterOptions.__annotations__, *own))
+    return given

@@ -42,8 +42,8 @@ class DecodingPool:
         images[rows:] = 0
         share = max(_ROWS_PER_TASK, -(-rows // self._threads))
         shares = [range(first, min(first + share, rows)) for first in range(0, rows, share)]
-        if batch.decoded is not None:
-            tasks = [self._pool.submit(batch.decoded, images, part.start, part.stop) for part in shares]
+        if batch.copy is not None:
+            tasks = [self._pool.submit(batch.copy, images, part) for part in shares]
         else:
             tasks = [self._pool.submit(_decode_rows, self._plan, batch, images, weights, part) for part in shares]
         return DecodedBatch(batch, images, weights, tasks)

@@ -1,8 +1,9 @@
 """Decoded images of a version in a memory-mapped file on local disk: decoded once, shared by ranks, trials and runs.
 
 An entry is a folder `<cache>/<key>` with `images.npy`, uint8 [rows, height, width, 3] in stored order, `sizes.npy`,
-int32 [rows, 2], the height and width of each image before it was resized (0 if it does not tell), and `entry.json`.
-It is written under another name and renamed when it is complete. One process writes an entry; the others wait for it.
+int32 [rows, 2], the height and width of each image before it was resized (0 if unknown), `rows.npy`, int64 [rows], the
+number of each row among all stored rows of the plan's files, and `entry.json`. It is written under another name and
+renamed when it is complete. One process writes an entry; the others wait for it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ...errors import ImageError, InvalidArgumentError, LakelensError
 from ...etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage, size_of
 from ..rank import process_context
 from .image_plan import ImagePlan
-from .plan.epoch_order import GlobalOrder, RankBatches
+from .plan.epoch_order import GlobalOrder, IntArray, RankBatches
 from .plan.feed_plan import FeedPlan
 from .plan.position import Position
 from .rank_batches import BatchReader
@@ -42,7 +43,7 @@ from .shard import Shard
 logger = logging.getLogger(__name__)
 
 # Counted up when the same plan and decoder come to mean another entry.
-_FORMAT = 1
+_FORMAT = 2
 _BATCH_ROWS = 256
 _SECONDS_BETWEEN_REPORTS = 10.0
 # Only folders of such names are removed: a user may name a folder that holds other things.
@@ -56,17 +57,21 @@ class DecodedImages:
 
     Attributes:
         images: uint8 [rows, height * width * 3], mapped into memory, in stored order.
-        sizes: int32 [rows, 2], height and width of each image before it was resized; 0 if it does not tell.
-        bad: Why a row does not decode, by the numbers of such rows.
+        sizes: int32 [rows, 2], height and width of each image before it was resized; 0 if unknown.
+        rows: int64 [rows], sorted, the number of each row among all stored rows of the plan's files.
+        bad: Why a row does not decode, by the index of such rows in `images`.
+        first_rows: int64 [files], the number of each file's first row among all stored rows.
     """
 
     images: npt.NDArray[np.uint8]
     sizes: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int64]
     bad: dict[int, str]
+    first_rows: npt.NDArray[np.int64]
 
     @classmethod
-    def load(cls, folder: Path) -> DecodedImages:
-        """Maps an entry into memory, and notes that it was used.
+    def load(cls, folder: Path, plan: FeedPlan) -> DecodedImages:
+        """Maps the entry of a plan into memory, and notes that it was used.
 
         Raises:
             FileNotFoundError: If there is no complete entry.
@@ -76,7 +81,31 @@ class DecodedImages:
             os.utime(described)
         bad = {int(row): reason for row, reason in json.loads(described.read_text(encoding="utf-8"))["bad"].items()}
         images = np.asarray(np.load(folder / "images.npy", mmap_mode="r"))  # views of a memmap cost microseconds each
-        return cls(images.reshape(len(images), -1), np.load(folder / "sizes.npy"), bad)
+        sizes, rows = np.load(folder / "sizes.npy"), np.load(folder / "rows.npy")
+        return cls(images.reshape(len(images), -1), sizes, rows, bad, _first_rows(plan))
+
+    def indices(self, origins: IntArray) -> IntArray:
+        """Finds rows in `images`: int64 [rows], of int64 [rows, 2], file index and row of the file."""
+        found: IntArray = np.searchsorted(self.rows, self.first_rows[origins[:, 0]] + origins[:, 1])
+        return found
+
+    def stored(self, indices: IntArray) -> list[StoredImage]:
+        """Returns the sizes of images before they were resized, without their bytes."""
+        return [StoredImage(None, None, *size) for size in self.sizes[indices].tolist()]
+
+    def undecodable(self, indices: IntArray) -> dict[int, str]:
+        """Returns why rows do not decode, by their index in `indices`."""
+        if not self.bad:
+            return {}
+        return {i: self.bad[index] for i, index in enumerate(indices.tolist()) if index in self.bad}
+
+    def copy(self, indices: IntArray, pixels: npt.NDArray[Any]) -> None:
+        """Copies images into `pixels`: [rows, height, width, 3] of any type."""
+        flat = pixels.reshape(len(indices), -1)
+        if flat.dtype == np.uint8:
+            np.take(self.images, indices, axis=0, out=flat, mode="clip")  # "raise" would copy twice
+        else:
+            flat[...] = self.images[indices]
 
 
 def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
@@ -95,11 +124,11 @@ def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
     cache, key = folder_of(output.cache), _key(wanted)
     try:
         with suppress(FileNotFoundError):
-            return DecodedImages.load(cache / key)  # needs no lock, which another user may own
+            return DecodedImages.load(cache / key, wanted.plan)  # needs no lock, which another user may own
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / f"{key}.lock"):
             with suppress(FileNotFoundError):
-                return DecodedImages.load(cache / key)
+                return DecodedImages.load(cache / key, wanted.plan)
             return _write(wanted, output, cache, key)
     except LakelensError:  # of the table or its store, which can be an OSError too
         raise
@@ -140,6 +169,12 @@ def _key(wanted: ImagePlan) -> str:
     return digest.hexdigest()[:32]
 
 
+def _first_rows(plan: FeedPlan) -> IntArray:
+    """Numbers the first row of each file among all stored rows: int64 [files]."""
+    first_rows: IntArray = np.cumsum(plan.stored_rows) - plan.stored_rows
+    return first_rows
+
+
 def _decoder_versions(by_simplejpeg: bool) -> tuple[str, ...]:
     """Gives the versions of what decodes: Pillow, and simplejpeg where it decodes JPEG."""
     if not by_simplejpeg:
@@ -178,15 +213,16 @@ def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> Dec
             folder.mkdir()
             images = _allocate(folder / "images.npy", shape, np.uint8)
             sizes = _allocate(folder / "sizes.npy", (plan.rows, 2), np.int32)
-        bad = _decode_all(wanted, output, images, sizes)
-        images.flush()
-        sizes.flush()
+            rows = _allocate(folder / "rows.npy", (plan.rows,), np.int64)
+        bad = _decode_all(wanted, output, images, sizes, rows)
+        for array in (images, sizes, rows):
+            array.flush()
         entry = {"table": plan.location, "version": plan.snapshot.version, "rows": plan.rows, "bad": bad}
         with (folder / "entry.json").open("w", encoding="utf-8") as file:
             json.dump(entry, file)
             file.flush()
             os.fsync(file.fileno())
-        written = DecodedImages.load(folder)  # before it has the name by which another process may remove it
+        written = DecodedImages.load(folder, plan)  # before it has the name by which another process may remove it
         folder.rename(cache / key)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -199,9 +235,8 @@ def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> Dec
 
 def _allocate(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.memmap[Any, Any]:
     """Makes a file of zeros that is mapped into memory, with all of its bytes on the disk."""
-    array: np.memmap[Any, Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
-        path, mode="w+", dtype=kind, shape=shape
-    )
+    numpy_format: Any = np.lib.format  # NumPy 1 has no types there
+    array: np.memmap[Any, Any] = numpy_format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
     if hasattr(os, "posix_fallocate"):  # where the disk is full, a write to a hole of a mapped file kills the process
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -213,9 +248,10 @@ def _decode_all(
     output: ImageOutput,
     images: npt.NDArray[np.uint8],
     sizes: npt.NDArray[np.int32],
+    numbers: IntArray,
 ) -> dict[int, str]:
     """Decodes the rows in stored order; returns why rows do not decode, by row."""
-    plan = wanted.plan
+    plan, first_rows = wanted.plan, _first_rows(wanted.plan)
     columns = plan.columns.of_image(plan.image_column)
     shard = Shard(stored_order(plan), RankBatches(plan.rows, _BATCH_ROWS), Position(), 1, output)
     bad: dict[int, str] = {}
@@ -229,6 +265,7 @@ def _decode_all(
         for batch in reader:
             stored, origins = batch.images(plan.columns, plan.image_column, columns), batch.origins()
             rows = range(first, first + len(stored))
+            numbers[rows.start : rows.stop] = first_rows[origins[:, 0]] + origins[:, 1]
             reasons = pool.map(partial(_decode, wanted.decoder), stored, images[rows.start :], sizes[rows.start :])
             for row, origin, reason in zip(rows, origins.tolist(), reasons, strict=True):
                 if reason is None:

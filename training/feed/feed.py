@@ -125,7 +125,7 @@ class DeltaFeed:
         self.split = split
         self.skipped = SkippedRows()
         self._equal_weights = False
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         has_sizes = all(snapshot.schema.get(name) in INTEGERS for name in (HEIGHT, WIDTH))
         self.plan = make_plan(
             snapshot,
@@ -211,7 +211,7 @@ class DeltaFeed:
         A Trial's context has such feeds: the training step that lakelens compiles counts the real rows of all ranks.
         """
         other = copy(self)
-        other._equal_weights = True
+        other._equal_weights = True  # noqa: SLF001
         return other
 
     def check_files(self) -> None:
@@ -327,7 +327,7 @@ class DeltaFeed:
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
-            FeedError: While iterating, as what it is.
+            FeedError: Its subclasses, while iterating.
         """
         return self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)).as_arrays()
 
@@ -362,11 +362,11 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
         """
         require("DeltaFeed.as_column_dataset", "tensorflow")
-        from .columns import column_dataset, columns_of, filling_of, has_tensors
+        from .columns import chosen_columns, column_dataset, filling_of, has_tensors
 
         output = _output(ColumnOutput, options)
         shard = self._shard(batch_size, rank, size, epochs, output)
-        wanted = columns_of(self.plan, output.columns, lambda name: has_tensors(self.plan.schema[name]))
+        wanted = chosen_columns(self.plan, output.columns, lambda name: has_tensors(self.plan.schema[name]))
         return column_dataset(shard, wanted, filling_of(self.plan, output.fill))
 
     def as_column_numpy(
@@ -384,11 +384,11 @@ class DeltaFeed:
         Raises:
             InvalidArgumentError: If an argument is outside its range.
         """
-        from .columns import columns_of, filling_of, numpy_columns
+        from .columns import chosen_columns, filling_of, numpy_columns
 
         output = _output(ColumnOutput, options)
         shard = self._shard(batch_size, rank, size, epochs, output)
-        wanted = columns_of(self.plan, output.columns, lambda name: True)
+        wanted = chosen_columns(self.plan, output.columns, lambda name: True)
         return numpy_columns(shard, wanted, filling_of(self.plan, output.fill))
 
     def petastorm_reader(
@@ -434,7 +434,7 @@ class DeltaFeed:
         check_names("petastorm_reader", options, known)
         output = ReaderOutput(columns=columns, epochs=num_epochs, transform_spec=transform_spec, **options)
         reader = FeedReader(self.plan, *shard_of(cur_shard, shard_count), output)
-        self._say(reader.batches, reader.bytes_held)
+        self._report_share(reader.batches, reader.bytes_held)
         return reader
 
     def classes_of(self, one_hot: bool | int) -> int | None:
@@ -462,7 +462,7 @@ class DeltaFeed:
         image_size = self.stored_size if output.image_size is None else image_size_of(output.image_size)
         images = ImagePlan.of(self.plan, output, image_size, self.classes_of(output.one_hot), self.skipped)
         batches = ImageBatches.of(shard, images, output)
-        self._say(shard.batches, batches.bytes_held)
+        self._report_share(shard.batches, batches.bytes_held)
         return batches
 
     def _shard(
@@ -475,8 +475,8 @@ class DeltaFeed:
         epochs = None if epochs is None else whole_number("epochs", epochs, 1)
         return Shard(self.plan, batches, position_of(self.plan, reading.start), epochs, reading)
 
-    def _say(self, batches: RankBatches, images_bytes: int) -> None:
-        """Says once, on rank 0, what a rank's share is and what memory it takes."""
+    def _report_share(self, batches: RankBatches, images_bytes: int) -> None:
+        """Reports once, on rank 0, the share of a rank and the memory that it takes."""
         lanes = len(lanes_of_rank(self.plan.order.lanes, batches.rank, batches.size))
         line = (
             f"feed {self.location}@{self.version}: each of {batches.size} rank(s) takes {batches.most_rows} of the "
@@ -484,8 +484,8 @@ class DeltaFeed:
             f"{self.plan.order.lanes} lanes and holds at most {_mebibytes(self.plan.reading_bytes(lanes))} of row "
             f"groups (memory_bytes) and {_mebibytes(images_bytes)} of images (batch_size, prefetch)"
         )
-        if batches.rank == 0 and line not in self._said:
-            self._said.add(line)
+        if batches.rank == 0 and line not in self._reported:
+            self._reported.add(line)
             sys.stderr.write(f"lakelens: {line}\n")
 
 

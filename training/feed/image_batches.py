@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,11 @@ import numpy as np
 
 from ...etl.images.stored_image import CHANNELS
 from .buffers import BatchBuffers
-from .cached_batches import CachedBatch, CachedRows, StoredColumns, cached_batches
 from .decode import DecodedBatch, DecodingPool
-from .decoded_cache import decoded_images
+from .decoded_cache import DecodedImages, decoded_images
 from .image_plan import ImagePlan
 from .image_rows import Boxes, stored_batches
-from .rank_batches import BatchReader, RowBatch
+from .rank_batches import BatchReader
 from .read_options import ImageOutput
 from .shard import Shard
 from .tf_pipeline import dataset_of, preprocess_calls
@@ -39,13 +37,13 @@ class ImageBatches:
         shard: Which rows, and how they are read.
         images: What comes out.
         output: What was asked for.
-        cached: The rows with decoded images; None decodes in each epoch.
+        decoded: The images, decoded before; None decodes them in each epoch.
     """
 
     shard: Shard
     images: ImagePlan
     output: ImageOutput
-    cached: CachedRows | None = None
+    decoded: DecodedImages | None = None
 
     @classmethod
     def of(cls, shard: Shard, images: ImagePlan, output: ImageOutput) -> ImageBatches:
@@ -56,11 +54,7 @@ class ImageBatches:
             BadRowError: If a row does not decode, and bad rows are errors.
             FeedError: Its subclasses, if the table cannot be read.
         """
-        if not output.cache:
-            return cls(shard, images, output)
-        decoded = decoded_images(images, output)
-        columns = StoredColumns.read(images.plan, images.small_columns, output.read_timeout_s)
-        return cls(shard, images, output, CachedRows(columns, decoded))
+        return cls(shard, images, output, decoded_images(images, output) if output.cache else None)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -80,7 +74,7 @@ class ImageBatches:
         return dataset_of(
             self.shard,
             self._signature(),
-            lambda shard: replace(self, shard=shard)._batches(),
+            lambda shard: replace(self, shard=shard)._batches(),  # noqa: SLF001
             self.output.preprocess,
         )
 
@@ -96,10 +90,11 @@ class ImageBatches:
         """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
         ahead: deque[DecodedBatch] = deque()
         buffers = BatchBuffers(self.shape, self.output.dtype)
-        with self._open() as batches:
+        columns = self.images.columns if self.decoded is None else self.images.small_columns
+        with BatchReader(self.shard, columns) as batches:
             pool = DecodingPool(self.images, self.output.threads, buffers)
             try:
-                for batch in stored_batches(self.images, batches):
+                for batch in stored_batches(self.images, batches, self.decoded):
                     ahead.append(pool.start(batch))
                     if len(ahead) == DECODING_BATCHES:
                         yield self._complete(ahead.popleft().wait())
@@ -107,11 +102,6 @@ class ImageBatches:
                     yield self._complete(ahead.popleft().wait())
             finally:
                 pool.close()
-
-    def _open(self) -> AbstractContextManager[Iterable[RowBatch | CachedBatch]]:
-        if self.cached is None:
-            return BatchReader(self.shard, self.images.columns)
-        return nullcontext(cached_batches(self.shard, self.cached))
 
     def _complete(self, batch: DecodedBatch) -> Batch:
         target: Any = batch.stored.labels

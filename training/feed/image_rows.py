@@ -14,8 +14,9 @@ from ...errors import BadRowError, ImageError
 from ...etl.images.stored_image import StoredImage, size_of
 from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.model.schema import BOX_CORNERS
-from .cached_batches import CachedBatch
+from .decoded_cache import DecodedImages
 from .image_plan import ImagePlan
+from .plan.epoch_order import IntArray
 from .rank_batches import RowBatch
 
 _INT32 = np.iinfo(np.int32)
@@ -46,8 +47,7 @@ class StoredBatch:
         labels: int32 [local rows].
         boxes: The boxes, if they were asked for.
         weights: float32 [local rows], 0 for padding.
-        decoded: Copies the rows from `first` to `last` where they are decoded already: called with the batch's images,
-            `first` and `last`.
+        copy: Fills some rows of the batch's images where they are decoded already; None where they are not.
     """
 
     images: list[StoredImage]
@@ -55,15 +55,18 @@ class StoredBatch:
     labels: npt.NDArray[np.int32]
     boxes: Boxes | None
     weights: npt.NDArray[np.float32]
-    decoded: Callable[[npt.NDArray[Any], int, int], None] | None = None
+    copy: Callable[[npt.NDArray[Any], range], None] | None = None
 
 
-def stored_batches(images: ImagePlan, batches: Iterable[RowBatch | CachedBatch]) -> Iterator[StoredBatch]:
+def stored_batches(
+    images: ImagePlan, batches: Iterable[RowBatch], decoded: DecodedImages | None = None
+) -> Iterator[StoredBatch]:
     """Turns a rank's batches of rows into batches that are ready to be decoded.
 
     Args:
         images: What comes out.
         batches: The batches, with the columns of the plan.
+        decoded: The images of all rows, where they are decoded already.
 
     Raises:
         BadRowError: If a row has more boxes than there is space for; if bad rows are errors, also if it has no label,
@@ -71,12 +74,13 @@ def stored_batches(images: ImagePlan, batches: Iterable[RowBatch | CachedBatch])
     """
     plan = images.plan
     for batch in batches:
-        undecodable: dict[int, str] = {}
-        if isinstance(batch, RowBatch):
+        origins, undecodable, copy = batch.origins(), dict[int, str](), None
+        if decoded is None:
             stored = batch.images(plan.columns, plan.image_column, images.columns)
         else:
-            stored = batch.images()
-            undecodable = {row: images.undecodable(reason) for row, reason in batch.undecodable().items()}
+            indices = decoded.indices(origins)
+            stored, copy = decoded.stored(indices), partial(_copy_rows, decoded, indices)
+            undecodable = {row: images.undecodable(why) for row, why in decoded.undecodable(indices).items()}
         labels, refused = _labels_of(images, batch)
         boxes = None
         if images.max_boxes is not None:
@@ -86,19 +90,29 @@ def stored_batches(images: ImagePlan, batches: Iterable[RowBatch | CachedBatch])
         weights = batch.weights.copy() if refused else batch.weights
         for row, reason in sorted(refused.items()):
             if weights[row]:
-                images.refuse(batch.origins()[row].tolist(), reason)
+                images.refuse(origins[row].tolist(), reason)
             stored[row], weights[row] = StoredImage(None), 0
         yield StoredBatch(
             images=stored,
-            origins=batch.origins(),
+            origins=origins,
             labels=labels,
             boxes=boxes,
             weights=weights,
-            decoded=partial(batch.copy_images, list(refused)) if isinstance(batch, CachedBatch) else None,
+            copy=partial(copy, list(refused)) if copy is not None else None,
         )
 
 
-def _labels_of(images: ImagePlan, batch: RowBatch | CachedBatch) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
+def _copy_rows(
+    decoded: DecodedImages, indices: IntArray, refused: Sequence[int], images: npt.NDArray[Any], rows: range
+) -> None:
+    """Copies some rows into the images of a batch, and zeros for those that were refused."""
+    decoded.copy(indices[rows.start : rows.stop], images[rows.start : rows.stop])
+    for row in refused:
+        if row in rows:
+            images[row] = 0
+
+
+def _labels_of(images: ImagePlan, batch: RowBatch) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
     """Gives the labels, and what is wrong with those that are null or outside their range, by row; these become 0."""
     labels = np.zeros(len(batch.weights), dtype=np.int32)
     column, known, classes = images.plan.columns.label, images.plan.columns.class_numbers, images.classes
@@ -125,7 +139,7 @@ def _labels_of(images: ImagePlan, batch: RowBatch | CachedBatch) -> tuple[npt.ND
 
 
 def _boxes_of(
-    images: ImagePlan, batch: RowBatch | CachedBatch, stored: Sequence[StoredImage], max_boxes: int
+    images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage], max_boxes: int
 ) -> tuple[Boxes, dict[int, str]]:
     """Gives the boxes, and what is wrong by row: the size of the image is unknown, or a label outside its range."""
     rows, column, size = len(batch.weights), images.plan.columns.boxes, images.size

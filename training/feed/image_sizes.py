@@ -77,13 +77,13 @@ def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
             if not others:
                 continue
             height, width = min(others, key=str)
-            told = (
+            problem = (
                 f"has an image of {height} x {width} pixels, the first one is {first[0]} x {first[1]}"
                 if height and width
                 else f"has rows without the size of their image (columns {HEIGHT} and {WIDTH})"
             )
             raise InvalidArgumentError(
-                f"{plan.name}: {plan.file_location(file)} {told}; a model takes images of one size: "
+                f"{plan.name}: {plan.file_location(file)} {problem}; a model takes images of one size: "
                 f"give the one that all are resized to, such as image_size={first}"
             )
     return first

@@ -86,7 +86,7 @@ def make_plan(
         check(plan, timeout_s)
     plan = _count_rows(plan, timeout_s)
     if not plan.files.rows.any():
-        raise EmptyFeedError(f"{plan.name} holds no rows with {_say(filters)}; there is nothing to feed")
+        raise EmptyFeedError(f"{plan.name} holds no rows with {_described(filters)}; there is nothing to feed")
     sizes = _sizes(plan, timeout_s)
     chosen, chunk_bytes = lanes_within(memory_bytes, sizes.row_group, sizes.table, sizes.row)
     if not shuffle:
@@ -189,7 +189,7 @@ def require_images(name: str, columns: Mapping[str, str], column: str) -> None:
     raise NotAnImageTableError(f"{name}: column {column!r} is {kind}, and images are binary. {way}")
 
 
-def _say(filters: Mapping[str, Any]) -> str:
+def _described(filters: Mapping[str, Any]) -> str:
     return " and ".join(f"{column}={value!r}" for column, value in filters.items())
 
 
@@ -214,7 +214,7 @@ def _filter_files(snapshot: Snapshot, filters: Mapping[str, Any]) -> tuple[DataF
             )
         files = files.take(np.flatnonzero(np.isin(column.codes, codes)))
     if not files.rows.any():
-        raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows with {_say(filters)}")
+        raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows with {_described(filters)}")
     return files, tuple(row_filters)
 
 
@@ -332,7 +332,7 @@ def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
     try:
         seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
     except VersionFilesMissingError:  # planning without data files was asked for
-        return _Sizes(min(int(sizes.max()), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
+        return _Sizes(min(int(np.max(sizes)), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
     growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))
     return _Sizes(
         max((size for size, _ in seen), default=0),

@@ -117,9 +117,9 @@ class BatchReader:
         groups: list[RowGroup] = []
         rows: list[int] = []
         for row in share.real.tolist():
-            found, place = self._find(row % self._lane_count, epoch, row // self._lane_count)
+            found, index = self._find(row % self._lane_count, epoch, row // self._lane_count)
             groups.append(found.group)
-            rows.append(int(found.rows[place]))
+            rows.append(int(found.rows[index]))
         real = len(rows)
         for filler in range(share.rows - real if real else 0):
             groups.append(groups[filler])
@@ -140,11 +140,11 @@ class BatchReader:
                 self._receive()
                 continue
             found = held[0]
-            place = position - found.position
-            if found.epoch == epoch and place < len(found.rows):
-                if 2 * place >= len(found.rows) and len(held) == 1:
+            index = position - found.position
+            if found.epoch == epoch and index < len(found.rows):
+                if 2 * index >= len(found.rows) and len(held) == 1:
                     self._ask(lane)
-                return found, place
+                return found, index
             held.popleft()
 
     def _ask(self, lane: int) -> None:

@@ -66,6 +66,21 @@ class ReaderOptions(TypedDict, total=False):
     workers_count: int | None
 
 
+class ConverterOptions(TypedDict, total=False):
+    """Keywords of a converter's datasets and loaders, which are arguments of Petastorm's reader and of ours."""
+
+    schema_fields: Sequence[Any] | None
+    cur_shard: int | None
+    shard_count: int | None
+    shuffle_row_groups: bool
+    seed: int | None
+    transform_spec: Any
+    drop_last: bool
+    fill: Mapping[str, Any] | None
+    reader_threads: int
+    read_timeout_s: float
+
+
 @dataclass(frozen=True)
 class Reading:
     """How rows are read, whatever becomes of them."""

@@ -74,6 +74,8 @@ def dataset_of(
     settings = tf.data.Options()
     settings.deterministic = True
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # TensorFlow would add a prefetch behind `take`, which would count the batches that it reads ahead as taken.
+    settings.experimental_optimization.inject_prefetch = False
     return dataset.prefetch(shard.reading.prefetch).map(take).with_options(settings)
 
 

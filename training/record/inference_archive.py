@@ -44,13 +44,13 @@ class InferenceArchive:
     keras_version: str
 
 
-def write_inference_archive(source: Path, target: Path, *, classifies: bool = True) -> InferenceArchive:
+def write_inference_archive(source: Path, target: Path, *, makes_probabilities: bool = True) -> InferenceArchive:
     """Rewrites the `.keras` file `source` to `target` for inference.
 
     Args:
         source: The model.
         target: The new file.
-        classifies: Whether its values are those of classes; the values of other tasks' models stay unchanged.
+        makes_probabilities: Whether a last linear layer gets the activation that turns its logits into probabilities.
 
     Raises:
         CheckpointError: If `source` is not a `.keras` file.
@@ -62,7 +62,7 @@ def write_inference_archive(source: Path, target: Path, *, classifies: bool = Tr
             saved_by = json.loads(archive.read("metadata.json"))
             renamed = dict(_replace_own_layers(config, ""))
             config.pop("compile_config", None)
-            probabilities = _end_in_probabilities(config) if classifies else None
+            probabilities = _end_in_probabilities(config) if makes_probabilities else None
             written.writestr(_CONFIG, json.dumps(config))
             for name in archive.namelist():
                 if name == _WEIGHTS:

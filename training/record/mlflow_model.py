@@ -23,7 +23,7 @@ from ...tracking.logged_models import CHECKPOINT_RUN_KEY, ModelFolder
 from ...tracking.runs import DIGEST_TAG
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.keras_files import UserObject
-from ..tasks.classification import LOGITS, PROBABILITIES, VALUES_KEY, Classification
+from ..tasks.registry import task_of
 from ..trials.entrypoint import FILE_MODULE_PREFIX, EntryPoint
 from .code_record import code_of
 from .inference_archive import InferenceArchive, write_inference_archive
@@ -72,15 +72,16 @@ def write_mlflow_model(
         code: The user's files that may define layers, by relative path.
 
     Raises:
-        CheckpointError: If the checkpoint's model is not a `.keras` file.
+        CheckpointError: If the checkpoint's model is not a `.keras` file, or its task is unknown.
         OSError: If the disk refuses.
     """
     (folder / _DATA).mkdir(parents=True)
-    task = checkpoint.metadata.get("task", {})
-    classifies = task.get("name", Classification.name) == Classification.name
-    archive = write_inference_archive(checkpoint.model_path, folder / _DATA / "model.keras", classifies=classifies)
+    task = task_of(checkpoint)
+    archive = write_inference_archive(
+        checkpoint.model_path, folder / _DATA / "model.keras", makes_probabilities=task.makes_probabilities
+    )
     # If the layers do not show what the values are, the checkpoint may.
-    recorded = {LOGITS: False, PROBABILITIES: True}.get(task.get(VALUES_KEY))
+    recorded = task.gives_probabilities(checkpoint.metadata.get("task", {}))
     probabilities = recorded if archive.probabilities is None else archive.probabilities
     _write(folder / _DATA / "keras_module.txt", "keras")
     shape = list(checkpoint.input_shape)
@@ -126,10 +127,7 @@ def write_mlflow_model(
             "inputs": json.dumps(
                 [{"type": "tensor", "tensor-spec": {"dtype": archive.input_type, "shape": [-1, *shape]}}]
             ),
-            # One array per image. From a tensor [-1, classes] spark_udf would make an array of arrays, and then fail.
-            "outputs": json.dumps([{"type": "array", "items": {"type": "float"}, "required": True}])
-            if classifies
-            else None,
+            "outputs": None if task.recorded_outputs is None else json.dumps(list(task.recorded_outputs)),
             "params": None,
         },
         "utc_time_created": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f"),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InvalidArgumentError
-from ...figures import INK, empty_figure, to_png
+from ...figures import INK, dress_axis, empty_figure, name_axes, text_of, to_png
 
 # Colour-blind safe (Okabe and Ito, 2008).
 _TRAINING, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#999999"
@@ -55,8 +55,8 @@ def draw_learning_curves(
                 axis.plot(epochs, measured, color=colour, label=label, marker="o" if len(values) < 30 else "", ms=3)
         if best_epoch is not None:
             axis.axvline(best_epoch, color=_BEST, linewidth=1, linestyle=(0, (4, 3)), label=f"best {counted}", zorder=0)
-        dress(axis, name)
-        axis.set_xlabel(counted, fontsize=9, color=INK)
+        dress_axis(axis)
+        name_axes(axis, counted, "", text_of(name, _LABEL_LENGTH))
         axis.xaxis.set_major_locator(_whole_numbers())
         axis.yaxis.get_major_formatter().set_useOffset(False)  # it would be written over the title
         axis.grid(color=_GRID, linewidth=0.8)
@@ -94,12 +94,11 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
     bar = figure.colorbar(image, ax=axis, fraction=0.04, pad=0.02, format=lambda value, _: f"{value:.0%}")
     bar.ax.tick_params(colors=INK, labelsize=8, length=2)
     bar.outline.set_visible(False)
-    dress(axis, "rows by true and predicted class")
+    dress_axis(axis)
+    name_axes(axis, "predicted class", "true class", "rows by true and predicted class")
     axis.spines[:].set_visible(False)
-    axis.set_xlabel("predicted class", fontsize=9, color=INK)
-    axis.set_ylabel("true class", fontsize=9, color=INK)
     if classes <= _NAMED_CLASSES:
-        shown = [short_name(name) for name in names]
+        shown = [text_of(name, _LABEL_LENGTH) for name in names]
         upright: dict[str, Any] = (
             {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 3 else {}
         )
@@ -112,14 +111,6 @@ def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]
     return to_png(figure)
 
 
-def dress(axis: Any, title: str) -> None:
-    """Gives an axis its title and the look that all plots have."""
-    axis.set_title(title.replace("$", r"\$"), fontsize=10, color=INK, loc="left")
-    axis.tick_params(colors=INK, labelsize=8, length=3)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-
-
 def _legend_of(axis: Any) -> tuple[list[Any], list[str]]:
     handles, labels = axis.get_legend_handles_labels()
     return handles, labels
@@ -129,10 +120,3 @@ def _whole_numbers() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
-
-
-def short_name(name: str) -> str:
-    """Cuts long names in the middle; matplotlib takes text between dollar signs for a formula."""
-    end = _LABEL_LENGTH // 2
-    text = name if len(name) <= _LABEL_LENGTH else f"{name[: _LABEL_LENGTH - end - 1]}…{name[-end:]}"
-    return text.replace("$", r"\$")

@@ -52,14 +52,14 @@ class Agreement:
         Returns:
             The requests of at least one rank.
         """
-        import tensorflow as tf
+        import numpy as np
 
         from .. import distributed as world
 
         now = time.perf_counter()
         interval = steps_between((now - self._timed_from) / max(1, step - self._last)) if self._rank == 0 else 0
-        mine = tf.constant([int(wish.pause), int(wish.stop), interval], tf.int64)
-        pauses, stops, steps = world.allreduce(mine, name="lakelens.agreement", op=world.Sum).numpy().tolist()
+        mine = np.asarray([int(wish.pause), int(wish.stop), interval], np.int64)
+        pauses, stops, steps = np.asarray(world.allreduce(mine, name="lakelens.agreement", op=world.Sum)).tolist()
         self._last, self._due, self._timed_from = step, step + steps, time.perf_counter()
         return Wish(bool(pauses), bool(stops))
 

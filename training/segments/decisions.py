@@ -9,31 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
+from ..checkpoints.retention import CheckpointRecord, checkpoints_to_keep
+from ..configuration.experiment import ExperimentConfig
 from ..trials.metrics import Goal
 
 Action = Literal["continue", "pause", "stop"]
 Reason = Literal["completed", "paused", "stopped"]
-Policy = Literal["best", "all", "none"]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules of decisions.
-
-    Attributes:
-        goal: The metric and its direction.
-        patience: Validations without improvement after which the trial stops; None trains to the end.
-        min_delta: Smallest change of the metric that counts as an improvement for `patience`.
-        checkpoint_policy: At which validations a checkpoint is written: better ones, all, or none.
-        retention: Which checkpoints are kept.
-    """
-
-    goal: Goal
-    patience: int | None = None
-    min_delta: float = 0.0
-    checkpoint_policy: Policy = "best"
-    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True)
@@ -94,15 +75,15 @@ class Decisions:
     """The decisions about one trial.
 
     Args:
-        rules: The rules.
+        config: The experiment, whose metric, early stopping and checkpoint rules decide.
         progress: The trial's progress at the start.
         checkpoints: The trial's checkpoints at the start.
     """
 
     def __init__(
-        self, rules: Rules, progress: Progress | None = None, checkpoints: Iterable[CheckpointRecord] = ()
+        self, config: ExperimentConfig, progress: Progress | None = None, checkpoints: Iterable[CheckpointRecord] = ()
     ) -> None:
-        self._rules = rules
+        self._config, self._goal = config, config.goal
         self.progress = progress or Progress()
         self._checkpoints = list(checkpoints)
 
@@ -118,25 +99,25 @@ class Decisions:
         return {"remove": self._wrote(**question["checkpoint"])}
 
     def _validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
-        rules, before = self._rules, self.progress
-        value = rules.goal.value_in(metrics)
+        goal, stopping, before = self._goal, self._config.early_stopping, self.progress
+        value = goal.value_in(metrics)
         after = replace(before, validations=before.validations + 1)
-        is_best = rules.goal.is_better(value, before.best)
+        is_best = goal.is_better(value, before.best)
         if is_best:
             after = replace(after, best=value, best_step=step, best_epoch=epoch, best_metrics=dict(metrics))
-        if improves(rules.goal, value, before.reference, rules.min_delta):
+        if improves(goal, value, before.reference, 0.0 if stopping is None else stopping.min_delta):
             after = replace(after, reference=value, waited=0)
         else:
             after = replace(after, waited=before.waited + 1)
         self.progress = after
-        stops = rules.patience is not None and after.waited >= rules.patience
-        policy = rules.checkpoint_policy
+        stops = stopping is not None and after.waited >= stopping.patience
+        policy = self._config.checkpoint_policy
         return Answer("stop" if stops else "continue", policy == "all" or (policy == "best" and is_best), after)
 
     def _wrote(self, name: str, step: int, metric: float | None) -> list[str]:
         self._checkpoints.append(CheckpointRecord(name, 0, step, metric))
-        smaller = self._rules.goal.mode == "min"
-        kept = checkpoints_to_keep(self._checkpoints, self._rules.retention.while_running(), smaller_is_better=smaller)
+        smaller, rules = self._goal.mode == "min", self._config.checkpoint_storage.retention.while_running()
+        kept = checkpoints_to_keep(self._checkpoints, rules, smaller_is_better=smaller)
         removed = [record.name for record in self._checkpoints if record.name not in kept]
         self._checkpoints = [record for record in self._checkpoints if record.name in kept]
         return removed

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ...errors import NotFiniteError, TrialError
 from ...stores.data_files import write_bytes
 from .. import distributed as world
-from ..checkpoints.keras_files import load_weights
 from ..checkpoints.manifests import MODEL_FILE
 from ..rank.process_context import log_to_driver
 
@@ -41,7 +40,7 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     Nothing is written without validation, or if model and labels do not fit the task.
 
     Args:
-        prepared: The rank; its model gets the checkpoint's weights.
+        prepared: The rank, whose model gets the checkpoint's weights.
         checkpoint: Folder of the checkpoint, on rank 0; "" for the present weights.
         step: The step of these weights.
 
@@ -50,16 +49,14 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     """
     import numpy as np
 
-    validation, model, task = prepared.validation, prepared.model, prepared.job.task
-    if validation is None:
+    task, backend = prepared.job.task, prepared.backend
+    if prepared.job.validation_feed is None:
         return
-    if prepared.rank == 0 and checkpoint:
-        load_weights(model, Path(checkpoint, MODEL_FILE))
-    world.broadcast_variables(list(model.weights), 0)
-    described = world.broadcast_object(prepared.described, 0, name="lakelens.described")
+    backend.load(Path(checkpoint, MODEL_FILE) if checkpoint else None)
+    described = world.broadcast_object(backend.described, 0, name="lakelens.described")
     failure, counts = None, task.no_counts()
     try:
-        counts = validation.count(model, task, described)
+        counts = backend.count(described)
     except TrialError as error:
         failure = (isinstance(error, NotFiniteError), str(error))
     failures = [found for found in world.allgather_object(failure, name="lakelens.counted") if found is not None]
@@ -74,5 +71,5 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     sums = world.grouped_allreduce([counts[name] for name in names], name="lakelens.counts", op=world.Sum)
     if prepared.rank == 0:
         content = io.BytesIO()
-        np.savez(content, **{name: total.numpy() for name, total in zip(names, sums, strict=True)})
+        np.savez(content, **{name: np.asarray(total) for name, total in zip(names, sums, strict=True)})
         write_bytes(str(prepared.job.folder / EVALUATION_FILE), content.getvalue(), None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import InvalidArgumentError
+from ...errors import ConfigurationError, InvalidArgumentError
+from ..configuration.experiment import ExperimentConfig
+from ..configuration.lengths import Length
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,63 @@ class Schedule:
     checkpoint_period: int | None = None
     validations: frozenset[int] = frozenset()
 
+    @classmethod
+    def of(cls, config: ExperimentConfig, steps_per_epoch: int, validations: frozenset[int] = frozenset()) -> Schedule:
+        """Converts the lengths of a single training to steps.
+
+        Args:
+            config: The experiment.
+            steps_per_epoch: Steps of an epoch of its rows.
+            validations: More steps to validate after, such as those at which a search compares trials.
+
+        Raises:
+            ConfigurationError: If a period, the warm-up or a group of aggregated steps is longer than the training.
+        """
+        size = config.global_batch_size
+
+        def steps_of(length: Length) -> int:
+            return length.steps(batch_size=size, steps_per_epoch=steps_per_epoch)
+
+        longest = config.searcher.max_length
+        steps = steps_of(longest)
+        for name in ("min_validation_period", "min_checkpoint_period"):
+            period: Length | None = getattr(config, name)
+            # The default, an epoch, may be longer than the training.
+            if period is not None and name in config.model_fields_set and steps_of(period) > steps:
+                raise ConfigurationError(
+                    f"{name} ({period}) is {steps_of(period)} steps and searcher.max_length ({longest}) is {steps}; "
+                    "it would never be reached"
+                )
+        rules = config.optimizations
+        if rules.warmup_epochs * steps_per_epoch > steps:
+            raise ConfigurationError(
+                f"optimizations.warmup_epochs ({rules.warmup_epochs:g}) is {rules.warmup_epochs * steps_per_epoch:g} "
+                f"steps and searcher.max_length ({longest}) is {steps}; the learning rate would never reach its value"
+            )
+        if rules.aggregation_frequency > steps:
+            raise ConfigurationError(
+                f"optimizations.aggregation_frequency is {rules.aggregation_frequency} steps and searcher.max_length "
+                f"({longest}) is {steps}; no gradient would ever be applied"
+            )
+        written = config.min_checkpoint_period
+        return cls(
+            steps_per_epoch,
+            steps,
+            steps_of(config.min_validation_period),
+            None if written is None else steps_of(written),
+            validations,
+        )
+
     def __post_init__(self) -> None:
         for name in ("steps_per_epoch", "length", "validation_period", "checkpoint_period"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidArgumentError(f"{name} is {value} steps; it must be at least 1")
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that are complete or begun at the end of the training."""
+        return -(-self.length // self.steps_per_epoch)
 
     @property
     def counts_epochs(self) -> bool:

@@ -110,10 +110,8 @@ def _read(start: Checkpoint) -> tuple[Checkpoint, TrainingState]:
 def _prepared(
     job: TrainingJob, rank: int, size: int, state: TrainingState | None, checkpoint: Checkpoint | None
 ) -> PreparedRank:
-    from .. import distributed as world
-    from .prepared_rank import PreparedRank, share_cores
+    from .prepared_rank import PreparedRank
 
-    share_cores(world.local_size())
     return PreparedRank(job, rank, size, state, checkpoint)
 
 
@@ -152,7 +150,7 @@ def _train(
         log_to_driver(_summary(job, progress, reason, epochs))
     ended = reason == "stopped" or (reason == "completed" and loop.step == job.schedule().length)
     if ended and _counts_wanted(prepared):
-        step = progress.best_step if progress.best is not None and job.checkpoint_policy != "none" else loop.step
+        step = progress.best_step if progress.best is not None and job.config.checkpoint_policy != "none" else loop.step
         try:
             evaluate(prepared, found.get("checkpoint") or found.get("last", ""), step)
         except NotFiniteError as error:
@@ -191,7 +189,7 @@ def told_by(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _summary(job: TrainingJob, progress: Progress, reason: Reason, epochs: int) -> str:
-    from .epoch_end import described
+    from .report import described
 
     ended = f"{reason}; " if reason != "completed" else ""
     shown = described(progress.best_metrics)

@@ -11,16 +11,17 @@ from typing import Any
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.warm_start import WarmStart
 from ..rank import process_context
+from .backend import backend_class
 from .job import TrainingJob
 from .segment import SegmentOutcome, train_segment
 
 _ASK_AGAIN_S = 0.1
-# Fields that differ between trials; feeds, classes, seed and rules are those of the job with which the rank started.
-_VALUES = ("hyperparameters", "batch_size", "epochs", "steps", "validation_period", "checkpoint_period")
 
 
 def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) -> dict[str, Any]:
     """Describes a segment in JSON values, for a rank that serves.
+
+    Trials of a search differ in their hyperparameters; all else is that of the job with which the rank started.
 
     Args:
         job: The training job.
@@ -29,7 +30,7 @@ def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) ->
     """
     return {
         "attempt": attempt,
-        **{name: getattr(job, name) for name in _VALUES},
+        "hyperparameters": job.config.hyperparameters,
         "validations": sorted(job.validations),
         "folder": str(job.folder),
         "run_id": job.run.run_id,
@@ -48,7 +49,7 @@ def requested(request: Mapping[str, Any], job: TrainingJob) -> tuple[TrainingJob
     start, weights = request["start"], request["warm_start"]
     asked = replace(
         job,
-        **{name: request[name] for name in _VALUES},
+        config=job.config.model_copy(update={"hyperparameters": request["hyperparameters"]}),
         validations=frozenset(request["validations"]),
         folder=Path(request["folder"]),
         run=replace(job.run, run_id=request["run_id"]),
@@ -73,7 +74,7 @@ def serve_segments(job: TrainingJob) -> int:
     from .. import distributed as world
 
     world.init()
-    fresh = FreshState()
+    reset = backend_class().remember_settings()
     served = 0
     outcome: dict[str, Any] | None = None
     while True:
@@ -82,7 +83,7 @@ def serve_segments(job: TrainingJob) -> int:
         if "segment" not in answer:
             return served
         if served:
-            fresh.restore()
+            reset()
         # A process serves several trials, and each has its own number of restarts.
         link = replace(process_context.current(), attempt=answer["segment"]["attempt"])
         process_context.attach(link)
@@ -101,29 +102,3 @@ def _next(outcome: dict[str, Any] | None) -> dict[str, Any]:
 def _trained(job: TrainingJob, start: Checkpoint | None) -> SegmentOutcome:
     # In a separate function, so that model and feed are freed before the next segment.
     return train_segment(job, start)
-
-
-class FreshState:
-    """Keras' and TensorFlow's global settings as this process has them before its first training."""
-
-    def __init__(self) -> None:
-        import keras
-        import tensorflow as tf
-
-        self._dtype_policy = keras.config.dtype_policy()
-        self._floatx = keras.config.floatx()
-        self._epsilon = keras.config.epsilon()
-        self._image_data_format = keras.config.image_data_format()
-        self._eager = tf.config.functions_run_eagerly()
-
-    def restore(self) -> None:
-        """Removes graphs, names and seeds of layers, and settings of a training, and frees its memory."""
-        import keras
-        import tensorflow as tf
-
-        keras.utils.clear_session(free_memory=True)
-        keras.config.set_floatx(self._floatx)
-        keras.config.set_epsilon(self._epsilon)
-        keras.config.set_image_data_format(self._image_data_format)
-        keras.config.set_dtype_policy(self._dtype_policy)
-        tf.config.run_functions_eagerly(self._eager)

@@ -1,4 +1,4 @@
-"""The training loop of a rank: runs Keras' compiled training function and callbacks between boundaries."""
+"""The training loop of a rank: counts steps, asks the driver, obeys, writes checkpoints. It knows no framework."""
 
 from __future__ import annotations
 
@@ -6,37 +6,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import keras
-import tensorflow as tf
-
-from ...errors import CheckpointError, FeedError
+from ...errors import CheckpointError
 from ...tracking.run_records import RecordFile, RunRecord
 from .. import distributed as world
-from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkpoint, save_checkpoint
-from ..checkpoints.keras_files import load_weights
+from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkpoint
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
-from .checks import cause_in_graph, require_finite_losses
+from .checks import require_finite_losses
 from .decisions import Answer, Progress, Reason
-from .epoch_end import Pulse, Report, average_statistics
-from .metric_sums import metrics_over_ranks
 from .pace import Pace
 from .prepared_rank import PreparedRank
-from .rank_state import (
-    RankState,
-    capture,
-    gather,
-    of_rank,
-    restore_callbacks,
-    restore_process,
-    restore_running,
-    restore_variables,
-)
+from .rank_state import RankState, gather
+from .report import Pulse, Report
 from .training_state import TrainingState
 from .verdicts import Verdicts
-
-# Raised by a dataset without more batches.
-_ENDS = (StopIteration, tf.errors.OutOfRangeError)
 
 
 class TrainingLoop:
@@ -61,7 +44,7 @@ class TrainingLoop:
         until: int | None = None,
     ) -> None:
         self._prepared, self._state = prepared, state
-        self._model, self._rank, self._job = prepared.model, prepared.rank, prepared.job
+        self._rank, self._job = prepared.rank, prepared.job
         self._schedule = schedule = prepared.job.schedule()
         self._until = min(until or schedule.length, schedule.length)
         self.step = self._first = state.step if state is not None else 0
@@ -71,14 +54,7 @@ class TrainingLoop:
         self._report: Report | None = None
         self._pace = Pace()
         self._pulse = Pulse() if self._job.reports_progress and self._rank == 0 else None
-        self._callbacks = keras.callbacks.CallbackList(
-            prepared.callbacks,
-            add_history=True,
-            model=self._model,
-            verbose=0,
-            epochs=self._job.epochs,
-            steps=schedule.steps_per_epoch,
-        )
+        self._backend = prepared.backend
 
     @property
     def progress(self) -> Progress:
@@ -107,26 +83,26 @@ class TrainingLoop:
             reason = "completed"
         self._begin()
         try:
-            if self._state is None and self._job.initial_validation:
+            if self._state is None and self._job.config.perform_initial_validation:
                 self._validate_first()
             while reason is None:
                 reason = self._train_step()
         finally:
             if self._report is not None:
                 self._report.close()
-        optimizer = self._model.optimizer
         if reason != "paused":
-            optimizer.finalize_variable_values(self._model.trainable_weights)
-            if self._job.restore_best:
+            self._backend.finalize()
+            stopping = self._job.config.early_stopping
+            if stopping is not None and stopping.restore_best_weights:
                 self._restore_best()
-        self._callbacks.on_train_end()
+        self._backend.end()
         return reason
 
     def _validate_first(self) -> None:
         """Validates before the first step; its metrics can be the best."""
-        if self._prepared.validation is None:
+        metrics = self._backend.validate()
+        if not metrics:
             return
-        metrics = self._prepared.validation.measure(self._model)
         if self._report is not None:
             self._report.add(0, metrics)
         if self._job.goal.metric in metrics and self._verdicts.validated(0, 0, metrics).checkpoint:
@@ -136,6 +112,7 @@ class TrainingLoop:
         """Restores the weights of the best validation on every rank; checkpoints stay unchanged."""
         if self.progress.best is None or self.progress.best_step == self.step:
             return
+        path = None
         if self._rank == 0:
             kept = list_checkpoints(self._job.folder)
             best = next((each for each in kept if each.metadata["step"] == self.progress.best_step), None)
@@ -144,111 +121,34 @@ class TrainingLoop:
                     f"{self._job.folder} has no complete checkpoint of step {self.progress.best_step}, the best, whose "
                     "weights early_stopping.restore_best_weights restores"
                 )
-            load_weights(self._model, best.model_path)
+            path = best.model_path
             log_to_driver(f"the model has the weights of its best validation again, after step {best.metadata['step']}")
-        world.broadcast_variables(list(self._model.weights), 0)
+        self._backend.load(path)
 
     def _begin(self) -> None:
-        model, state = self._model, self._state
         if self._rank == 0:
             records = RecordFile(self._job.folder)
             if not records.read():
                 given = self._prepared.context.hyperparameters.items()
                 records.add(RunRecord(params={f"hyperparameters.{name}": value for name, value in given}))
             self._report = Report(records, self._schedule, self._job, self.step)
-        model.stop_training = False
-        model.make_train_function()
-        broadcast = world.callbacks.BroadcastGlobalVariablesCallback(0)
-        broadcast.set_model(model)
-        broadcast.on_train_begin()
-        if not self._schedule.ends_epoch(self.step):
-            model.reset_metrics()
-        self._callbacks.on_train_begin()
-        if state is not None:
-            self._restore(state)
-        self._dataset = self._prepared.replicas.shared(self._prepared.training)
-        self._batches = iter(self._forwarded())
+        self._backend.begin(self._pace)
         self._pace.begin()
 
-    def _restore(self, state: TrainingState) -> None:
-        callbacks = self._callbacks.callbacks
-        if state.is_of(self._prepared.size, self._job.replicas):
-            mine = of_rank(state.ranks, self._rank)
-            restore_variables(mine, self._model, self._prepared.noisy, inside=state.inside)
-            restore_process(mine, callbacks)
-            return
-        log_to_driver(
-            f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
-            f"{self._prepared.size} with {self._job.replicas}: noise is drawn again, so the result is not that of an "
-            "uninterrupted training"
-        )
-        restore_callbacks(state.ranks[0], callbacks)
-
-    def _forwarded(self) -> Any:
-        """Returns the batches from the present step on; a custom dataset cannot continue from a position."""
-        if self._prepared.feeds or self.step == 0:
-            return self._dataset
-        given = self._prepared.training
-        count = int(given.cardinality())
-        return self._prepared.replicas.shared(given.skip(self.step % count if count > 0 else self.step))
-
-    def _epoch_from(self, place: int) -> Any:
-        """Returns a dataset of one epoch from a step of the epoch on, if its end showed that it has one epoch."""
-        if place == 0:
-            return self._dataset
-        return self._prepared.replicas.shared(self._prepared.training.skip(place))
-
     def _train_step(self) -> Reason | None:
-        place = self.step % self._schedule.steps_per_epoch
-        if place == 0:
+        if self.step % self._schedule.steps_per_epoch == 0:
             self._begin_epoch()
-        self._prepared.learning_rate.set_before(self.step)
-        self._callbacks.on_train_batch_begin(place)
-        logs = self._trained_batch(place)
-        self._callbacks.on_train_batch_end(place, logs)
+        logs = self._backend.train_step(self.step)
         self.step += 1
         if self._pulse is not None:
             self._pulse.reached(self.step)
         return self._after_step(logs)
 
     def _begin_epoch(self) -> None:
-        self._model.reset_metrics()
-        self._callbacks.on_epoch_begin(self._schedule.epoch(self.step))
+        self._backend.begin_epoch(self.step)
         if self._report is not None:
             self._report.begin()
         self._pace.begin()
-
-    def _trained_batch(self, place: int) -> Mapping[str, Any]:
-        feed = self._job.training_feed
-        try:
-            try:
-                logs = self._model.train_function(iter((self._next_batch(),)))
-            except _ENDS:
-                if place > 0 and self.step != self._first:
-                    raise self._too_short(place) from None
-                self._batches = iter(self._epoch_from(place))  # a custom dataset of one epoch
-                try:
-                    logs = self._model.train_function(iter((self._next_batch(),)))
-                except _ENDS:
-                    raise self._too_short(place) from None
-        except tf.errors.OpError as error:
-            cause = cause_in_graph(error, feed, self._job.task)
-            if cause is None:
-                raise
-            raise cause from None  # TensorFlow's own text has 15,000 characters about the graph
-        return dict(logs)
-
-    def _too_short(self, place: int) -> FeedError:
-        return FeedError(
-            f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; every rank "
-            "must give context.training_feed.steps_per_epoch(batch_size, size) of them"
-        )
-
-    def _next_batch(self) -> Any:
-        began = time.perf_counter()
-        batch = next(self._batches)
-        self._pace.waited(time.perf_counter() - began)
-        return batch
 
     def _after_step(self, logs: Mapping[str, Any]) -> Reason | None:
         """Validates and writes checkpoints as due after a step; returns why the segment ends, or None."""
@@ -264,7 +164,7 @@ class TrainingLoop:
             if validates:
                 answer = self._verdicts.validated(step, self.epochs, metrics)
             if ends:
-                self._callbacks.on_epoch_end(schedule.epoch(step) - 1, dict(metrics))
+                self._backend.end_epoch(step, metrics)
         reason = self._reason(answer, boundary=ends or validates)
         worth_keeping = reason == "paused" or (reason is not None and self.progress.best is not None)
         if worth_keeping or schedule.writes(step) or (answer is not None and answer.checkpoint):
@@ -274,7 +174,7 @@ class TrainingLoop:
         return reason
 
     def _reason(self, answer: Answer | None, *, boundary: bool) -> Reason | None:
-        wish = Wish(self._verdicts.wants_pause(), bool(self._model.stop_training))
+        wish = Wish(self._verdicts.wants_pause(), self._backend.stop_requested)
         alone = self._prepared.size == 1 and (wish.pause or wish.stop)
         if boundary or alone or self._agreement.due(self.step):
             wish = self._agreement.reached(self.step, wish)
@@ -290,27 +190,24 @@ class TrainingLoop:
     def _measured(self, logs: Mapping[str, Any], validates: bool) -> dict[str, float]:
         """Measures the model on all ranks; afterwards all ranks have the same statistics."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
-        measured = self._model._get_metrics_result_or_logs(logs)
-        metrics = metrics_over_ranks(self._model, measured, steps * self._job.batch_size)
+        metrics = self._backend.measure(logs, steps * self._job.batch_size)
         times = world.allgather_object(self._pace.ended(), name="lakelens.pace")
         if self._report is not None:
             self._report.trained(self.step, times)
-        average_statistics(self._model)
-        if validates and self._prepared.validation is not None:
-            metrics |= self._prepared.validation.measure(self._model)
-        return metrics
+        self._backend.average_statistics()
+        return metrics | self._backend.validate() if validates else metrics
 
     def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
         """Writes a checkpoint of this step on rank 0, with the state of every rank."""
         began = time.perf_counter()
         inside = not self._schedule.ends_epoch(self.step)
-        own = capture(self._model, self._prepared.noisy, self._callbacks.callbacks, inside=inside)
+        own = self._backend.capture(inside=inside)
         ranks = gather(own, self._rank)
         if inside:  # the saved model has the statistics of all ranks; each rank continues with its own
-            average_statistics(self._model)
+            self._backend.average_statistics()
         if self._rank == 0:
             self._save(metrics, ranks, stopped=stopped, inside=inside)
-        restore_running(own, self._model)
+        self._backend.restore_running(own)
         self._pace.left_out(time.perf_counter() - began)
 
     def _save(self, metrics: Mapping[str, float], ranks: list[RankState], *, stopped: bool, inside: bool) -> None:
@@ -326,13 +223,11 @@ class TrainingLoop:
             stopped=stopped,
             replicas=job.replicas,
         )
-        self.last = save_checkpoint(
-            self._model,
-            job.folder,
-            metadata=self._prepared.metadata(step, metrics),
-            state=state.as_json(),
-            arrays=state.arrays(),
-            name=f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}",
+        self.last = self._backend.save(
+            self._prepared.metadata(step, metrics),
+            state.as_json(),
+            state.arrays(),
+            f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}",
         )
         for name in self._verdicts.wrote(self.last.name, step, metrics):
             remove_checkpoint(Checkpoint(job.folder / name, "", {}))

@@ -63,7 +63,7 @@ class Verdicts:
         if given:
             return given
         if self._own is None:
-            self._own = Decisions(self._job.rules, self.progress, records_in(self._job.folder, self._goal))
+            self._own = Decisions(self._job.config, self.progress, records_in(self._job.folder, self._goal))
         return self._own.answer(question)
 
 

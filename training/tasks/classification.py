@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-import numpy.typing as npt
 
 from ...errors import TrialError
 from .class_metrics import class_metrics, confusion_csv, per_class_csv
 from .task import Task, TaskEvaluation
 
 if TYPE_CHECKING:
-    import keras
+    import numpy as np
+    import numpy.typing as npt
 
-    from .task import Counts
+    from .task import Counts, ModelOutput
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
 # Key in the description of a model's output: one of the two above.
@@ -32,38 +30,50 @@ class Classification(Task):
         "prediction INT, predicted_name STRING, probability FLOAT, probabilities ARRAY<FLOAT>, error STRING"
     )
 
-    def check_output(self, model: keras.Model, output: Any) -> None:
+    # One array per image. From a tensor [-1, classes] spark_udf would make an array of arrays, and then fail.
+    recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = (
+        {"type": "array", "items": {"type": "float"}, "required": True},
+    )
+    makes_probabilities: ClassVar[bool] = True
+
+    def check_output(self, output: ModelOutput) -> None:
         """Checks that a model gives a value per class; see `Task.check_output`."""
-        classes = len(self.class_names)
-        if not isinstance(output, tuple) or not output or output[-1] is None or output[-1] == classes:
+        classes, shape = len(self.class_names), output.shape
+        if not isinstance(shape, tuple) or not shape or shape[-1] is None or shape[-1] == classes:
             return
-        if output[-1] == 1 and classes == 2 and "categorical" not in _loss_name(model):
+        if shape[-1] == 1 and classes == 2 and "categorical" not in output.loss:
             return  # the second class's probability
         raise TrialError(
-            f"the model gives {output[-1]} values per image, the table has {classes} classes; build it for "
+            f"the model gives {shape[-1]} values per image, the table has {classes} classes; build it for "
             "context.num_classes, or of two classes for one value with binary_crossentropy"
         )
 
-    def describe_output(self, model: keras.Model, image_shape: tuple[int, int, int]) -> dict[str, Any]:
+    def describe_output(self, output: ModelOutput) -> dict[str, Any]:
         """Returns whether a model gives logits or probabilities; see `Task.describe_output`."""
-        from .model_values import gives_logits
-
-        logits = gives_logits(model, image_shape)
+        logits = output.gives_logits()
         return {} if logits is None else {VALUES_KEY: LOGITS if logits else PROBABILITIES}
+
+    def gives_probabilities(self, described: Mapping[str, Any]) -> bool | None:
+        """Reads what `describe_output` has recorded; see `Task.gives_probabilities`."""
+        return {LOGITS: False, PROBABILITIES: True}.get(described.get(VALUES_KEY, ""))
 
     def no_counts(self) -> Counts:
         """Returns a confusion matrix without rows."""
+        import numpy as np
+
         classes = len(self.class_names)
         return {_CONFUSION: np.zeros((classes, classes), np.int64)}
 
     def count(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> Counts:
         """Counts the pairs of true and predicted class of a batch; see `Task.count`."""
+        import numpy as np
+
         classes = len(self.class_names)
         values, given = np.asarray(outputs, np.float32), np.asarray(labels)
         if values.ndim != 2 or values.shape[1] not in (1, classes):
             raise TrialError(f"the model gives {values.shape}; a confusion matrix needs [rows, {classes}]")
         if values.shape[1] == 1:
-            predicted = (values[:, 0] > (0.0 if described.get(VALUES_KEY) == LOGITS else 0.5)).astype(np.int64)
+            predicted = (values[:, 0] > (0.0 if self.gives_probabilities(described) is False else 0.5)).astype(np.int64)
         else:
             predicted = values.argmax(axis=1)
         true = given.argmax(axis=1) if given.ndim == 2 and given.shape[1] == classes else given.reshape(-1)
@@ -89,10 +99,5 @@ class Classification(Task):
             return None
         return (
             f"has a row with label {label[1]}, the model gives classes 0 to {int(label[2]) - 1}; correct the row's "
-            "label, or pass class_names that name every label"
+            "label, or set data.class_names to name every label"
         )
-
-
-def _loss_name(model: keras.Model) -> str:
-    loss = model.loss
-    return loss if isinstance(loss, str) else str(getattr(loss, "name", None) or getattr(loss, "__name__", ""))

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING:
-    import keras
+    import numpy as np
+    import numpy.typing as npt
 
     Counts = dict[str, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """What a backend tells a task about the output of a compiled model.
+
+    Attributes:
+        shape: Its shape, nested like the output; None if unknown.
+        loss: Name of the loss; "" if unknown.
+        gives_logits: Finds out whether the values are logits and not probabilities; None if nothing shows it.
+    """
+
+    shape: Any
+    loss: str
+    gives_logits: Callable[[], bool | None]
 
 
 @dataclass(frozen=True)
@@ -40,10 +53,14 @@ class Task(ABC):
     Attributes:
         name: Its name in checkpoints.
         prediction_ddl: The columns that inference writes, as in SQL.
+        recorded_outputs: The outputs in the signature of the MLflow model; None if they have no fixed form.
+        makes_probabilities: Whether the MLflow model turns logits of a last linear layer into probabilities.
     """
 
     name: ClassVar[str]
     prediction_ddl: ClassVar[str]
+    recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = None
+    makes_probabilities: ClassVar[bool] = False
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = tuple(class_names)
@@ -54,28 +71,34 @@ class Task(ABC):
         return {}
 
     @abstractmethod
-    def check_output(self, model: keras.Model, output: Any) -> None:
-        """Checks that a compiled model's output fits the task.
+    def check_output(self, output: ModelOutput) -> None:
+        """Checks that a model's output fits the task.
 
         Args:
-            model: The model.
-            output: Shape of its output, nested like the output; None if unknown.
+            output: The output.
 
         Raises:
             TrialError: If it does not.
         """
 
     @abstractmethod
-    def describe_output(self, model: keras.Model, image_shape: tuple[int, int, int]) -> dict[str, Any]:
+    def describe_output(self, output: ModelOutput) -> dict[str, Any]:
         """Describes a model's output values, for readers of its checkpoints.
 
         Args:
-            model: The model.
-            image_shape: Height, width and channels of its images.
+            output: The output.
 
         Returns:
             JSON values.
         """
+
+    def gives_probabilities(self, described: Mapping[str, Any]) -> bool | None:
+        """Returns whether a model's values are probabilities; None if its description does not tell.
+
+        Args:
+            described: The `task` of a checkpoint, with the result of `describe_output`.
+        """
+        return None
 
     @abstractmethod
     def no_counts(self) -> Counts:

@@ -15,7 +15,8 @@ import lakelens
 from lakelens import ImageTable
 from lakelens.etl.changes.planner import KnownFiles, make_plan
 from lakelens.etl.changes.rules import PlanRules
-from lakelens.etl.sources.sources import Source, list_source
+from lakelens.etl.sources.source import Source
+from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.writing_session import writing_session
 
 pytestmark = pytest.mark.spark

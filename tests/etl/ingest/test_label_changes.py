@@ -20,7 +20,7 @@ from lakelens.etl.ingest.label_changes import (
 from lakelens.etl.ingest.landing import ingest_available
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.ingest.run import ingest, preview
-from lakelens.etl.sources.sources import Source
+from lakelens.etl.sources.source import Source
 from lakelens.table import Table
 
 RECIPE = {"size": 32, "splits": {"train": 1.0}}

@@ -1,4 +1,4 @@
-"""Images of a version are looked at as they are shown, and sampled whatever their order."""
+"""Images of a version are looked at as they are shown, compared, and sampled whatever their order."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from profile_tables import box, gathered, image_row, jpeg, picture, write_table
+from profile_tables import box, gathered, image_row, jpeg, picture, warnings_of, write_table
 
 from lakelens.etl.images.codec import decode
 from lakelens.etl.model import schema
+from lakelens.etl.profile.figures import draw_plots
+from lakelens.etl.profile.findings import find_findings
 
 pytestmark = pytest.mark.unit
 
@@ -84,3 +86,29 @@ def test_samples_do_not_depend_on_the_order_of_the_rows(tmp_path, boxes):
             paths.append({sample.path for sample in samples})
     assert paths[:2] == paths[2:]
     assert [len(found) for found in paths[:2]] == [12, 3]
+
+
+def test_images_that_look_alike_are_counted_across_and_within_splits_and_shown(two):
+    similar = gathered(two).similar
+    assert (similar.compared, similar.plain, similar.unreadable) == (68, 1, 1)
+    assert similar.near.to_numpy().tolist() == [[2, 0, 3], [0, 0, 0], [3, 0, 0]]
+    assert len(similar.pairs) == 3
+    for one, other, distance in similar.pairs:
+        assert (one.split, other.split) == ("train", "test")
+        assert int(one.path[-9:-4]) + 100 == int(other.path[-9:-4])
+        assert distance <= similar.max_distance
+
+
+def test_alike_in_validation_and_test_is_a_warning_too(tmp_path):
+    rows = [image_row("a", jpeg(picture(i)), i, split="train") for i in range(3)]
+    rows += [image_row("a", jpeg(picture(9), q), q, split=split) for q, split in ((90, "validation"), (60, "test"))]
+    found = warnings_of(gathered(write_table(tmp_path / "t", rows)))
+    assert "1 image of test (100.0%) nearly equal to one of validation." in found
+
+
+def test_one_split_has_its_own_near_duplicates_and_no_good_news_of_another(tmp_path):
+    rows = [image_row("a", jpeg(picture(i // 2), 90 - i % 2 * 20), i, split="train") for i in range(8)]
+    found = gathered(write_table(tmp_path / "t", rows))
+    assert found.similar.near.to_dict() == {"train": {"train": 8}}
+    assert "near_duplicates" in draw_plots(found)
+    assert not any("another split" in finding.text for finding in find_findings(found))

@@ -96,10 +96,9 @@ def test_wrong_input_is_refused_before_an_image_is_read(two, tmp_path, monkeypat
         profile(tmp_path / "nothing", output=tmp_path / "out")
     with pytest.raises(VersionNotFoundError):
         profile(two, 7, output=tmp_path / "out")
-    distances, samples = "max_distance", "samples_per_class"
-    for name, wrong in ((distances, 16), (distances, -1), (samples, -2), (samples, 13)):
-        with pytest.raises(InvalidArgumentError, match=rf"{name} = {wrong}: give a whole number from 0 to"):
-            profile(two, output=tmp_path / "out", **{name: wrong})
+    for wrong in (-2, 13, True):
+        with pytest.raises(InvalidArgumentError, match=rf"samples_per_class = {wrong}: give a whole number from 0 to"):
+            profile(two, output=tmp_path / "out", samples_per_class=wrong)
     (tmp_path / "file").write_text("kept")
     for output in ("file", "file/below"):
         with pytest.raises(InvalidArgumentError, match=r"cannot be written: .*file is a file; give a folder"):

@@ -17,9 +17,10 @@ from stored_rows import stored_paths
 from lakelens import ImageTable
 from lakelens.etl.annotations.record import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
 from lakelens.etl.files.walk import local_uri
-from lakelens.etl.sources.annotated import list_manifest
 from lakelens.etl.sources.contents import failure_of_source
 from lakelens.etl.sources.dataframe_source import list_frame
+from lakelens.etl.sources.manifest_source import list_manifest
+from lakelens.etl.sources.source import Source
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +33,7 @@ def reasons(row) -> list[str]:
 
 def listed_and_read(spark, rows, ddl):
     """What a frame's listing says of each path, and the bytes that are read for it."""
-    listing = list_frame(spark, spark.createDataFrame(rows, ddl), None).described({})
+    listing = list_frame(spark, Source(spark.createDataFrame(rows, ddl))).described({})
     files = listing.files.persist()
     try:
         return files.collect(), listing.read_contents(files, 10).collect()
@@ -95,7 +96,7 @@ def test_a_text_that_is_no_time_is_no_time_of_the_file(spark):
 def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"bytes")
     (tmp_path / "m.csv").write_text("path,label\n1.jpg,cat\n,cat\n,cat\n2.jpg,cat\n")
-    found = list_manifest(spark, str(tmp_path / "m.csv"), None).files.collect()
+    found = list_manifest(spark, Source(tmp_path / "m.csv", "manifest")).files.collect()
     local = [([], 5), ([IMAGE_MISSING], -1), ([PATH_UNUSABLE], -1), ([PATH_UNUSABLE], -1)]
     assert sorted((reasons(row), row.source_length) for row in found) == local
 
@@ -105,7 +106,7 @@ def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):
     settings.set(link, f"file://{tmp_path}")
     try:
         place = f"viewfs://{host}/mount"
-        found = list_manifest(spark, str(tmp_path / "m.csv"), place).files.collect()
+        found = list_manifest(spark, Source(tmp_path / "m.csv", "manifest", images=place)).files.collect()
     finally:
         settings.unset(link)
     assert sorted((reasons(row), row.source_length) for row in found) == local
@@ -165,7 +166,7 @@ def contents(spark, tmp_path_factory):
 )
 def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(contents, query):
     frame = query(contents)
-    listing = list_frame(frame.sparkSession, frame, None)
+    listing = list_frame(frame.sparkSession, Source(frame))
     try:
         labels = {row.path: row.label_name for row in listing.files.collect()}
         read = {row.path: bytes(row.content).decode() for row in listing.read_contents(listing.files, 10).collect()}
@@ -186,7 +187,7 @@ def test_label_and_digest_of_a_row_come_from_one_evaluation(spark):
 
     rows = spark.range(20).selectExpr("'img/' || id AS path", "cast('' AS binary) AS content", "'' AS label")
     for lost in (0, 1):
-        listing = list_frame(spark, rows.mapInArrow(drawn, rows.schema), None)
+        listing = list_frame(spark, Source(rows.mapInArrow(drawn, rows.schema)))
         try:
             listing.cached[lost].unpersist(blocking=True)
             found = listing.files.collect()
@@ -207,7 +208,7 @@ def test_a_frame_that_cannot_be_read_once_is_refused(spark):
 
     rows = spark.createDataFrame([("a", b"", "cat"), ("b", b"", "dog")], "path STRING, content BINARY, label STRING")
     frame = rows.mapInArrow(other_bytes, rows.schema)
-    listing = list_frame(spark, frame, None)
+    listing = list_frame(spark, Source(frame))
     files = listing.files.persist()
     try:
         files.count()
@@ -232,7 +233,7 @@ def test_the_query_behind_a_frame_of_paths_runs_once(spark, tmp_path):
             yield batch
 
     frame = spark.createDataFrame([(str(tmp_path / name),) for name in names], "path STRING")
-    listing = list_frame(spark, frame.mapInArrow(counted, frame.schema), None)
+    listing = list_frame(spark, Source(frame.mapInArrow(counted, frame.schema)))
     try:
         listed = listing.files.collect()
     finally:

@@ -9,7 +9,6 @@ from etl_pictures import write_image
 from lakelens.errors import InvalidArgumentError, UnknownLayoutError
 from lakelens.etl.files.class_folders import ListedFile, Wanted, list_below, list_top
 from lakelens.etl.files.layouts import (
-    FOLDER_LAYOUTS,
     check_class_folders,
     check_layout,
     class_of_folder,
@@ -151,7 +150,7 @@ def test_two_folders_of_one_class_are_refused():
 
 def test_an_unknown_layout_is_refused_with_those_that_exist():
     with pytest.raises(UnknownLayoutError) as caught:
-        check_layout("class-folders", FOLDER_LAYOUTS)
+        check_layout("class-folders")
     assert "'class-folders'" in str(caught.value)
     assert "class_folders" in str(caught.value)
 

@@ -20,7 +20,7 @@ from stored_rows import stored_paths
 from lakelens import ImageTable
 from lakelens.etl.ingest.landing import ingest_available
 from lakelens.etl.ingest.results import IngestRequest
-from lakelens.etl.sources.sources import Source
+from lakelens.etl.sources.source import Source
 from lakelens.table import Table
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from lakelens.etl.ingest.prepare import prepare
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.ingest.run import run_prepared
 from lakelens.etl.sources import folders
-from lakelens.etl.sources.sources import Source, list_source
+from lakelens.etl.sources.source import Source
+from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.writing_session import writing_session
 from lakelens.table import Table
 
@@ -74,6 +75,7 @@ def story(spark, mounted, tmp_path_factory):
         write_image(source / "001.cat & co" / name, seed=number)
     write_image(source / "dog" / "deep er" / "1.png", seed=50)
     (source / "dog" / "text.jpg").write_text("no image")
+    (source / "dog" / "empty.jpg").touch()
     (source / "dog" / "RENAME2").write_text("notes")
     for name in ("_MG_0001.jpg", ".hidden.jpg", "Thumbs.db"):
         write_image(source / "dog" / name, seed=54)
@@ -85,6 +87,7 @@ def story(spark, mounted, tmp_path_factory):
     first = table.ingest(place, size=16)
     again = table.ingest(place)
     (source / "dog" / "text.jpg").write_bytes(encoded(picture(52)))
+    (source / "dog" / "empty.jpg").write_bytes(encoded(picture(55)))
     (source / "001.cat & co" / NAMES[0]).write_bytes(encoded(picture(53)))
     (source / "001.cat & co" / NAMES[1]).touch()
     later = table.ingest(place)
@@ -120,8 +123,8 @@ def test_a_file_that_goes_while_it_is_read_is_named_and_nothing_is_committed(sto
 
 def test_any_name_in_any_file_system_is_stored(story):
     first, place = story["first"], story["place"]
-    assert (first.rows_in, first.stored, first.quarantined) == (len(NAMES) + 2, len(NAMES) + 1, 1)
-    assert first.reasons == {"not_an_image": 1}
+    assert (first.rows_in, first.stored, first.quarantined) == (len(NAMES) + 3, len(NAMES) + 1, 2)
+    assert first.reasons == {"not_an_image": 1, "empty": 1}
     assert first.ignored == {
         "not_an_image_name": 1,
         "no_class_folder": 1,
@@ -137,12 +140,12 @@ def test_any_name_in_any_file_system_is_stored(story):
 
 def test_nothing_new_in_another_file_system_commits_nothing(story):
     again = story["again"]
-    assert (again.skipped, again.committed) == (len(NAMES) + 2, False)
+    assert (again.skipped, again.committed) == (len(NAMES) + 3, False)
 
 
 def test_changed_and_mended_files_of_another_file_system_are_taken_again_and_touched_ones_are_not(story):
     later, table = story["later"], story["table"]
-    assert (later.stored, later.skipped, later.changed) == (2, len(NAMES), 2)
+    assert (later.stored, later.skipped, later.changed) == (3, len(NAMES), 3)
     assert table.quarantine().files == ()
 
 
@@ -164,8 +167,7 @@ def test_the_root_of_a_bucket_names_its_classes_like_any_folder(spark, monkeypat
     listings = []
     for root in ("s3a://bucket/", "s3a://bucket"):  # Hadoop leaves a root its slash
         monkeypatch.setattr(folders, "qualified_folder", lambda *_, root=root: root)
-        _, rows = folders.list_folder_by_spark(spark, root, Wanted("class_folders"))
-        listings.append(rows)
+        listings.append(folders.list_folder_by_spark(spark, root, Wanted("class_folders")).files)
     found = listings[0].unionByName(listings[1]).collect()
     assert [(row.label_name, row.label_rank, row.ignored) for row in found] == [("cat", 1, None)] * 2
 
@@ -187,18 +189,21 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
     (row,) = stored_rows(table.location)
     assert row.path == f"{uri}/coco é/train/a b%.jpg"
     assert [(box.xmin, box.ymin, box.xmax, box.ymax) for box in row.annotations] == [(0, 0, 30, 30)]
-    (root / "labels.csv").write_text("path,label\ncoco é/train/a b%.jpg,cat\ncoco é/train/none.jpg,cat\n")
+    write_image(folder / "train" / "_MG_1.jpg", seed=3)
+    rows = [f"coco é/train/{name},cat\n" for name in ("a b%.jpg", "none.jpg", "_MG_1.jpg")]
+    (root / "labels.csv").write_text("".join(["path,label\n", *rows]))
     session = writing_session(spark)
     named = list_source(session, Source(f"{uri}/labels.csv", "manifest"))
     try:
         found = {row.path.rpartition("/")[2]: row for row in named.read_contents(named.files, 10).collect()}
     finally:
         named.release()
-    assert sorted(found) == ["a b%.jpg", "none.jpg"]
+    assert sorted(found) == ["_MG_1.jpg", "a b%.jpg", "none.jpg"]
     there, missing = found["a b%.jpg"], found["none.jpg"]
     assert (there.label_name, there.problems, bytes(there.content)) == ("cat", [], data)
     assert (there.source_length, missing.content) == (len(data), None)
-    assert [problem.reason for problem in missing.problems] == ["image_missing"]
+    for row in (missing, found["_MG_1.jpg"]):
+        assert [problem.reason for problem in row.problems] == ["image_missing"]
     assert (root / "labels.csv").exists()
 
 

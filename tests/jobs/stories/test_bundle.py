@@ -121,7 +121,12 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
     raw = read(BUNDLE / "resources" / "jobs.yml")["resources"]["jobs"]
     for name, steps in (("lakelens_training", lakelens_steps.TRAINING), ("lakelens_scoring", lakelens_steps.SCORING)):
         wanted = lakelens_steps.databricks_tasks(
-            steps, lambda one: f"${{var.{one}}}", {"job_cluster_key": "cpu"}, "../run_job.py", "${var.wheel}"
+            steps,
+            lambda one: f"${{var.{one}}}",
+            {"job_cluster_key": "cpu"},
+            "../run_job.py",
+            "${var.wheel}",
+            "../requirements.txt",
         )
         found = [{"depends_on": [], **task} for task in raw[name]["tasks"]]
         assert found == wanted
@@ -132,8 +137,11 @@ def test_every_task_installs_what_the_extra_databricks_brings() -> None:
     for target in ("dev", "prod"):
         tasks = [task for job in jobs(target).values() for task in job["tasks"] if "notebook_task" in task]
         for task in tasks:
-            packages = [library["pypi"]["package"] for library in task["libraries"] if "pypi" in library]
-            assert packages == extra("databricks"), task["task_key"]
+            files = [library["requirements"] for library in task["libraries"] if "requirements" in library]
+            assert [(BUNDLE / "resources" / file).resolve() for file in files] == [BUNDLE / "requirements.txt"]
+    lines = (BUNDLE / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+    assert packages == ["tensorflow", *extra("databricks")]
 
 
 def test_databricks_takes_every_task_of_the_dags_as_one_of_a_submitted_run() -> None:
@@ -146,7 +154,12 @@ def test_databricks_takes_every_task_of_the_dags_as_one_of_a_submitted_run() -> 
         sys.path.remove(str(JOBS / "airflow"))
     for steps in (lakelens_steps.TRAINING, lakelens_steps.SCORING):
         tasks = lakelens_steps.databricks_tasks(
-            steps, str, {"existing_cluster_id": "0123"}, "/Workspace/run_job", "/Volumes/main/lakelens/lakelens.whl"
+            steps,
+            str,
+            {"existing_cluster_id": "0123"},
+            "/Workspace/run_job",
+            "/Volumes/main/lakelens/lakelens.whl",
+            "/Volumes/main/lakelens/requirements.txt",
         )
         for task in tasks:
             # The class leaves out what it does not know, and fields that are empty lists.
@@ -242,18 +255,21 @@ esac
 """
 
 
-def run_init_script(folder: Path, *programs: str) -> str:
+def run_init_script(folder: Path, *programs: str, wheel: str = "../../../dist/lakelens.whl") -> str:
     """Runs the init script as on a node with these programs; returns what it asked of Python."""
-    folder.mkdir()
-    (folder / "lakelens-0.1.0-py3-none-any.whl").touch()
+    folder.mkdir(exist_ok=True)
+    if not wheel.startswith("/"):
+        (folder / "lakelens-0.1.0-py3-none-any.whl").touch()
     for program in ("python", *programs):
         (folder / program).write_text(NODE, encoding="utf-8")
         (folder / program).chmod(0o755)
     script = (BUNDLE / "install_horovod.sh").read_text(encoding="utf-8")
+    variables = {"LAKELENS_WHEELS": "/kept", "LAKELENS_WHEEL": wheel, "LAKELENS_ARTIFACTS": str(folder)}
     subprocess.run(
         ["bash", "-c", script.replace("/databricks/python/bin/python", str(folder / "python"))],
-        env={"PATH": f"{folder}:/usr/bin:/bin", "LAKELENS_WHEELS": "/kept", "LAKELENS_ARTIFACTS": str(folder)},
+        env={"PATH": f"{folder}:/usr/bin:/bin", **variables},
         check=True,
+        capture_output=True,
     )
     return (folder / "called").read_text().replace(str(folder), "").strip()
 
@@ -262,3 +278,13 @@ def test_the_init_script_keeps_the_wheel_in_the_volume_and_builds_with_nccl_on_g
     command = "/lakelens-0.1.0-py3-none-any.whl -m lakelens.horovod_build --wheel-dir /kept"
     assert run_init_script(tmp_path / "cpu") == command
     assert run_init_script(tmp_path / "gpu", "nvidia-smi") == f"{command} --gpu"
+
+
+def test_the_init_script_takes_a_wheel_that_lies_in_a_volume(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run_init_script(tmp_path / "node", wheel=f"{tmp_path}/lakelens.whl")
+    assert b"lakelens.whl; deploy the bundle with --var wheel=PATH" in refused.value.stderr
+    (tmp_path / "lakelens.whl").touch()
+    assert run_init_script(tmp_path / "node", wheel=f"{tmp_path}/lakelens.whl").startswith(
+        f"{tmp_path}/lakelens.whl -m"
+    )

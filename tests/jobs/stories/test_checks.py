@@ -44,7 +44,7 @@ searcher: {metric: loss, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 warm_start: notes
 """
-TRAIN = ["train", "table", "--np", "2", "--validation-split", "none", "--image-size", "8"]
+TRAIN = ["train", "table", "--np", "2", "--set", "data.validation_split=null", "--image-size", "8"]
 CONTINUED = ["train", "start.yaml", "--set", "warm_start=null", "--set"]
 PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
@@ -144,7 +144,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["evaluate", "model", "table", "--slice", "camera"], "InvalidArgumentError", "slice 'camera'"),
         (["evaluate", "model", "table", "--key", "etag"], "NotAnImageTableError", "no column 'etag'"),
         (["evaluate", "model", "table", "--predictions", "notes"], "NotADeltaTableError", "notes exists"),
-        (["evaluate", "model", "table", "--output", "search.yaml"], "InvalidArgumentError", "cannot be written"),
+        (["evaluate", "model", "table", "--out", "search.yaml"], "InvalidArgumentError", "cannot be written"),
         (
             ["models", "promote", "m", "n", "--if-better", "beauty", "--on", "t"],
             "InvalidArgumentError",
@@ -231,9 +231,9 @@ def test_the_version_stands_after_the_table_in_every_command_that_reads_one(
 
 def flags_of(argv: list[str]) -> list[str]:
     actions = [word for word in argv[:2] if word in ("table", "models")]
-    name = " ".join(["lakelens", *argv[: len(actions) + 1]])
-    (command,) = (one for one in commands() if one["command"] == name)
-    return [argument["name"].split()[0] for argument in command["arguments"]]
+    name = " ".join(argv[: len(actions) + 1])
+    (command,) = (one for one in commands() if one.name == name)
+    return [flag for action in command.parser._actions for flag in action.option_strings]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
 
     client = open_client(resolve_tracking_uri("file:runs"))
     run = client.create_run(client.create_experiment("ended")).info.run_id
-    client.log_text(run, json.dumps({"config": yaml.safe_load(START), "np": 2}), "experiment.json")
+    client.log_text(run, json.dumps(yaml.safe_load(START)), "experiment.json")
     client.set_terminated(run, "FINISHED")
     for command in (["train", "--resume", run], ["experiments", "resume", run], ["search", "--resume", run]):
         found = said([*command, "--tracking-uri", "file:runs"], capsys)
@@ -286,7 +286,7 @@ def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
         ["etl", "nope://bucket/photos", "t", "--conf", "spark.jars.packages=nope:nope:1"],
         ["etl", "notes", "t", "--stream"],
         ["table", "optimize", "table"],
-        ["train", "table", "--image-size", "8", "--np", "2", "--validation-split", "none"],
+        TRAIN,
     ]
     # A process of its own: where a session runs already, the commands use it.
     calls = f"import lakelens.jobs.cli as cli; print(*map(cli.main, {commands}))"

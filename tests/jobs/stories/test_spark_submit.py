@@ -21,10 +21,11 @@ SHOWN = """
 import json, sys
 import lakelens
 from lakelens.jobs import etl
+from lakelens.jobs.command import main_of
 spark = lakelens.spark_session()
 settings = ("spark.master", "spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
 print(json.dumps({name.rpartition(".")[2]: spark.conf.get(name) for name in settings}))
-sys.exit(etl.main())
+sys.exit(main_of(etl.DESCRIPTION, etl.add_arguments, etl.run))
 """
 
 

@@ -86,7 +86,7 @@ def with_lakelens(bare: Path, folder: Path, version: str) -> Path:
 def another_python() -> str | None:
     """An installed Python of another minor version; None where there is none."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    for minor in (9, 10, 11, 12, 13):
+    for minor in (10, 11, 12, 13):  # those that Spark 4.1 starts
         for found in [*root.glob(f"versions/3.{minor}.*/bin/python3"), Path(f"/usr/bin/python3.{minor}")]:
             if (3, minor) != sys.version_info[:2] and found.exists():
                 return str(found)
@@ -242,6 +242,9 @@ SparkSession._active_session.session = None
 os.environ["SPARK_REMOTE"] = "sc://localhost:1"
 del os.environ["SPARK_CONNECT_MODE_ENABLED"]
 show_refusal()
+import sys
+sys.stdout.flush()
+os._exit(0)  # at its exit Spark 4.1's client asks the server, and tries again for ten minutes
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.search.running.plan import SearchPlan
+from lakelens.search.running.plan import PlannedTrial, plan_search, searcher_of
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 
@@ -23,9 +23,9 @@ def test_a_batch_larger_than_the_split_and_equal_splits_are_warnings_once_in_a_s
     del keys["hyperparameters"]["global_batch_size"]
     keys["hyperparameters"] |= {} if size is None else {"global_batch_size": size}
     keys["data"]["validation_split"] = "train"
-    plan = SearchPlan.of(ExperimentConfig.read(keys))
+    plan = plan_search(ExperimentConfig.read(keys))
     for number in range(2):
-        plan.trial(plan.searcher().hyperparameters(number))
+        PlannedTrial.of(plan, searcher_of(plan.config).hyperparameters(number))
     *larger, same = [record.message for record in caplog.records]
     assert same.startswith("the training split (train) contains the validation split (train)")
     told = [f"global_batch_size {largest} is larger than the training split (train), which has 90 rows"]

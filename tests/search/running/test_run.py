@@ -16,7 +16,7 @@ from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError
 from lakelens.jobs.cli import main
 from lakelens.search import SearchResult, resume, run
 from lakelens.search.running.journal import Journal, journal_folder, read_events
-from lakelens.search.running.plan import SearchPlan
+from lakelens.search.running.plan import plan_search
 from lakelens.tracking.runs import REQUEST_TAG, SEARCH_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig
@@ -139,7 +139,7 @@ def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a
         history = client.get_metric_history(frame["run_id"][trial], "val_loss")
         assert [point.step for point in history] == [1, 2, 3, 4]
     best = frame["run_id"][result.best_trial]
-    config, _ = read_config(result.tracking_uri, best)
+    config = read_config(result.tracking_uri, best)
     storage = config.checkpoint_storage.model_copy(update={"save_trial_latest": 1})
     alone = train(config.model_copy(update={"checkpoint_storage": storage}))
     assert alone.metrics["val_loss"] == result.value
@@ -150,7 +150,7 @@ def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a
 def _every_trial_went_on_exactly(searched: Searched, client, again: list[int]) -> None:
     """Trains a trial that was paused once more without a pause; its curve is the same."""
     frame, uri = searched.result.trials(), searched.result.tracking_uri
-    config, _ = read_config(uri, frame["run_id"][again[0]])
+    config = read_config(uri, frame["run_id"][again[0]])
     alone = train(config)
 
     def curve(run_id: str) -> list[float]:
@@ -202,11 +202,11 @@ def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_
 
 @pytest.mark.tensorflow
 def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resumed(keys, tmp_path):
-    plan = SearchPlan.of(ExperimentConfig.read(keys))
+    plan = plan_search(ExperimentConfig.read(keys))
     uri = keys["tracking"]["uri"]
 
     def killed(tags: dict[str, str]) -> str:
-        with begun_run(plan.config, plan.entrypoint, plan.data, plan.strategy, tags=tags, params={}) as run:
+        with begun_run(plan, tags=tags, params={}) as run:
             pass
         open_client(uri).set_terminated(run.run_id, "KILLED")
         return run.run_id

@@ -12,7 +12,7 @@ from lakelens.errors import NotEnoughSlotsError
 from lakelens.search.running.commands import CommandInbox
 from lakelens.search.running.display import LogDisplay
 from lakelens.search.running.journal import Journal
-from lakelens.search.running.plan import SearchPlan
+from lakelens.search.running.plan import plan_search, searcher_of
 from lakelens.search.running.search_run import SearchRun
 from lakelens.search.running.slot_process import SlotProcess
 from lakelens.search.running.slots import share_of
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def search(keys, tmp_path) -> Iterator[SearchRun]:
     """A search that has started and trains nothing."""
-    plan = SearchPlan.of(ExperimentConfig.read(keys))
+    plan = plan_search(ExperimentConfig.read(keys))
     children = ChildRuns(RunReference(keys["tracking"]["uri"], "1", "parent", "here"))
     with (
         contextlib.closing(Journal(tmp_path / "journal")) as journal,
         TrialRuns(plan, children, {}, []) as runs,
         share_of("tests", lambda: 2, size=1, priority=None, most=None) as share,
     ):
-        state = SearchState(plan.searcher(), plan.config.goal, journal)
+        state = SearchState(searcher_of(plan.config), plan.config.goal, journal)
         state.start({})
         display = LogDisplay(io.StringIO())
         yield SearchRun(plan, state, runs, share, CommandInbox(tmp_path / "journal"), display, lambda _: {}, None)

@@ -52,6 +52,11 @@ def test_a_written_checkpoint_opens_with_the_same_digest_and_metadata(tmp_path):
     assert opened.name == f"epoch-0003-{written.digest[:12]}"
 
 
+def test_a_model_of_another_backend_is_not_loaded(tmp_path):
+    with pytest.raises(CheckpointError, match="its model is of the backend 'torch'; only keras can be loaded"):
+        write(tmp_path, backend="torch").load_model()
+
+
 def test_a_copy_has_the_digest_of_its_original(tmp_path):
     written = write(tmp_path / "a")
     copy = tmp_path / "elsewhere" / "under another name"

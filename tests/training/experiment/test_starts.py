@@ -155,7 +155,7 @@ def test_a_warm_start_takes_the_layers_that_fit_another_number_of_classes(keys, 
     assert tags["lakelens.warm_start_digest"] == finished.digest
     assert not (Path(result.checkpoint).parent / "warm-start").exists()
     # The alias may be moved; what the run remembers stays.
-    assert read_config(store, result.run_id)[0].warm_start == f"runs:/{finished.run_id}"
+    assert read_config(store, result.run_id).warm_start == f"runs:/{finished.run_id}"
 
 
 @pytest.mark.tensorflow

@@ -34,7 +34,7 @@ from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.run_trial import TrainResult
-from lakelens.training.experiment.train import train
+from lakelens.training.experiment.train import experiment_of, train
 from lakelens.training.feed.feed import DeltaFeed
 
 TINY = """
@@ -68,8 +68,8 @@ def settings_in(folder: Path, trial: str = "Tiny", more: str = "") -> dict[str, 
         "entrypoint": f"{trial_file(folder, more)}:{trial}",
         "epochs": 2,
         "batch_size": 16,
-        "checkpoint_dir": folder / "checkpoints",
         "tracking_uri": store_of(folder),
+        "config": {"checkpoint_storage": {"path": str(folder / "checkpoints")}},
     }
 
 
@@ -87,8 +87,10 @@ def table(tmp_path) -> Path:
 def trained(table, tmp_path):
     """Trains into a store and a folder of this test's own."""
 
-    def run(trial: str = "Tiny", more: str = "", **arguments) -> TrainResult:
-        return train(table, **(settings_in(tmp_path, trial, more) | arguments))
+    def run(trial: str = "Tiny", more: str = "", config: dict[str, Any] | None = None, **arguments) -> TrainResult:
+        settings = settings_in(tmp_path, trial, more)
+        settings["config"] |= config or {}
+        return train(table, **(settings | arguments))
 
     return run
 
@@ -358,7 +360,8 @@ def noisy(tmp_path_factory) -> Noisy:
     folder = tmp_path_factory.mktemp("noisy")
     put_store(folder)
     settings = settings_in(folder, "WithNoise", WITH_NOISE) | {"hyperparameters": {"out": str(folder)}, "epochs": 1}
-    result = train(coloured_table(folder / "squares"), **settings, validation_split=None, np=-2)
+    settings["config"]["data"] = {"validation_split": None}
+    result = train(coloured_table(folder / "squares"), **settings, np=-2)
     model = open_checkpoint(result.checkpoint).load_model()
     return Noisy(
         [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
@@ -419,9 +422,11 @@ def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path)
             entrypoint=f"{trial_file(tmp_path)}:Tiny",
             np=2,
             epochs=1,
-            class_names=["blue", "green", "red"],
-            checkpoint_dir=tmp_path / "checkpoints",
             tracking_uri=store_of(tmp_path),
+            config={
+                "data": {"class_names": ["blue", "green", "red"]},
+                "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
+            },
             spark=spark,
         )
     finally:
@@ -452,25 +457,26 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
     rows = rows.set_column(rows.schema.get_field_index("image"), "image", pa.array(images, pa.binary()))
     write_deltalake(str(tmp_path / "foreign"), rows.rename_columns([f"my_{name}" for name in rows.column_names]))
     settings = settings_in(tmp_path, "InAnEnvironment", IN_AN_ENVIRONMENT)
-    given = {name: f"my_{name}" for name in ("image", "label", "split", "format")}
-    result = train(
-        tmp_path / "foreign",
-        **settings | {"epochs": 1},
-        **{f"{role}_column": name for role, name in given.items()},
-        class_names=["blue", "green", "red"],
-        image_size=16,
-        filters={"my_label_name": ["blue", "red"]},
-        env={"OF_THE_RANKS": "a=b", "MY_TOKEN": "x"},
-        use_gpu=False,
-        slots_wait_s=5,
-        driver_port=4711,
-        bad_rows="skip",
-        read_timeout_s=30,
-    )
+    settings["config"] |= {
+        "data": {
+            "columns": {name: f"my_{name}" for name in ("image", "label", "split", "format")},
+            "class_names": ["blue", "green", "red"],
+            "filters": {"my_label_name": ["blue", "red"]},
+            "bad_rows": "skip",
+            "read_timeout_s": 30,
+        },
+        "resources": {
+            "env": {"OF_THE_RANKS": "a=b", "MY_TOKEN": "x"},
+            "use_gpu": False,
+            "slots_wait_s": 5,
+            "driver_port": 4711,
+        },
+    }
+    result = train(tmp_path / "foreign", **settings | {"epochs": 1}, image_size=16)
     said = "".join(capfd.readouterr())
     skipped = r"bad_rows skip: rank 0 met bad rows 1 times and left them out; the first: .*parquet"
     assert len(re.findall(skipped, said)) == 2, said
-    config, _ = read_config(result.tracking_uri, result.run_id)
+    config = read_config(result.tracking_uri, result.run_id)
     assert config.data.filters == {"my_label_name": ["blue", "red"]}
     assert config.data.columns.image == "my_image"
     assert (config.data.bad_rows, config.data.read_timeout_s) == ("skip", 30.0)
@@ -489,28 +495,41 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"epochs": 0}, InvalidArgumentError, "epochs is 0; it must be a whole number of at least 1"),
-        ({"batch_size": -1}, InvalidArgumentError, "batch_size is -1"),
-        ({"epochs": True}, InvalidArgumentError, "epochs is True"),
-        ({"patience": 0}, InvalidArgumentError, "patience is 0"),
-        ({"metric": "val_mine"}, InvalidArgumentError, "give mode='min' or 'max'"),
-        ({"metric": "val_loss", "validation_split": None}, InvalidArgumentError, "validation_split is None"),
-        ({"validation_split": "dev"}, InvalidArgumentError, "'dev'.*validation_split=None trains without"),
+        ({"epochs": 0}, InvalidArgumentError, "epochs=0: give a whole number of at least 1"),
+        ({"batch_size": -1}, InvalidArgumentError, "batch_size=-1"),
+        ({"epochs": True}, InvalidArgumentError, "epochs=True"),
+        ({"config": {"early_stopping": {"patience": 0}}}, ConfigurationError, "early_stopping.patience is 0"),
+        ({"metric": "val_mine"}, ConfigurationError, "val_mine .*set searcher.smaller_is_better"),
+        (
+            {"metric": "val_loss", "config": {"data": {"validation_split": None}}},
+            ConfigurationError,
+            "data.validation_split is null",
+        ),
+        (
+            {"config": {"data": {"validation_split": "dev"}}},
+            InvalidArgumentError,
+            "'dev'.*data.validation_split: null trains without",
+        ),
+        ({"config": {"pacience": 3}}, ConfigurationError, "pacience.*is not a key here"),
         ({"version": 7}, VersionNotFoundError, "7"),
         ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
         ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
-        ({"bad_rows": "drop"}, ConfigurationError, "data.bad_rows"),
-        ({"read_timeout_s": 0}, ConfigurationError, "data.read_timeout_s"),
+        ({"config": {"data": {"bad_rows": "drop"}}}, ConfigurationError, "data.bad_rows"),
+        ({"config": {"data": {"read_timeout_s": 0}}}, ConfigurationError, "data.read_timeout_s"),
         ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size=\(0, 5\)"),
         ({"image_size": (8, 8, 3)}, InvalidArgumentError, r"give a number of pixels or \(height, width\)"),
         ({"image_size": 8.5}, InvalidArgumentError, "image_size=8.5: give a number of pixels"),
         # A size that NumPy has computed is a size: what is refused is the version.
         ({"image_size": np.int64(8), "version": 7}, VersionNotFoundError, "7"),
         ({"image_size": (np.int64(8), np.int64(8)), "version": 7}, VersionNotFoundError, "7"),
-        ({"checkpoint_dir": "s3://bucket/checkpoints"}, InvalidArgumentError, "both mount"),
+        ({"config": {"checkpoint_storage": {"path": "s3://bucket/c"}}}, InvalidArgumentError, "both mount"),
         # Read-only for the system's administrator too.
         ({"tracking_uri": "sqlite:////proc/mlflow.db"}, InvalidArgumentError, "folder /proc cannot be written"),
-        ({"checkpoint_dir": "dbfs:/checkpoints"}, InvalidArgumentError, "give its mount: /dbfs/checkpoints"),
+        (
+            {"config": {"checkpoint_storage": {"path": "dbfs:/checkpoints"}}},
+            InvalidArgumentError,
+            "give its mount: /dbfs/checkpoints",
+        ),
     ],
 )
 def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_path, arguments, error, words):
@@ -519,6 +538,15 @@ def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_pat
     assert isinstance(caught.value, UsageError)
     assert not (tmp_path / "mlflow.db").exists()
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.unit
+def test_arguments_replace_keys_of_config_and_a_hyperparameter_may_be_none():
+    config = {"hyperparameters": {"global_batch_size": 8, "units": 2}, "resources": {"slots_wait_s": 5.0}}
+    made = experiment_of("photos@3", hyperparameters={"dropout": None}, batch_size=4, np=-2, config=config)
+    assert made.hyperparameters == {"global_batch_size": 4, "units": 2, "dropout": None}
+    assert (made.resources.strategy, made.resources.slots_per_trial) == ("horovod_local", 2)
+    assert (made.resources.slots_wait_s, made.data.version) == (5.0, 3)
 
 
 @pytest.mark.unit
@@ -531,14 +559,14 @@ def test_a_folder_that_is_no_table_is_named(tmp_path):
 def test_a_table_without_class_names_needs_them(tmp_path):
     # Rows with a label_name would tell them.
     write_deltalake(str(tmp_path / "plain"), coloured_rows(0, 6, "train").drop_columns(["label_name"]))
-    with pytest.raises(NotAnImageTableError, match=r"pass class_names=\[\.\.\.\], one per label number"):
-        train(tmp_path / "plain", validation_split=None)
+    with pytest.raises(NotAnImageTableError, match=r"set data\.class_names, one per label number"):
+        train(tmp_path / "plain", config={"data": {"validation_split": None}})
 
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.unit
 def test_a_checkpoint_folder_that_cannot_be_made_fails_the_run_with_the_reason(trained, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(Exception, match=r"checkpoint_dir .*file/checkpoints cannot be written"):
-        trained(checkpoint_dir=tmp_path / "file" / "checkpoints")
+    with pytest.raises(Exception, match=r"checkpoint_storage\.path .*file/checkpoints cannot be written"):
+        trained(config={"checkpoint_storage": {"path": str(tmp_path / "file" / "checkpoints")}})
     assert only_run(tmp_path).info.status == "FAILED"

@@ -47,10 +47,11 @@ def test_a_training_on_images_of_mixed_or_unknown_sizes_needs_image_size(tmp_pat
     with pytest.raises(InvalidArgumentError, match=words):
         train(
             location,
-            class_names=["a"] * 8,
-            validation_split=validation,
             tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
-            checkpoint_dir=tmp_path / "checkpoints",
+            config={
+                "data": {"class_names": ["a"] * 8, "validation_split": validation},
+                "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
+            },
         )
     assert not (tmp_path / "mlflow.db").exists()
 

@@ -111,6 +111,8 @@ def test_layers_of_the_user_come_along_and_are_registered(doubled):
 def test_the_environment_of_a_model_limits_no_build_tool(doubled):
     lines = Path(doubled.path, "python_env.yaml").read_text().splitlines()
     assert lines[1:5] == ["build_dependencies:", "- pip", "- setuptools", "- wheel"]
+    required = Path(doubled.path, "requirements.txt").read_text().splitlines()
+    assert {line.split("==")[0] for line in required}.isdisjoint({"setuptools", "petastorm"})
 
 
 @pytest.mark.tensorflow

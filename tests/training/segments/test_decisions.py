@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
 from lakelens.errors import TrialError
-from lakelens.training.checkpoints.retention import Retention
-from lakelens.training.segments.decisions import Answer, Decisions, Progress, Rules
+from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.segments.decisions import Answer, Decisions, Progress
 from lakelens.training.trials.metrics import Goal
 
 pytestmark = pytest.mark.unit
@@ -17,7 +18,12 @@ pytestmark = pytest.mark.unit
 LOSS = Goal("val_loss", "min")
 
 
-def answers(rules: Rules, values: list[float], decisions: Decisions | None = None) -> list[Answer]:
+def rules_of(goal: Goal = LOSS, stopping: dict[str, Any] | None = None, **keys: Any) -> ExperimentConfig:
+    searcher = {"metric": goal.metric, "smaller_is_better": goal.mode == "min"}
+    return ExperimentConfig.read({"data": {"table": "t"}, "searcher": searcher, "early_stopping": stopping, **keys})
+
+
+def answers(rules: ExperimentConfig, values: list[float], decisions: Decisions | None = None) -> list[Answer]:
     decisions = decisions or Decisions(rules)
     first = decisions.progress.validations
     return [
@@ -30,12 +36,12 @@ def answers(rules: Rules, values: list[float], decisions: Decisions | None = Non
     ]
 
 
-def actions(rules: Rules, values: list[float]) -> list[str]:
+def actions(rules: ExperimentConfig, values: list[float]) -> list[str]:
     return [answer.action for answer in answers(rules, values)]
 
 
 def test_without_patience_a_trial_goes_on_whatever_it_measures():
-    assert actions(Rules(LOSS), [1.0, 2.0, math.nan, 3.0]) == ["continue"] * 4
+    assert actions(rules_of(), [1.0, 2.0, math.nan, 3.0]) == ["continue"] * 4
 
 
 @pytest.mark.parametrize(
@@ -50,12 +56,12 @@ def test_without_patience_a_trial_goes_on_whatever_it_measures():
     ],
 )
 def test_patience_counts_validations_without_an_improvement_of_min_delta(goal, min_delta, values, stops_at):
-    found = actions(Rules(goal, patience=2, min_delta=min_delta), values)
+    found = actions(rules_of(goal, {"patience": 2, "min_delta": min_delta}), values)
     assert (found.index("stop") + 1 if "stop" in found else None) == stops_at
 
 
 def test_the_best_is_the_best_value_also_where_it_is_no_improvement_for_patience():
-    progress = answers(Rules(LOSS, patience=9, min_delta=0.5), [1.0, 0.9, 0.95])[-1].progress
+    progress = answers(rules_of(LOSS, {"patience": 9, "min_delta": 0.5}), [1.0, 0.9, 0.95])[-1].progress
     assert (progress.best, progress.best_step, progress.best_epoch, progress.waited) == (0.9, 20, 2, 2)
     assert progress.best_metrics == {"val_loss": 0.9}
 
@@ -65,12 +71,12 @@ def test_the_best_is_the_best_value_also_where_it_is_no_improvement_for_patience
     [("best", [True, False, True, False]), ("all", [True] * 4), ("none", [False] * 4)],
 )
 def test_the_policy_says_at_which_validations_a_checkpoint_is_written(policy, written):
-    found = answers(Rules(LOSS, checkpoint_policy=policy), [1.0, 1.0, 0.5, math.nan])
+    found = answers(rules_of(checkpoint_policy=policy), [1.0, 1.0, 0.5, math.nan])
     assert [answer.checkpoint for answer in found] == written
 
 
 def test_a_checkpoint_is_removed_only_when_the_one_that_takes_its_place_is_whole():
-    decisions = Decisions(Rules(LOSS, retention=Retention(0, 1, 1)))
+    decisions = Decisions(rules_of())
     removed = [
         decisions.answer({"checkpoint": {"name": name, "step": step, "metric": metric}})["remove"]
         for step, (name, metric) in enumerate([("a", 0.5), ("b", 0.7), ("paused", None), ("d", 0.4)])
@@ -79,7 +85,7 @@ def test_a_checkpoint_is_removed_only_when_the_one_that_takes_its_place_is_whole
 
 
 def test_what_a_trial_goes_on_from_stays_until_its_successor_is_whole_though_no_rule_keeps_it():
-    decisions = Decisions(Rules(LOSS, retention=Retention(0, 1, 0)))
+    decisions = Decisions(rules_of(checkpoint_storage={"save_trial_latest": 0}))
     removed = [
         decisions.answer({"checkpoint": {"name": name, "step": step, "metric": metric}})["remove"]
         for step, (name, metric) in enumerate([("best", 0.5), ("paused", None), ("next", 0.7)])
@@ -88,7 +94,7 @@ def test_what_a_trial_goes_on_from_stays_until_its_successor_is_whole_though_no_
 
 
 def test_decisions_that_go_on_from_their_progress_are_those_of_an_uninterrupted_trial():
-    rules, values = Rules(LOSS, patience=3, min_delta=0.1), [1.0, 0.95, 0.7, 0.65, math.inf, 0.62, 0.5]
+    rules, values = rules_of(LOSS, {"patience": 3, "min_delta": 0.1}), [1.0, 0.95, 0.7, 0.65, math.inf, 0.62, 0.5]
     whole = answers(rules, values)
     for cut in range(len(values)):
         before = Decisions(rules)
@@ -99,4 +105,4 @@ def test_decisions_that_go_on_from_their_progress_are_those_of_an_uninterrupted_
 
 def test_a_metric_that_nothing_produces_is_named():
     with pytest.raises(TrialError, match="'val_loss' is not among this job's metrics"):
-        Decisions(Rules(LOSS)).answer({"validation": {"step": 1, "epoch": 1, "metrics": {"loss": 1.0}}})
+        Decisions(rules_of()).answer({"validation": {"step": 1, "epoch": 1, "metrics": {"loss": 1.0}}})

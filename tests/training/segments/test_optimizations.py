@@ -12,8 +12,8 @@ from segment_jobs import NOISY, STEPS, Place, assert_equal_to_the_bit, history, 
 
 from lakelens.errors import TrialError
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.configuration.sections import Optimizations
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.optimizations import OptimizationRules
 from lakelens.training.trials.entrypoint import EntryPoint
 
 EPOCHS = 3
@@ -49,14 +49,18 @@ def place(tmp_path_factory) -> Place:
     return place
 
 
-def job_of(place: Place, name: str, rules: OptimizationRules, **changes) -> TrainingJob:
-    job = place.job(name, epochs=EPOCHS, optimizations=rules, **changes)
+def rules_of(*values: object) -> Optimizations:
+    return Optimizations(**dict(zip(Optimizations.model_fields, values, strict=True)))
+
+
+def job_of(place: Place, name: str, rules: Optimizations, **changes) -> TrainingJob:
+    job = place.job(name, epochs=EPOCHS, optimizations=rules.model_dump(), **changes)
     return replace(job, entrypoint=EntryPoint.parse(f"{place.folder / 'watched.py'}:Watched"))
 
 
 @pytest.mark.horovod
 def test_everything_that_is_switched_on_is_said_and_done(place, capfd):
-    rules = OptimizationRules("bfloat16", 4, "fp16", "linear", 1.5)
+    rules = rules_of("bfloat16", 4, "fp16", "linear", 1.5)
     seen = place.folder / "seen.json"
     job = job_of(place, "all", rules)
     in_a_new_process(job, ranks=2, WATCHED=str(seen))
@@ -78,8 +82,8 @@ def test_everything_that_is_switched_on_is_said_and_done(place, capfd):
 @pytest.mark.parametrize(
     ("ranks", "replicas", "rules"),
     [
-        (2, 1, OptimizationRules("float16", 4, "fp16", "sqrt", 1.5)),
-        (1, 2, OptimizationRules("float16", 1, "fp16", "linear", 1.5)),
+        (2, 1, rules_of("float16", 4, "fp16", "sqrt", 1.5)),
+        (1, 2, rules_of("float16", 1, "fp16", "linear", 1.5)),
     ],
     ids=["ranks", "replicas"],
 )
@@ -99,6 +103,6 @@ def test_a_rate_that_follows_a_schedule_is_not_scaled(place):
     scheduled = place.folder / "scheduled.py"
     text = textwrap.dedent(NOISY).replace("Adam(0.01)", "Adam(keras.optimizers.schedules.CosineDecay(0.1, 9))")
     scheduled.write_text(text)
-    job = place.job("scheduled", optimizations=OptimizationRules(warmup_epochs=1.0))
+    job = place.job("scheduled", optimizations={"warmup_epochs": 1.0})
     with pytest.raises(TrialError, match=r"warmup_epochs change .* optimizer follows CosineDecay; scale it"):
         in_a_new_process(replace(job, entrypoint=EntryPoint.parse(f"{Path(scheduled)}:Noisy")))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.errors import InvalidArgumentError
+from lakelens.errors import ConfigurationError, InvalidArgumentError
+from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.segments.agreement import steps_between
 from lakelens.training.segments.schedule import Schedule
 
@@ -25,6 +26,28 @@ def test_boundaries_of_a_training_of_two_and_a_half_epochs():
 def test_metrics_are_recorded_by_epochs_where_every_validation_ends_one():
     schedule = Schedule(steps_per_epoch=6, length=24, validation_period=12)
     assert [schedule.recorded_as(step) for step in (6, 12, 24)] == [1, 2, 4]
+
+
+def test_a_period_that_is_never_reached_is_refused_also_in_another_unit():
+    keys = {"data": {"table": "t"}, "hyperparameters": {"global_batch_size": 16}}
+    keys["searcher"] = {"max_length": {"batches": 15}}
+    for more, words in (
+        ({"min_validation_period": {"epochs": 3}}, r"min_validation_period \(3 epochs\) is 18 steps"),
+        (
+            {"optimizations": {"warmup_epochs": 3.0}},
+            r"warmup_epochs \(3\) is 18 steps and searcher\.max_length \(15 batches\) is 15",
+        ),
+        (
+            {"optimizations": {"aggregation_frequency": 16}},
+            r"aggregation_frequency is 16 steps .* no gradient would ever be applied",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            Schedule.of(ExperimentConfig.read(keys | more), 6)
+    # An epoch is the default, and no demand of a training that is shorter.
+    shorter = ExperimentConfig.read(keys | {"searcher": {"max_length": {"records": 33}}})
+    assert Schedule.of(shorter, 6) == Schedule(6, 3, 6)
+    assert Schedule.of(shorter, 6).epochs == 1
 
 
 @pytest.mark.parametrize("name", ["steps_per_epoch", "length", "validation_period", "checkpoint_period"])

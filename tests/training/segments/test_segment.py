@@ -17,15 +17,12 @@ from segment_jobs import job_in
 from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, NotFiniteError, TrialError
 from lakelens.tracking.run_records import read_records
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
-from lakelens.training.checkpoints.retention import Retention
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.evaluation import read_counts
 from lakelens.training.segments.segment import SegmentOutcome, train_segment
-from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.keras_trial import KerasTrial
-from lakelens.training.trials.metrics import Goal
 from lakelens.training.trials.trial import Trial
 
 pytestmark = pytest.mark.tensorflow
@@ -115,6 +112,7 @@ def test_a_training_leaves_the_counts_of_its_best_checkpoint(usual):
 
 
 def test_a_checkpoint_says_what_its_model_gives(usual):
+    assert open_checkpoint(usual.checkpoint).metadata["backend"] == "keras"
     told = open_checkpoint(usual.checkpoint).metadata["task"]
     assert told == {"name": "classification", "values": "probabilities"}
 
@@ -143,14 +141,21 @@ def test_each_epoch_is_recorded_for_the_driver(usual):
 
 
 def test_training_stops_when_the_metric_no_longer_improves(rank):
-    outcome = rank(epochs=30, patience=2, goal=Goal.of("val_accuracy"), hyperparameters={"learning_rate": 0.0})
+    outcome = rank(
+        epochs=30,
+        early_stopping={"patience": 2},
+        searcher={"metric": "val_accuracy"},
+        hyperparameters={"learning_rate": 0.0},
+    )
     outcome.raise_failure()
     assert outcome.best_epoch < outcome.epochs < 30
     assert outcome.epochs == outcome.best_epoch + 2
 
 
 def test_an_initial_validation_is_recorded_and_changes_nothing_after_it(rank, usual, tmp_path):
-    rank(initial_validation=True, retention=Retention(0, 3, 3)).raise_failure()
+    rank(
+        perform_initial_validation=True, checkpoint_storage={"save_trial_best": 3, "save_trial_latest": 3}
+    ).raise_failure()
     before, *after = [record for record in read_records(tmp_path) if record.metrics]
     assert [record.step for record in (before, *after)] == [0, 1, 2]
     assert {"val_loss", "val_accuracy"} <= before.metrics.keys()
@@ -160,17 +165,18 @@ def test_an_initial_validation_is_recorded_and_changes_nothing_after_it(rank, us
         assert [record.metrics[name] for record in after] == [metrics[name] for metrics in expected]
     first = list_checkpoints(tmp_path)[0]
     assert first.metadata["step"] == 0
-    resumed = rank(initial_validation=True, start=first)
+    resumed = rank(perform_initial_validation=True, start=first)
     assert resumed.metrics == usual.metrics
 
 
 def test_the_model_before_the_first_step_can_be_the_best_one(rank):
-    outcome = rank(initial_validation=True, hyperparameters={"learning_rate": -0.1})
+    before = {"perform_initial_validation": True, "hyperparameters": {"learning_rate": -0.1}}
+    outcome = rank(**before)
     outcome.raise_failure()
     kept = open_checkpoint(outcome.checkpoint)
     assert (outcome.best_epoch, kept.metadata["step"], kept.state()["step"]) == (0, 0, 0)
     assert kept.metadata["metrics"] == outcome.metrics
-    assert rank(initial_validation=True, hyperparameters={"learning_rate": -0.1}, patience=2, epochs=9).epochs == 2
+    assert rank(**(before | {"early_stopping": {"patience": 2}, "epochs": 9})).epochs == 2
 
 
 def test_callbacks_see_the_best_weights_at_the_end_where_they_are_to_be_restored(rank):
@@ -190,7 +196,7 @@ def test_callbacks_see_the_best_weights_at_the_end_where_they_are_to_be_restored
         def keras_callbacks(self):
             return [Spoilt()]
 
-    outcome = rank(Spoiling, epochs=3, restore_best=True)
+    outcome = rank(Spoiling, epochs=3, early_stopping={"patience": 9, "restore_best_weights": True})
     outcome.raise_failure()
     assert outcome.best_epoch < 3
     best, last = (open_checkpoint(path).load_model().get_weights() for path in (outcome.checkpoint, outcome.last))
@@ -200,7 +206,7 @@ def test_callbacks_see_the_best_weights_at_the_end_where_they_are_to_be_restored
 
 
 def test_without_validation_the_training_metric_decides(rank):
-    outcome = rank(validation_feed=None, goal=Goal.of("loss"))
+    outcome = rank(validation_feed=None)
     outcome.raise_failure()
     assert set(outcome.metrics) == {"accuracy", "loss"}
 
@@ -237,7 +243,11 @@ def test_a_dataset_that_does_not_tell_its_length_goes_on_within_an_epoch(rank, t
             return given.filter(lambda *_: True)
 
     # An epoch has 6 steps; step 8 lies in the second one.
-    whole = rank(Filtered, checkpoint_period=8, retention=Retention(0, 9, 9))
+    whole = rank(
+        Filtered,
+        min_checkpoint_period={"batches": 8},
+        checkpoint_storage={"save_trial_best": 9, "save_trial_latest": 9},
+    )
     start = next(each for each in list_checkpoints(tmp_path) if each.metadata["step"] == 8)
     resumed = rank(Filtered, start=start)
     resumed.raise_failure()
@@ -246,7 +256,7 @@ def test_a_dataset_that_does_not_tell_its_length_goes_on_within_an_epoch(rank, t
 
 def test_where_the_best_one_is_not_kept_the_outcome_tells_of_the_last(rank):
     # The model before the first step is the best one.
-    outcome = rank(initial_validation=True, checkpoint_policy="none", hyperparameters={"learning_rate": -0.1})
+    outcome = rank(perform_initial_validation=True, checkpoint_policy="none", hyperparameters={"learning_rate": -0.1})
     outcome.raise_failure()
     told = open_checkpoint(outcome.last).metadata
     assert (outcome.checkpoint, outcome.best_epoch, told["step"]) == ("", 2, 12)
@@ -335,8 +345,8 @@ def _of_one_value(loss):
 def two_classes(table):
     """What a job of the first two classes differs in."""
     feeds = (DeltaFeed(table, 0, split, 1, filters={"label": [0, 1]}) for split in ("train", "validation"))
-    names = ("training_feed", "validation_feed", "task")
-    return dict(zip(names, (*feeds, Classification(CLASSES[:2])), strict=True))
+    names = ("training_feed", "validation_feed", "class_names")
+    return dict(zip(names, (*feeds, CLASSES[:2]), strict=True))
 
 
 def test_one_value_per_image_tells_two_classes_apart(rank, two_classes):
@@ -434,7 +444,7 @@ def test_a_misspelt_hyperparameter_is_refused_before_the_first_step(rank):
 
 def test_a_metric_that_the_model_has_not_is_named_before_the_first_step(rank, tmp_path):
     with pytest.raises(TrialError, match=r"'val_auc' is not among .*accuracy, loss, val_accuracy, val_loss"):
-        rank(goal=Goal.of("val_auc")).raise_failure()
+        rank(searcher={"metric": "val_auc"}).raise_failure()
     assert read_records(tmp_path) == []
 
 
@@ -451,9 +461,9 @@ def test_a_metric_that_a_step_of_the_users_own_could_give_is_waited_for(rank, tm
             model.compile("sgd", "sparse_categorical_crossentropy")
             return model
 
-    assert rank(Own, goal=Goal.of("val_mine", "max")).metrics["val_mine"] == 1
+    assert rank(Own, searcher={"metric": "val_mine", "smaller_is_better": False}).metrics["val_mine"] == 1
     with pytest.raises(TrialError, match=r"'val_yours' is not among .*val_mine"):
-        rank(Own, goal=Goal.of("val_yours", "max")).raise_failure()
+        rank(Own, searcher={"metric": "val_yours", "smaller_is_better": False}).raise_failure()
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_step_and_keeps_nothing(rank, tmp_path):
@@ -479,7 +489,9 @@ def test_an_output_that_is_not_finite_ends_the_training_though_the_loss_is(rank)
 
 def test_a_folder_that_rank_0_does_not_share_with_the_driver_is_refused(rank, tmp_path):
     other = tmp_path / "of another machine"
-    with pytest.raises(CheckpointError, match=r"cannot read and write .*give a checkpoint_dir that both mount"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot read and write .*give a checkpoint_storage.path that both mount"
+    ):
         rank(folder=other).raise_failure()
     other.mkdir()
     (other / PROBE_FILE).write_text("some other run")
@@ -525,7 +537,7 @@ def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp
     split_of = {"training": "train", "validation": "validation"}
     feeds = {f"{name}_feed": DeltaFeed(table, 0, split, seed) for name, split in split_of.items()}
     sizes = {"image_size": (48, 48), "batch_size": 64, "epochs": 10, "seed": seed}
-    outcome = rank(SmallCnn, **feeds, **sizes, task=Classification(["disc", "stripes"]))
+    outcome = rank(SmallCnn, **feeds, **sizes, class_names=["disc", "stripes"])
     outcome.raise_failure()
     assert outcome.metrics["val_accuracy"] > 0.94
     assert outcome.best_epoch > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from lakelens.jobs.cli import main
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
 from lakelens.training.configuration.experiment import ExperimentConfig
-from lakelens.training.experiment.config_meaning import Lengths, hyperparameters_of
 from lakelens.training.experiment.dry_run import plan_of
+from lakelens.training.experiment.experiment_plan import ExperimentPlan
 from lakelens.training.experiment.run_folder import resuming
 from lakelens.training.experiment.strategies import Strategy
-from lakelens.training.experiment.train import train
-from lakelens.training.experiment.trial_plan import TrialPlan
+from lakelens.training.experiment.train import experiment_of, train
 
 TINY = """
     import os
@@ -186,7 +186,8 @@ def test_a_batch_larger_than_the_split_and_equal_splits_are_warnings_in_a_dry_ru
     larger, same = plan_of(config)["warnings"]
     assert larger.startswith("global_batch_size 100 is larger than the training split (train), which has 90 rows")
     assert same.startswith("the training split (train) contains the validation split (train)")
-    TrialPlan.of(config)
+    caplog.clear()
+    ExperimentPlan.of(config)
     assert [record.message for record in caplog.records] == [larger, same]
     (whole,) = plan_of(config_of(keys, data={"table": str(table), "train_split": None}))["warnings"]
     assert whole.startswith("the training split (the whole table) contains the validation split (validation)")
@@ -207,25 +208,9 @@ def test_a_search_is_no_training(keys):
 
 
 @pytest.mark.unit
-def test_a_period_that_is_never_reached_is_refused_also_in_another_unit(keys):
-    config = config_of(keys, min_validation_period={"epochs": 3})
-    with pytest.raises(ConfigurationError, match=r"min_validation_period \(3 epochs\) is 18 steps"):
-        Lengths.of(config, 6)
-    for rules, words in (
-        ({"warmup_epochs": 3.0}, r"warmup_epochs \(3\) is 18 steps and searcher\.max_length \(15 batches\) is 15"),
-        ({"aggregation_frequency": 16}, r"aggregation_frequency is 16 steps .* no gradient would ever be applied"),
-    ):
-        with pytest.raises(ConfigurationError, match=words):
-            Lengths.of(config_of(keys, optimizations=rules), 6)
-    # An epoch is the default, and no demand of a training that is shorter.
-    keys.pop("min_validation_period")
-    assert Lengths.of(config_of(keys, searcher={"max_length": {"records": 33}}), 6) == Lengths(3, 1, 6, None)
-
-
-@pytest.mark.unit
 def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
     config = config_of(keys)
-    assert (config.global_batch_size, hyperparameters_of(config)) == (16, {"learning_rate": 1e-4})
+    assert (config.global_batch_size, config.trial_hyperparameters) == (16, {"learning_rate": 1e-4})
 
 
 @pytest.mark.unit
@@ -245,13 +230,45 @@ def test_the_strategy_says_where_ranks_run(keys, monkeypatch, resources, np):
 
 
 @pytest.mark.unit
-def test_arguments_beside_an_experiment_are_refused(keys, tmp_path, capsys):
-    with pytest.raises(InvalidArgumentError, match="epochs=3 beside an experiment"):
-        train(config_of(keys), epochs=3)
+def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys, tmp_path, capsys):
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))
-    assert main(["train", str(file), "--epochs", "3"]) == 2
-    assert "--epochs beside" in capsys.readouterr().err
-    assert main(["train", "some/table", "--dry-run"]) == 2
+    config = {"searcher": {"max_length": {"batches": 2}}, "early_stopping": {"patience": 4}}
+    for experiment in (file, keys, config_of(keys)):
+        found = experiment_of(experiment, config=config, epochs=3, hyperparameters={"learning_rate": 0.5}, np=-2)
+        assert (found.searcher.max_length.epochs, found.searcher.metric) == (3, "val_loss")
+        assert found.early_stopping.patience == 4
+        assert found.hyperparameters == {"learning_rate": 0.5, "global_batch_size": 16}
+        assert (found.resources.strategy, found.resources.slots_per_trial) == ("horovod_local", 2)
+        assert found.name == "tiny"
+    given = experiment_of("tables/photos@3", seed=7, image_size=(8, 16), overrides=["searcher.metric=loss"])
+    assert (given.data.version, given.data.image_size, given.searcher.metric) == (3, [8, 16], "loss")
+    assert given.reproducibility.experiment_seed == 7
+    moment = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    assert experiment_of("tables/photos", version=moment).data.version == "2026-01-02T00:00:00+00:00"
+    assert experiment_of({"data": {"table": "t", "version": 3}}, version="latest").data.version == "latest"
+    with pytest.raises(InvalidArgumentError, match=r"config='experiment\.yaml': give a dict"):
+        experiment_of("tables/photos", config="experiment.yaml")
+    with pytest.raises(InvalidArgumentError, match="names a version, and version=2 does too"):
+        experiment_of("tables/photos@3", version=2)
+    assert main(["train", str(file), "--dry-run", "--epochs", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 18
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("np", "strategy", "slots"),
+    [(-1, "single", 1), (-3, "horovod_local", 3), (2, "horovod_cluster", 2), (0, "horovod_cluster", 0)],
+)
+def test_a_number_of_ranks_is_a_strategy_and_slots(np, strategy, slots):
+    resources = experiment_of("t", np=np).resources
+    assert (resources.strategy, resources.slots_per_trial) == (strategy, slots)
+    assert Strategy.of(experiment_of("t", np=np)).np == np
+
+
+@pytest.mark.unit
+def test_a_session_that_nothing_uses_is_refused(keys, tmp_path, capsys):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(keys))
     assert main(["train", str(file), "--set", "resources.strategy=single", "--master", "local[2]"]) == 2
     assert "--master local[2]: no Spark for resources.strategy single; leave it out" in capsys.readouterr().err

@@ -198,8 +198,6 @@ def test_a_table_with_view_types_of_newer_arrow_is_fed(tmp_path):
     schema = Schema([Field(name, column.type) for name, column in columns.items()])
     rows = RecordBatch.from_arrays(list(columns.values()), schema=schema)
     write_deltalake(str(tmp_path / "t"), ArrowTable.from_batches([rows]))
-    with pytest.raises(pa.ArrowInvalid, match="Unrecognized type"):
-        pq.ParquetFile(next((tmp_path / "t").glob("*.parquet")))
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
     assert flat(batches(feed)) == list(range(6))
     columns, _ = next(feed.as_column_numpy(6, 0, 1, columns=["image", "path"]))

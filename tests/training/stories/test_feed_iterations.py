@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,14 @@ def test_an_epoch_that_was_not_taken_to_its_end_is_begun_again(feed, batches):
     endless = feed.as_dataset(BATCH, epochs=None)
     assert labels_of(endless.take(2 * STEPS + 1)) == batches[: 2 * STEPS + 1]
     assert labels_of(endless.take(STEPS)) == batches[2 * STEPS : 3 * STEPS]
+
+
+def test_tensorflow_reads_no_batch_ahead_that_would_count_as_taken(feed):
+    dataset = feed.as_dataset(ROWS // 2 + 1)  # two batches: the second ends the epoch
+    iterator = iter(dataset)
+    first = real(next(iterator))
+    time.sleep(0.2)
+    assert real(next(iter(dataset))) == first
 
 
 def test_ranks_agree_on_the_epoch_though_one_has_looked_at_its_first_batch(feed):

@@ -62,7 +62,7 @@ def comparable(rows: list[dict[str, Any]]) -> Counter[str]:
 def _plain(value: Any) -> Any:
     """One form for what Spark, Arrow and NumPy call a value."""
     if isinstance(value, np.generic):
-        value = value.item() if value.dtype.kind != "M" else value.astype("datetime64[us]").astype(str)
+        value = value.item() if value.dtype.kind != "M" else str(value.astype("datetime64[us]"))
     if isinstance(value, datetime):
         value = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo else value
     if hasattr(value, "isoformat"):

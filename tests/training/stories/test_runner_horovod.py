@@ -75,21 +75,32 @@ def train_on_global_batches():
     return model.get_weights(), hvd.allgather_object(digest)
 
 
+TRACED = """
+import tensorflow as tf
+
+@tf.function
+def traced(x):
+    return x if tf.reduce_sum(x) > 0 else -x
+"""
+
+
 def alone():
     """What one rank finds of its imports, and then trains."""
     import gc
+    import runpy
     import sys
+    import tempfile
+    from pathlib import Path
 
     import keras
     import tensorflow as tf
 
     import lakelens.training.distributed as hvd
 
-    @tf.function
-    def traced(x):  # AutoGraph converts it, and looks at every module on the way
-        return x if tf.reduce_sum(x) > 0 else -x
-
-    assert traced(tf.constant(-1.0)) == 1
+    with tempfile.TemporaryDirectory() as folder:  # AutoGraph reads the source in a file, which a sent function lacks
+        Path(folder, "traced.py").write_text(TRACED)
+        traced = runpy.run_path(f"{folder}/traced.py")["traced"]
+        assert traced(tf.constant(-1.0)) == 1  # AutoGraph looks at every module on the way
     early = {name for name in ("sklearn", "matplotlib") if name in sys.modules}
     collected = gc.isenabled(), gc.get_freeze_count() > 100_000
     there = keras.wrappers.SKLearnClassifier.__name__, tf.keras.visualization.plot_image_gallery.__name__

@@ -54,7 +54,7 @@ def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(pl
 
 @pytest.mark.tensorflow
 def test_a_training_whose_rank_is_killed_goes_on_from_its_last_checkpoint_to_the_same_result(place, whole):
-    job = place.job("killed", checkpoint_period=4)
+    job = place.job("killed", min_checkpoint_period={"batches": 4})
     # Within the fourth epoch; the last checkpoint is that of step 20, in the same epoch.
     killed, attempt = place.folder / "killed once", place.folder / "attempt"
     outcome = in_a_new_process(job, restarts=1, KILL_AT="22", KILL_ONCE=str(killed), ATTEMPT=str(attempt))
@@ -80,7 +80,7 @@ def test_the_first_interrupt_pauses_with_a_checkpoint_that_the_training_goes_on_
 def test_ranks_that_pause_and_later_fail_are_those_of_one_training_to_the_bit(place):
     job = place.job("three ranks")
     uninterrupted = in_a_new_process(job, ranks=3)
-    cut = place.job("three ranks, cut", checkpoint_period=4)
+    cut = place.job("three ranks, cut", min_checkpoint_period={"batches": 4})
     paused = in_a_new_process(cut, ranks=3, INTERRUPT_AT=str(STEPS + 3), DRIVER=str(os.getpid()))
     assert paused.reason == "paused"
     assert STEPS + 3 <= paused.step <= 2 * STEPS  # ranks agree every half second, and at the end of an epoch
@@ -109,7 +109,7 @@ def assert_averaged(checkpoint: Checkpoint) -> None:
 def test_tasks_of_a_barrier_stage_that_pause_and_fail_are_two_ranks_of_one_machine_to_the_bit(spark, place):
     local = place.job("two local ranks")
     uninterrupted = in_a_new_process(local, ranks=2)
-    cut = place.job("two tasks, cut", checkpoint_period=4)
+    cut = place.job("two tasks, cut", min_checkpoint_period={"batches": 4})
     paused = in_a_new_process(cut, ranks=2, spark=spark, until=STEPS + 3)
     once = place.folder / "a task's rank was killed"
     outcome = in_a_new_process(cut, paused.last, ranks=2, restarts=1, spark=spark, KILL_AT="22", KILL_ONCE=str(once))

@@ -104,9 +104,11 @@ def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
         "hyperparameters": {"server": group},
         "epochs": 2,
         "batch_size": 32,
-        "checkpoint_dir": tmp_path / "checkpoints",
         "tracking_uri": uri,
-        "experiment_name": tmp_path.name,
+        "config": {
+            "tracking": {"experiment": tmp_path.name},
+            "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
+        },
     }
     os.killpg(group, signal.SIGCONT)
 
@@ -127,7 +129,7 @@ def test_a_server_that_does_not_answer_is_an_error_before_the_launch(server, set
 def test_what_a_server_missed_while_it_did_not_answer_arrives_later(server, settings, table, caplog):
     settings["hyperparameters"] |= {"silent_s": 12.0}
     result = train(table, **settings)
-    run = only_run(server[1], settings["experiment_name"])
+    run = only_run(server[1], settings["config"]["tracking"]["experiment"])
     assert run.info.status == "FINISHED"
     history = open_client(server[1]).get_metric_history(run.info.run_id, "val_loss")
     assert [point.step for point in history] == [1, 2]

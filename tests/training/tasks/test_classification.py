@@ -7,6 +7,7 @@ import pytest
 
 from lakelens.errors import TrialError
 from lakelens.training.tasks.classification import LOGITS, PROBABILITIES, VALUES_KEY, Classification
+from lakelens.training.tasks.task import ModelOutput
 
 THREE = Classification(["a", "b", "c"])
 TWO = Classification(["a", "b"])
@@ -57,28 +58,28 @@ def test_the_evaluation_has_a_line_for_each_class():
     assert evaluation.tables["confusion.csv"].splitlines()[2] == "b,0,1,1"
 
 
-@pytest.mark.tensorflow
-def test_logits_are_told_by_the_layers_then_the_loss_then_the_values():
-    import keras
+@pytest.mark.unit
+@pytest.mark.parametrize(("logits", "described"), [(True, LOGITS), (False, PROBABILITIES), (None, None)])
+def test_the_description_of_an_output_is_what_its_backend_finds(logits, described):
+    assert THREE.describe_output(ModelOutput((None, 3), "mse", lambda: logits)).get(VALUES_KEY) == described
 
-    class Own(keras.layers.Layer):
-        def __init__(self, low):
-            super().__init__()
-            self.low = low
 
-        def call(self, inputs):
-            return keras.ops.mean(inputs, axis=(1, 2)) / 255 + self.low
-
-    def described(last, loss):
-        model = keras.Sequential([keras.Input((4, 4, 3)), *last])
-        model.compile("sgd", loss)
-        return THREE.describe_output(model, (4, 4, 3))[VALUES_KEY]
-
-    crossentropy = keras.losses.SparseCategoricalCrossentropy
-    flat, dense = keras.layers.Flatten(), keras.layers.Dense(3)
-    assert described([flat, dense], crossentropy(from_logits=True)) == LOGITS
-    assert described([flat, dense, keras.layers.Softmax()], crossentropy(from_logits=True)) == PROBABILITIES
-    assert described([Own(0.0)], crossentropy(from_logits=True)) == LOGITS
-    assert described([Own(-5.0)], crossentropy()) == PROBABILITIES
-    assert described([Own(0.0)], "mse") == PROBABILITIES
-    assert described([Own(-5.0)], "mse") == LOGITS
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("task", "shape", "loss", "words"),
+    [
+        (THREE, (None, 3), "", None),
+        (THREE, (None, None), "", None),
+        (THREE, None, "", None),
+        (TWO, (None, 1), "binary_crossentropy", None),
+        (TWO, (None, 1), "sparse_categorical_crossentropy", "gives 1 values per image, the table has 2 classes"),
+        (THREE, (None, 4), "", "gives 4 values per image, the table has 3 classes"),
+    ],
+)
+def test_a_model_gives_a_value_per_class_or_for_two_classes_the_second_one(task, shape, loss, words):
+    output = ModelOutput(shape, loss, lambda: None)
+    if words is None:
+        task.check_output(output)
+        return
+    with pytest.raises(TrialError, match=words):
+        task.check_output(output)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ....errors import InvalidArgumentError
 from ....options import near_miss
-from ..columns import NUMPY_TYPES, default_columns, lacks_values
+from ..columns import NUMPY_TYPES, chosen_columns, lacks_values
 from ..plan.feed_plan import FeedPlan
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
 
@@ -21,16 +21,24 @@ _TYPES: dict[str, Any] = {name: np.dtype(kind).type for name, kind in NUMPY_TYPE
 _TYPES |= {"string": np.str_, "binary": np.bytes_}
 # Stands for a type that no tensor has: a transform may read such a column, and has to replace it or take it away.
 _NESTED = np.object_
+# Types that Petastorm gives to TensorFlow as others.
+_TENSOR_TYPES = {
+    np.str_: "string",
+    np.bytes_: "string",
+    np.datetime64: "int64",
+    np.uint16: "int32",
+    np.uint32: "int64",
+}
 # PyTorch has no tensors of these.
 _NOT_IN_TORCH = (np.str_, np.bytes_, np.datetime64)
 
 
-def chosen_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
+def matching_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
     """Finds the columns that are meant by names, by regular expressions or by fields of a Unischema.
 
     Args:
         plan: The feed's plan.
-        columns: As Petastorm's `schema_fields`; None is `default_columns` of those that have a tensor form.
+        columns: As Petastorm's `schema_fields`; None is all that have a tensor form.
 
     Returns:
         Names in the order of the table.
@@ -38,32 +46,22 @@ def chosen_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
     Raises:
         InvalidArgumentError: If one is not in the table, or it is an NGram.
     """
-    known = plan.schema
-
-    def fits(name: str) -> bool:
-        return _field(name, known[name]).numpy_dtype is not _NESTED and not lacks_values(known, name)
-
-    if columns is None:
-        return default_columns(plan, fits)
     if isinstance(columns, NGram):
         raise InvalidArgumentError(
             "columns=NGram(...): rows come in shuffled order, so that there are no windows of neighbouring rows; give "
             "names of columns, and build the windows as rows of the table"
         )
-    if isinstance(columns, str):
-        raise InvalidArgumentError(f"columns={columns!r}: give a list of names, such as columns=[{columns!r}]")
-    wanted: set[str] = set()
-    for column in columns:
-        name = str(getattr(column, "name", column))
-        found = [name] if name in known else [other for other in known if _matches(name, other)]
-        if not found:
-            raise InvalidArgumentError(
-                f"columns: {plan.location} has no column {name!r}{near_miss(name, known)}; it has {', '.join(known)}"
-            )
-        wanted.update(found)
-    if not wanted:
-        raise InvalidArgumentError(f"columns=[]: name at least one column of {plan.location}: {', '.join(known)}")
-    return [name for name in known if name in wanted]
+    known = plan.schema
+    if columns is not None and not isinstance(columns, str):
+        meant: list[str] = []
+        for name in (str(getattr(column, "name", column)) for column in columns):
+            meant += [name] if name in known else [other for other in known if _matches(name, other)] or [name]
+        columns = sorted(set(meant), key=[*known, *meant].index)
+    return chosen_columns(
+        plan,
+        columns,
+        lambda name: _field(name, known[name]).numpy_dtype is not _NESTED and not lacks_values(known, name),
+    )
 
 
 def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[Any, Any]:
@@ -116,7 +114,7 @@ def torch_columns(plan: FeedPlan, transform: Any) -> list[str]:
         kind = _field(name, plan.schema[name]).numpy_dtype
         return name in edited or (kind not in (*_NOT_IN_TORCH, _NESTED) and not lacks_values(plan.schema, name))
 
-    return default_columns(plan, has_tensors)
+    return chosen_columns(plan, None, has_tensors)
 
 
 def require_torch_types(schema: Any) -> None:
@@ -132,6 +130,29 @@ def require_torch_types(schema: Any) -> None:
             "columns=[...], or make numbers of them with a transform_spec, such as lakelens.decode_images(height, "
             "width) of images"
         )
+
+
+def tensor_specs(schema: Any) -> Any:
+    """Describes items with the fields of a Unischema to TensorFlow: a named tuple, with the types that Petastorm gives.
+
+    Times are int64, nanoseconds since 1970.
+    """
+    import tensorflow as tf
+
+    return schema.make_namedtuple(
+        **{
+            name: tf.TensorSpec(
+                (None, *field.shape), _TENSOR_TYPES.get(field.numpy_dtype) or np.dtype(field.numpy_dtype).name
+            )
+            for name, field in schema.fields.items()
+        }
+    )
+
+
+def as_tensors(item: Any, schema: Any) -> Any:
+    """Gives an item of a reader the types that `tensor_specs` describes."""
+    times = [name for name, field in schema.fields.items() if field.numpy_dtype is np.datetime64]
+    return item._replace(**{name: getattr(item, name).astype("datetime64[ns]").astype(np.int64) for name in times})
 
 
 def as_vectors(rows: Sequence[Any], kind: Any) -> npt.NDArray[Any]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +24,12 @@ from ..plan_builder import require_images
 from ..rank_batches import BatchReader, RowBatch
 from ..read_options import ReaderOutput
 from ..shard import Shard
-from .fields import as_vectors, chosen_columns, schema_of
+from ..tf_pipeline import dataset_of
+from .fields import as_tensors, as_vectors, matching_columns, schema_of, tensor_specs
 from .transforms import ImageDecoding, apply_transform
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Without a batch size, so many bytes of a shard's rows come at a time: enough to hide what an item costs in Python.
 _ITEM_BYTES = 16 << 20
@@ -46,7 +50,6 @@ class FeedReader:
         num_epochs: Epochs until the data ends; None never ends.
         last_row_consumed: Whether the data has ended; `reset` continues with the epochs that follow.
         stopped: Whether `stop` was called.
-        epoch_ends: For each epoch given whole since `begin`, the rows given until its end, as a transform left them.
     """
 
     ngram = None
@@ -57,7 +60,7 @@ class FeedReader:
         self._plan = plan
         self._output = output
         self._transform = output.transform_spec
-        columns = chosen_columns(plan, output.columns)
+        columns = matching_columns(plan, output.columns)
         self._stored, self.schema = schema_of(plan, columns, self._transform)
         self._decoding = self._transform if isinstance(self._transform, ImageDecoding) else None
         read = list(columns)
@@ -71,15 +74,11 @@ class FeedReader:
         self._read = read
         self._fill = filling_of(plan, output.fill)
         rows = output.batch_size or self._rows_of_an_item()
-        self.batches = RankBatches(plan.rows, rows * shards, shard, shards)
-        self._item_rows = rows
-        _require_rows(plan, self.batches, output)
+        self.batches = _batches_of(plan, rows, shard, shards, output.drop_last)
         shape = (rows, *self._decoding.shape) if self._decoding is not None else (0,)
         self._buffers = BatchBuffers(shape, "uint8")
         self.num_epochs = output.epochs
         self._epoch = 0
-        self._items_given = self._rows_given = 0
-        self.epoch_ends: list[int] = []
         self.last_row_consumed = False
         self.stopped = False
         self._failed = False
@@ -90,7 +89,7 @@ class FeedReader:
     @property
     def bytes_held(self) -> int:
         """Bytes of items that are in memory at once: being made, waiting, and in use."""
-        return (self._output.threads + 2) * self._item_rows * self._row_bytes()
+        return (self._output.threads + 2) * self.batches.most_rows * self._row_bytes()
 
     def __iter__(self) -> FeedReader:
         return self
@@ -101,7 +100,7 @@ class FeedReader:
                 why = "was stopped" if self.stopped else "has failed before"
                 raise FeedError(f"the reader of {self._plan.location} {why}; make a new one with petastorm_reader")
             if self._items is None:
-                self._items = self._through(Position(self._epoch))
+                self._items = self._items_of(self._shard_from(self._epoch))
             try:
                 item = next(self._items)
             except StopIteration:
@@ -110,10 +109,6 @@ class FeedReader:
             except BaseException:
                 self._failed = True  # the next call would find the end of the data
                 raise
-            self._items_given += 1
-            self._rows_given += len(next(iter(item.values())))
-            if self._items_given % self._items_per_epoch == 0:
-                self.epoch_ends.append(self._rows_given)
             return self.schema.make_namedtuple(**item)
 
     next = __next__
@@ -128,20 +123,34 @@ class FeedReader:
             raise NotSupportedError(
                 "reset: the data has not ended; a reader is reset after its last row, make a new one instead"
             )
-        self.begin(self._epoch + self.num_epochs)
+        self._begin(self._epoch + self.num_epochs)
 
-    def begin(self, epoch: int) -> None:
+    def as_dataset(self, prefetch: int) -> tf.data.Dataset:
+        """Gives the items as a tf.data.Dataset of named tuples, of Petastorm's types.
+
+        Iterating again begins with the first epoch that was not taken to its end, as in `DeltaFeed.as_dataset`. The
+        dataset and `next` take from the same reader: use one of them.
+
+        Args:
+            prefetch: Items that are kept ready.
+        """
+
+        def items(shard: Shard) -> Iterator[Any]:
+            self._begin(shard.start.epoch)
+            return (as_tensors(item, self.schema) for item in self)
+
+        shard = replace(self._shard_from(0), reading=replace(self._output, prefetch=prefetch))
+        return dataset_of(shard, tensor_specs(self.schema), items)
+
+    def _shard_from(self, epoch: int) -> Shard:
+        return Shard(self._plan, self.batches, Position(epoch), self.num_epochs, self._output)
+
+    def _begin(self, epoch: int) -> None:
         """Starts again with an epoch, wherever the reader is."""
         with self._lock:
             self._close_items()
             self._epoch = epoch
-            self._items_given = self._rows_given = 0
-            self.epoch_ends = []
             self.last_row_consumed = False
-
-    @property
-    def _items_per_epoch(self) -> int:
-        return self.batches.steps() - (not self._gives_last)
 
     def stop(self) -> None:
         """Ends the reading; `join` waits for it."""
@@ -167,9 +176,8 @@ class FeedReader:
         self.stop()
         self.join()
 
-    def _through(self, start: Position) -> Iterator[Columns]:
-        """Yields the items of `num_epochs` epochs, the next ones being made in threads meanwhile."""
-        shard = Shard(self._plan, self.batches, start, self.num_epochs, self._output)
+    def _items_of(self, shard: Shard) -> Iterator[Columns]:
+        """Yields the columns of each batch, the next ones being made in threads meanwhile."""
         with BatchReader(shard, self._read) as reader:
             pool = ThreadPoolExecutor(self._output.threads, thread_name_prefix="lakelens-transform")
 
@@ -178,7 +186,7 @@ class FeedReader:
 
             try:
                 # Not a loop, whose variable would keep the last batch while the next one is waited for.
-                for made in map(submit, itertools.compress(reader, self._wanted())):
+                for made in map(submit, reader):
                     self._ahead.append(made)
                     if len(self._ahead) > self._output.threads:
                         yield self._ahead.popleft().result()
@@ -187,17 +195,6 @@ class FeedReader:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
                 self._ahead.clear()
-
-    def _wanted(self) -> Iterator[bool]:
-        """Gives for each batch of an epoch, over and over, whether it becomes an item."""
-        return itertools.cycle([*itertools.repeat(True, self.batches.steps() - 1), self._gives_last])
-
-    @property
-    def _gives_last(self) -> bool:
-        """Whether an epoch's last batch becomes an item: it may have no row of this shard, or be dropped."""
-        is_whole = self.batches.rows % self.batches.batch_size == 0
-        has_rows = len(self.batches.share(self.batches.steps() - 1).real) > 0
-        return has_rows and (is_whole or not self._output.drop_last)
 
     def _item(self, padded: RowBatch) -> Columns:
         """Makes the columns of some rows; padding is left out."""
@@ -248,7 +245,7 @@ class FeedReader:
             for field in self.schema.fields.values()
             if field.shape and None not in field.shape
         )
-        return max(1, self._plan.row_bytes + shaped)
+        return int(max(1, self._plan.row_bytes + shaped))
 
     def _rows_of_an_item(self) -> int:
         return min(_MOST_ROWS, max(1, _ITEM_BYTES // self._row_bytes()))
@@ -280,19 +277,22 @@ def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
     return int(cur_shard), int(shard_count)
 
 
-def _require_rows(plan: FeedPlan, batches: RankBatches, output: ReaderOutput) -> None:
-    """Checks that every shard has a row, and, where incomplete batches are dropped, a batch.
+def _batches_of(plan: FeedPlan, batch_size: int, shard: int, shards: int, drop_last: bool) -> RankBatches:
+    """Divides an epoch into a shard's batches; a last one that is dropped, or has no row of this shard, is left out.
 
     Raises:
-        InvalidArgumentError: If not.
+        InvalidArgumentError: If some shard has no row, or, where incomplete batches are dropped, no batch.
     """
-    if batches.size > plan.rows:
+    if shards > plan.rows:
         raise InvalidArgumentError(
-            f"shard_count={batches.size}: {plan.name} has {plan.rows} rows for it, so that some "
+            f"shard_count={shards}: {plan.name} has {plan.rows} rows for it, so that some "
             "shards would be empty; give fewer shards"
         )
-    if output.drop_last and batches.batch_size > plan.rows:
+    left = plan.rows % (batch_size * shards)
+    rows = plan.rows - left if drop_last or left <= shard else plan.rows
+    if not rows:
         raise InvalidArgumentError(
-            f"drop_last=True: batch_size={batches.most_rows} on {batches.size} shards is more than the {plan.rows} "
+            f"drop_last=True: batch_size={batch_size} on {shards} shards is more than the {plan.rows} "
             f"rows of {plan.name}, so that no batch is left; give a smaller batch_size"
         )
+    return RankBatches(rows, batch_size * shards, shard, shards)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +33,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
-# Permutations up to this length are kept for those who ask again.
-_KEPT_ROWS = 1 << 14
+# The permuted rows of chunks that some lane reads now. All lanes of a small table lie in a few row groups, and each
+# takes a few of their rows: sorting a whole row group for each lane would take most of the time to the first batch.
+_SHARED_ROWS: WeakValueDictionary[tuple[int, ...], IntArray] = WeakValueDictionary()
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -41,7 +43,8 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * _MIX_1
         values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return values ^ (values >> np.uint64(31))
+    mixed: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def permutation(count: int, *keys: int) -> IntArray:
@@ -146,13 +149,9 @@ class GlobalOrder:
         """Counts the rows of a lane that come before global row `row`: the lane's position there."""
         return max(0, -(-(row - lane) // self.lanes))
 
-    def files(self, epoch: int) -> IntArray:
-        """Orders the files of an epoch: int64 [files]."""
-        return self._permuted(len(self.rows_per_file), epoch)
-
     def epoch(self, epoch: int) -> EpochOrder:
         """Orders the files of one epoch."""
-        files = self.files(epoch)
+        files = self._permuted(len(self.rows_per_file), epoch)
         ends = np.cumsum(self.rows_per_file[files]) if len(files) else np.zeros(0, dtype=np.int64)
         return EpochOrder(self, epoch, files, ends)
 
@@ -179,14 +178,14 @@ class GlobalOrder:
         order = self._permuted(len(counts), epoch, file)
         ends = np.cumsum(counts[order])
         while first < last:
-            place = int(np.searchsorted(ends, first, side="right"))
-            row_group = int(order[place])
+            index = int(np.searchsorted(ends, first, side="right"))
+            row_group = int(order[index])
             rows = int(counts[row_group])
-            start = int(ends[place]) - rows
+            start = int(ends[index]) - rows
             count = chunks[row_group] if chunks is not None else 1
             chunk = _chunk_at(rows, count, first - start)
             begin, end = chunk * rows // count, (chunk + 1) * rows // count
-            within = begin + self._permuted(end - begin, epoch, file, row_group, chunk)
+            within = self._rows_of_chunk(begin, end, epoch, file, row_group, chunk)
             found = RowGroupSlice(row_group, begin, end, within[first - start - begin : last - start - begin])
             yield found
             first += len(found.rows)
@@ -194,16 +193,19 @@ class GlobalOrder:
     def _permuted(self, count: int, *keys: int) -> IntArray:
         if not self.shuffle:
             return np.arange(count, dtype=np.int64)
-        permuted = _kept_permutation if count <= _KEPT_ROWS else permutation
-        return permuted(count, self.seed, *keys)
+        return permutation(count, self.seed, *keys)
 
-
-@lru_cache(maxsize=256)
-def _kept_permutation(count: int, *keys: int) -> IntArray:
-    # Lanes of a small table share its row groups, and each asks for its few rows of them.
-    made = permutation(count, *keys)
-    made.flags.writeable = False
-    return made
+    def _rows_of_chunk(self, first: int, last: int, *keys: int) -> IntArray:
+        """Permutes the rows `first` to `last` of a row group; lanes that read them at the same time share the array."""
+        if not self.shuffle:
+            return np.arange(first, last, dtype=np.int64)
+        key = (self.seed, first, last, *keys)
+        rows = _SHARED_ROWS.get(key)
+        if rows is None:
+            rows = first + self._permuted(last - first, *keys)
+            rows.flags.writeable = False
+            _SHARED_ROWS[key] = rows
+        return rows
 
 
 @lru_cache(maxsize=16)
@@ -247,16 +249,16 @@ class EpochOrder:
         """
         offset = self.order.lane_start(lane) + position
         stop = self.order.lane_start(lane) + self.order.lane_rows(lane)
-        place = int(np.searchsorted(self.ends, offset, side="right"))
+        index = int(np.searchsorted(self.ends, offset, side="right"))
         while offset < stop:
-            file, end = int(self.files[place]), int(self.ends[place])
+            file, end = int(self.files[index]), int(self.ends[index])
             start = end - int(self.order.rows_per_file[file])
             last = min(end, stop)
             if last > offset:
                 yield FileSlice(self.epoch, file, offset - start, last - start, position)
             position += last - offset
             offset = last
-            place += 1
+            index += 1
 
 
 def lanes_of_rank(lanes: int, rank: int, size: int) -> list[int]:

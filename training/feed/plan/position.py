@@ -1,4 +1,4 @@
-"""A place in a feed's order of rows: a small JSON value outside, an epoch and a row of it inside."""
+"""A position in a feed's order of rows: a small JSON value outside, an epoch and a row of it inside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .feed_plan import FeedPlan
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the order of rows.
+    """A position in the order of rows.
 
     Attributes:
         epoch: The epoch.
@@ -56,12 +56,12 @@ def position_after(plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, 
     """
     if steps < 0:
         raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")
-    place = position_of(plan, start)
+    reached = position_of(plan, start)
     batches = RankBatches(plan.rows, batch_size)
-    left = batches.steps(place.row)
+    left = batches.steps(reached.row)
     if steps < left:
-        place = Position(place.epoch, place.row + steps * batch_size)
+        reached = Position(reached.epoch, reached.row + steps * batch_size)
     else:
         epochs, steps = divmod(steps - left, batches.steps())
-        place = Position(place.epoch + 1 + epochs, steps * batch_size)
-    return {"epoch": place.epoch, "row": place.row, "order": plan.fingerprint}
+        reached = Position(reached.epoch + 1 + epochs, steps * batch_size)
+    return {"epoch": reached.epoch, "row": reached.row, "order": plan.fingerprint}

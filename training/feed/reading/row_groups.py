@@ -130,8 +130,8 @@ class BinaryColumn:
 
     def at(self, row: int) -> memoryview | None:
         """Gives the bytes of one row, None for null."""
-        place = bisect_right(self._starts, row) - 1
-        return self._chunks[place].at(row - self._starts[place])
+        chunk = bisect_right(self._starts, row) - 1
+        return self._chunks[chunk].at(row - self._starts[chunk])
 
 
 class _BinaryChunk:

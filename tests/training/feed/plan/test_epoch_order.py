@@ -151,6 +151,13 @@ def test_permutations_do_not_change_between_releases():
     assert permutation(8, 7, 3, 11).tolist() == [2, 0, 3, 4, 6, 7, 5, 1]
 
 
+def test_lanes_of_one_row_group_share_its_permutation():
+    order = GlobalOrder(np.array([100_000]), lanes=256)
+    lanes = [next(order.row_group_slices(0, 0, [100_000], first, first + 10)).rows for first in (0, 500, 99_990)]
+    assert len({id(rows.base) for rows in lanes}) == 1
+    assert len(np.unique(lanes)) == 30
+
+
 def test_permutations_are_uniform():
     # Each of the 24 orders of 4 values, over 24,000 keys: chi-squared with 23 degrees of freedom, p = 0.999 at 49.7.
     counts: dict[tuple[int, ...], int] = {}

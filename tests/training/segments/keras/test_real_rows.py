@@ -53,7 +53,7 @@ def on_a_rank():
     import keras
 
     import lakelens.training.distributed as hvd
-    from lakelens.training.segments.real_rows import leave_out_padding
+    from lakelens.training.segments.keras.real_rows import leave_out_padding
 
     hvd.init()
     shares = [share_of(batch, hvd.rank()) for batch in range(len(BATCHES))]
@@ -94,7 +94,7 @@ def test_a_rank_without_real_rows_keeps_its_moving_statistics(ranks):
 def test_a_value_of_a_whole_batch_among_the_labels_stays():
     import tensorflow as tf
 
-    from lakelens.training.segments.real_rows import without_padding
+    from lakelens.training.segments.keras.real_rows import without_padding
 
     images, labels, weights = rows_of(0)
     weights[2:] = 0

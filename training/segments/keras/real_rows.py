@@ -7,10 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .. import distributed as world
-from ..distributed.optimizer import weighted
-from ..distributed.sync_batch_norm import SyncBatchNormalization, counting_rows_if
-from .rank_state import statistics_of
+from ... import distributed as world
+from ...distributed.optimizer import weighted
+from ...distributed.sync_batch_norm import SyncBatchNormalization, counting_rows_if
+from ...keras_internals import flattened_layers
+from .model_state import statistics_of
 
 
 def without_padding(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -77,7 +78,7 @@ def _real_rows(batch: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
 
 def _own_statistics(model: keras.Model) -> list[keras.Variable]:
     """Lists the statistics of this worker's rows; SyncBatchNormalization keeps those of the rows of all ranks."""
-    shared = [layer for layer in model._flatten_layers() if isinstance(layer, SyncBatchNormalization)]
+    shared = [layer for layer in flattened_layers(model) if isinstance(layer, SyncBatchNormalization)]
     of_all_ranks = {id(variable) for layer in shared for variable in layer.non_trainable_variables}
     return [variable for variable in statistics_of(model) if id(variable) not in of_all_ranks]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ...errors import LaunchError
+from ....errors import LaunchError
 
 
 class Replicas:

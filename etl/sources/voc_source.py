@@ -1,8 +1,9 @@
-"""Pascal VOC through Spark: XML files parsed by all workers, matched with images and split lists."""
+"""Pascal VOC folders: XML files parsed by all workers, matched with images and split lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +17,51 @@ from ..annotations.record import (
     annotation_of,
 )
 from ..annotations.references import relative_reference
-from ..files.walk import local_path
+from ..files.class_folders import Wanted
+from ..files.layouts import VOC
+from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER, local_path
 from ..model import schema
 from .annotation_frames import merged_by_path
+from .contents import read_contents
+from .folders import list_folder
+from .listing import IGNORED, Listing
+from .named_images import annotated_listing
+from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    Batches = Iterable[pa.RecordBatch]
+    from .annotation_frames import Batches
 
 _KEY = "image_key"
 _LISTS = "split_lists"
 _CONTENT = "content"
 _FILES_AT_ONCE = 500
+# VOC keeps masks of the same names in SegmentationClass/ and SegmentationObject/, which are not images.
+_VOC_IMAGES = "/JPEGImages/"
+
+
+def list_voc(spark: SparkSession, source: Source) -> Listing:
+    """Lists a Pascal VOC folder: JPEGImages, Annotations, ImageSets.
+
+    Raises:
+        SourceNotFoundError: If the folder does not exist.
+    """
+    from pyspark.sql import functions as F
+
+    folder = list_folder(spark, source.folder, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
+    files = folder.files.persist()
+    ignored = files.where(F.col(IGNORED).isNotNull())
+    found = files.where(F.col(IGNORED).isNull())
+    is_image = ~F.lower(schema.PATH).rlike(r"\.(xml|txt)$")
+    if found.where(is_image & F.col(schema.PATH).contains(_VOC_IMAGES)).limit(1).count():
+        masks = found.where(is_image & ~F.col(schema.PATH).contains(_VOC_IMAGES))
+        ignored = ignored.unionByName(masks.withColumn(IGNORED, F.lit(OTHER_FOLDER)))
+        found = found.where(~is_image | F.col(schema.PATH).contains(_VOC_IMAGES))
+    folder = dataclasses.replace(folder, files=found)
+    annotations = voc_annotations(spark, found.select(schema.PATH), folder.root, is_local=folder.read_contents is None)
+    return dataclasses.replace(annotated_listing(folder, annotations, ignored), cached=(files,))
 
 
 def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_local: bool) -> DataFrame:
@@ -70,11 +102,9 @@ def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> Data
     """Adds the bytes of small files: local ones read by the workers, others through Spark."""
     from pyspark.sql import functions as F
 
-    from .contents import read_contents
-
     if is_local:
         return paths.select("path").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
-    files = paths.select("path", F.lit(0).alias(schema.SOURCE_LENGTH))
+    files = paths.select("path", F.lit(1).alias(schema.SOURCE_LENGTH))
     return read_contents(spark, files, _FILES_AT_ONCE).select("path", _CONTENT)
 
 

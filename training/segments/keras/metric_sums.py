@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ...errors import TrialError
-from .. import distributed as world
-from ..trials.metrics import Goal, RankMetrics, mean_over_ranks
+from ....errors import TrialError
+from ... import distributed as world
+from ...trials.metrics import Goal, RankMetrics, mean_over_ranks
 
 _ONE_RANK = "only_first_replica"
 

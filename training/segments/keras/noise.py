@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
+import keras
+import tensorflow as tf
 
-    NoiseSource: TypeAlias = keras.layers.Layer | keras.random.SeedGenerator
+NoiseSource: TypeAlias = keras.layers.Layer | keras.random.SeedGenerator
 
 
 def rank_seed(seed: int, rank: int) -> int:
@@ -66,8 +65,6 @@ def noise_states(sources: Iterable[NoiseSource]) -> list[keras.Variable]:
 
 
 def _noise_states(source: NoiseSource) -> list[keras.Variable]:
-    import keras
-
     if isinstance(source, keras.random.SeedGenerator):
         return [source.state]
     weights = {id(weight) for weight in source.weights}

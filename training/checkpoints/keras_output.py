@@ -1,4 +1,4 @@
-"""Whether a classification model gives logits or probabilities: from its layers, its loss, or its values."""
+"""Whether a Keras model gives logits or probabilities: from its layers, its loss, or its values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ..keras_internals import producer
 
 if TYPE_CHECKING:
     import keras
@@ -57,7 +59,7 @@ def layers_give_logits(model: keras.Model) -> bool | None:
     probable = (keras.activations.softmax, keras.activations.sigmoid, keras.activations.hard_sigmoid)
     tensors: Sequence[Any] = getattr(model, "outputs", None) or ()
     while len(tensors) == 1:
-        layer, node, _ = tensors[0]._keras_history
+        layer, taken = producer(tensors[0])
         if isinstance(layer, keras.Model):
             return layers_give_logits(layer)
         activation = getattr(layer, "activation", None)
@@ -67,7 +69,7 @@ def layers_give_logits(model: keras.Model) -> bool | None:
         linear = activation is keras.activations.linear
         if not _TRANSPARENT.fullmatch(kind) and not (linear and kind == "Activation"):
             return True if linear else None
-        tensors = layer._inbound_nodes[node].input_tensors
+        tensors = taken
     return None
 
 

@@ -166,7 +166,7 @@ def test_a_rank_without_validation_rows_adds_nothing(tmp_path):
 def test_a_metric_whose_state_cannot_be_summed_is_named():
     import keras
 
-    from lakelens.training.segments.metric_sums import check_metrics
+    from lakelens.training.segments.keras.metric_sums import check_metrics
 
     class InAList(keras.metrics.Metric):
         def update_state(self, labels, values, sample_weight=None):
@@ -199,6 +199,6 @@ def test_a_metric_whose_state_cannot_be_summed_is_named():
 
 @pytest.mark.tensorflow
 def test_values_that_are_arrays_are_named_by_their_places():
-    from lakelens.training.segments.metric_sums import plain
+    from lakelens.training.segments.keras.metric_sums import plain
 
     assert plain({"loss": np.float32(0.5), "f1": np.array([0.25, 1.0])}) == {"loss": 0.5, "f1_0": 0.25, "f1_1": 1.0}

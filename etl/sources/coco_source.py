@@ -1,0 +1,130 @@
+"""Folders with COCO instances files: the images that they annotate, each with its boxes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import quote
+
+from ...errors import EmptySourceError
+from ...locations import absolute_path, has_scheme
+from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
+from ..annotations.record import Annotation
+from ..annotations.references import relative_reference, resolve_reference
+from ..files.class_folders import Wanted
+from ..files.layouts import COCO
+from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER
+from ..model import schema
+from .annotation_frames import match_images, merged_by_path, read_now, rows_of_one_file
+from .folders import list_folder
+from .listing import IGNORED, Listing
+from .named_images import annotated_listing
+from .source import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def list_coco(spark: SparkSession, source: Source) -> Listing:
+    """Lists a folder with COCO instances files.
+
+    Without `Source.annotations` these are the files that have a usual name. The file names of a named one start from
+    the folders that a usual name means, and else from the source: from the first of them in which an image of that
+    name is.
+
+    Raises:
+        SourceNotFoundError: If the folder or file does not exist.
+        EmptySourceError: If no instances file has a usual name.
+    """
+    from pyspark.sql import functions as F
+
+    folder = list_folder(spark, source.folder, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
+    files = folder.files.persist()
+    is_json = F.lower(schema.PATH).endswith(".json")
+    ignored = files.where(F.col(IGNORED).isNotNull())
+    images = files.where(F.col(IGNORED).isNull() & ~is_json)
+    if source.annotations is not None:
+        path = relative_reference(absolute_path(source.annotations), source.folder)
+        found = [(source.annotations, named_coco_file(source.annotations, path))]
+    else:
+        json_paths = [row[0] for row in files.where(F.col(IGNORED).isNull() & is_json).select(schema.PATH).collect()]
+        found = _coco_files(source.folder, folder.root, json_paths)
+    instances = [_read_coco(spark, source.folder, folder.root, *file, images) for file in found]
+    frames, folders = [frame for frame, _ in instances], [below for _, below in instances]
+    is_annotated = functools.reduce(lambda one, other: one | other, [_is_below(folder.root, one) for one in {*folders}])
+    ignored = ignored.unionByName(images.where(~is_annotated).withColumn(IGNORED, F.lit(OTHER_FOLDER)))
+    images = images.where(is_annotated)
+    merged = merged_by_path(functools.reduce(lambda one, other: one.unionByName(other), frames))
+    matched = match_images(merged, images.select(schema.PATH))
+    listing = annotated_listing(dataclasses.replace(folder, files=images), matched, ignored)
+    return dataclasses.replace(listing, cached=(files, *frames))
+
+
+def coco_annotations(spark: SparkSession, location: str, image_root: str, split: str | None = None) -> DataFrame:
+    """Reads a COCO instances file.
+
+    Args:
+        spark: The session.
+        location: Path or URI of the JSON file.
+        image_root: Folder that its `file_name`s are relative to, as the listing names it: an absolute path or a URI.
+        split: The split of all its images, or None.
+
+    Returns:
+        One row per path; read at once and kept by Spark until `unpersist`.
+
+    Raises:
+        SourceNotFoundError: If there is no such file.
+        AnnotationFileError: If it is not a COCO instances file.
+    """
+    records = functools.partial(_coco_records, location=location, image_root=image_root, split=split)
+    return read_now(rows_of_one_file(spark, location, records))
+
+
+def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str, CocoFile]]:
+    """Finds the instances files of a folder by their names, each with its location."""
+    relative = {relative_reference(path, root) or path: path for path in json_paths}
+    files = find_coco_files(list(relative))
+    if not files:
+        seen = ", ".join(sorted(relative)[:5]) or "none"
+        raise EmptySourceError(
+            f"{source} has no COCO instances file under a usual name (annotations/instances_train2017.json, "
+            f"train/_annotations.coco.json); JSON files there: {seen}. Name yours: annotations='path/to/file.json'"
+        )
+    here = source.rstrip("/")
+    return [(relative[file.path] if has_scheme(source) else f"{here}/{file.path}", file) for file in files]
+
+
+def _read_coco(
+    spark: SparkSession, source: str, root: str, location: str, file: CocoFile, images: DataFrame
+) -> tuple[DataFrame, str]:
+    """Reads a COCO file, and finds which of the folders that it may mean holds its images.
+
+    Without an image of its names in any of them, it is the first that holds images at all.
+    """
+    candidates = [folder for folder in file.image_folders if images.where(_is_below(root, folder)).limit(1).count()]
+    folders = candidates or list(file.image_folders[:1])
+
+    def read(folder: str) -> DataFrame:
+        image_root = "/".join(part for part in (source.rstrip("/"), folder) if part)
+        return coco_annotations(spark, location, image_root, file.split)
+
+    for folder in folders:
+        frame = read(folder)
+        if len(folders) == 1 or frame.join(images.select(schema.PATH), schema.PATH, "left_semi").limit(1).count():
+            return frame, folder
+        frame.unpersist()
+    return read(folders[0]), folders[0]
+
+
+def _is_below(root: str, folder: str) -> Column:
+    from pyspark.sql import functions as F
+
+    below = quote(folder) if root.startswith("file:///") else folder
+    return F.col(schema.PATH).startswith("/".join(part for part in (root.rstrip("/"), below) if part) + "/")
+
+
+def _coco_records(stream: BinaryIO, location: str, image_root: str, split: str | None) -> Iterator[Annotation]:
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from read_coco(stream, location).annotations(path_of, split)

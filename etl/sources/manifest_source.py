@@ -1,0 +1,74 @@
+"""Manifests: a CSV, JSON or Parquet file that names images one by one, with labels or boxes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
+from ..annotations.record import ANNOTATIONS_DDL, Annotation, annotation_batches
+from ..annotations.references import resolve_reference
+from .annotation_frames import check_exists, located_rows, merged_by_path, path_for_spark, read_now, rows_of_one_file
+from .listing import Listing
+from .named_images import list_named_images
+from .source import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .annotation_frames import Batches
+
+
+def list_manifest(spark: SparkSession, source: Source) -> Listing:
+    """Lists the images that a manifest names.
+
+    Raises:
+        SourceNotFoundError: If there is no such file.
+        AnnotationFileError: If it lacks a column.
+    """
+    annotations = manifest_annotations(spark, source)
+    return dataclasses.replace(list_named_images(spark, source, annotations), cached=(annotations,))
+
+
+def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
+    """Reads a manifest in CSV, JSON (an array or lines) or Parquet; rows of one path are joined.
+
+    The suffix of its name gives the format.
+
+    Returns:
+        One row per path.
+
+    Raises:
+        SourceNotFoundError: If there is no such file.
+        AnnotationFileError: If it lacks a column, or is not what its suffix promises.
+        InvalidArgumentError: If the suffix is unknown.
+    """
+    location, image_root = source.name, source.image_root or "/"
+    kind = manifest_format(location)
+    if kind != "parquet":
+        records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
+        return read_now(merged_by_path(rows_of_one_file(spark, location, records)))
+    check_exists(spark, location)
+    rows = spark.read.parquet(path_for_spark(location))
+    find_columns(rows.columns, location)
+    task = functools.partial(_read_parquet, location=location, image_root=image_root)
+    return read_now(merged_by_path(rows.mapInArrow(task, ANNOTATIONS_DDL)))
+
+
+def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from read_rows((read_csv if kind == "csv" else read_json)(stream, location), location, path_of)
+
+
+def _read_parquet(batches: Batches, location: str, image_root: str) -> Iterator[pa.RecordBatch]:
+    """Reads the rows of a Parquet manifest in a task."""
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from annotation_batches(
+        annotation_of_row(row, columns, path_of, where)
+        for names, rows in located_rows(batches, location)
+        for columns in (find_columns(names, location),)
+        for row, where in rows
+    )

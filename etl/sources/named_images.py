@@ -1,0 +1,141 @@
+"""Images that annotations name: matched with the files that there are, their sizes and times."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidArgumentError
+from ...locations import has_scheme, scheme_of
+from ..annotations.record import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
+from ..files.class_folders import Wanted
+from ..files.layouts import MANIFEST
+from ..files.walk import local_path
+from ..model import schema
+from .contents import read_contents
+from .folders import FolderListing, list_folder_by_spark
+from .listing import PROBLEMS, Listing, completed
+from .source import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Spark reads no file of such a name.
+_NOT_LISTED = "no such file, or its name starts with _ or ., which Spark skips"
+_STATUS_DDL = f"{ANNOTATIONS_DDL}, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
+
+
+def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: DataFrame) -> Listing:
+    """Joins annotations with the sizes and times of a folder's files, and adds the ignored files.
+
+    Args:
+        folder: The images of a source folder.
+        annotations: Rows of `ANNOTATIONS_DDL`, one per path.
+        ignored: Rows of `FOLDER_LISTING_DDL`.
+    """
+    stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
+    files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
+    listed = completed(files).unionByName(completed(ignored))
+    return Listing(listed, folder.root, folder.read_contents, has_annotations=True)
+
+
+def list_named_images(spark: SparkSession, source: Source, annotations: DataFrame) -> Listing:
+    """Lists images that are named one by one, and finds their sizes and times.
+
+    Args:
+        spark: The session.
+        source: A manifest or DataFrame; its `image_root` is the folder that holds the images if they are not local.
+        annotations: Rows of `ANNOTATIONS_DDL`, one per path.
+
+    Raises:
+        InvalidArgumentError: If none of them is in the file system of the source's `image_root`.
+    """
+    from pyspark.sql import functions as F
+
+    image_root = source.image_root
+    # What stands for the path of a row without one is in no file system.
+    has_path = ~F.coalesce(F.exists(PROBLEMS, _is_without_path), F.lit(False))
+    scheme = scheme_of(image_root) if image_root is not None and has_scheme(image_root) else "file"
+    is_stray = has_path & ~F.col(schema.PATH).startswith(f"{scheme}:")
+    stray = annotations.where(is_stray).select(schema.PATH).head()
+    if stray is not None:
+        if not annotations.where(has_path & ~is_stray).head(1):
+            raise InvalidArgumentError(
+                f"{source.name} names no image in the file system of {image_root or 'this machine'}, but such as "
+                f"{stray[0]}; give the folder that holds them: images='s3a://bucket/folder' (--images)"
+            )
+        elsewhere = with_problem(PATH_UNUSABLE, f"in another file system than the other images, which are in {scheme}:")
+        problems = F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS))
+        annotations, has_path = annotations.withColumn(PROBLEMS, problems), has_path & ~is_stray
+    if image_root is None or scheme == "file":
+        files = annotations.mapInArrow(_stat_local, _STATUS_DDL)
+        return Listing(completed(files), has_annotations=True)
+    found = list_folder_by_spark(spark, image_root, Wanted(MANIFEST)).files.where(
+        ~F.col(schema.PATH).rlike("/[_.][^/]*$")
+    )
+    stamped = annotations.join(found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED), "path", "left")
+    missing = has_path & F.col(schema.SOURCE_LENGTH).isNull()
+    problems = F.when(missing, with_problem(IMAGE_MISSING, _NOT_LISTED)).otherwise(F.col(PROBLEMS))
+    files = stamped.withColumn(PROBLEMS, problems)
+    read = functools.partial(read_contents, spark)
+    return Listing(completed(stamped_files(files)), read_contents=read, has_annotations=True)
+
+
+def stamped_files(files: DataFrame) -> DataFrame:
+    """Marks images that do not exist by a size and a time that no file has."""
+    from pyspark.sql import functions as F
+
+    length = F.coalesce(F.col(schema.SOURCE_LENGTH), F.lit(-1).cast("bigint"))
+    modified = F.coalesce(F.col(schema.SOURCE_MODIFIED), F.timestamp_seconds(F.lit(0)))
+    return files.withColumn(schema.SOURCE_LENGTH, length).withColumn(schema.SOURCE_MODIFIED, modified)
+
+
+def _is_without_path(found: Column) -> Column:
+    return found["reason"] == PATH_UNUSABLE
+
+
+def with_problem(reason: str, detail: str) -> Column:
+    """The problems of an image and one more."""
+    from pyspark.sql import functions as F
+
+    problem = F.struct(F.lit(reason).alias("reason"), F.lit(detail).alias("detail"))
+    return F.concat(F.coalesce(F.col(PROBLEMS), F.array()), F.array(problem))
+
+
+def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Adds the size and time of local files; one that is not there has a problem."""
+    import pyarrow as pa
+
+    from ..annotations.record import annotations_arrow_schema
+
+    fields = [*annotations_arrow_schema()]
+    fields += [pa.field(schema.SOURCE_LENGTH, pa.int64())]
+    fields += [pa.field(schema.SOURCE_MODIFIED, pa.timestamp("us", tz="UTC"))]
+    for batch in batches:
+        rows = batch.to_pylist()
+        for row in rows:
+            row[schema.SOURCE_LENGTH], row[schema.SOURCE_MODIFIED] = -1, 0
+            if any(found["reason"] == PATH_UNUSABLE for found in row[PROBLEMS] or ()):
+                continue
+            try:
+                status = os.stat(local_path(row["path"]))  # noqa: PTH116  bytes: pathlib takes none
+                row[schema.SOURCE_LENGTH] = status.st_size
+                row[schema.SOURCE_MODIFIED] = status.st_mtime_ns // 1_000_000 * 1000
+            except (OSError, ValueError) as error:
+                reason = _reason_of(error)
+                if reason is not None:
+                    problem = {"reason": reason, "detail": f"{type(error).__name__}: {row['path'][:150]}"}
+                    row[PROBLEMS] = [*(row[PROBLEMS] or ()), problem]
+        yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+
+
+def _reason_of(error: OSError | ValueError) -> str | None:
+    """Gives the reason for quarantine; None where the file may exist, so that reading it finds the reason."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return PATH_UNUSABLE
+    gone = isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    return IMAGE_MISSING if gone else None

@@ -1,0 +1,76 @@
+"""Where the images of an ingest come from: one frozen value that every source's lister takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ...errors import InvalidArgumentError
+from ...locations import absolute_path, folder_of
+from ..files.layouts import CLASS_FOLDERS, COCO, MANIFEST, check_layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the images of an ingest come from.
+
+    Attributes:
+        location: Folder, manifest, or DataFrame.
+        layout: One of `LAYOUTS`; without meaning for a DataFrame.
+        annotations: COCO: an instances file whose name is not one of the usual ones.
+        images: Manifest and DataFrame: the folder that relative paths start from.
+
+    Raises:
+        UnknownLayoutError: If the layout is not one that lakelens reads.
+        InvalidArgumentError: If an argument belongs to another layout.
+    """
+
+    location: str | Path | DataFrame
+    layout: str = CLASS_FOLDERS
+    annotations: str | None = None
+    images: str | None = None
+
+    def __post_init__(self) -> None:
+        check_layout(self.layout)
+        if self.is_frame and not hasattr(self.location, "mapInArrow"):
+            raise InvalidArgumentError(
+                f"source = {self.location!r} is not a path, URI or Spark DataFrame; give one of these"
+            )
+        if self.annotations is not None and (self.is_frame or self.layout != COCO):
+            raise InvalidArgumentError(f"annotations={self.annotations!r} is for layout 'coco' alone; leave it out")
+        if self.images is not None and not self.is_frame and self.layout != MANIFEST:
+            raise InvalidArgumentError(f"images={self.images!r} is for manifests and DataFrames; leave it out")
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the source is a DataFrame rather than a location."""
+        return not isinstance(self.location, (str, Path))
+
+    @property
+    def frame(self) -> DataFrame:
+        """The DataFrame, if `is_frame`."""
+        return cast("DataFrame", self.location)
+
+    @property
+    def name(self) -> str:
+        """The source as messages and the table's history call it."""
+        return "DataFrame" if self.is_frame else str(self.location)
+
+    @property
+    def folder(self) -> str:
+        """The absolute path or URI of a source folder."""
+        return absolute_path(str(self.location))
+
+    @property
+    def image_root(self) -> str | None:
+        """The folder that relative paths start from: `images`, a manifest's own folder, or None for a DataFrame.
+
+        If the manifest is a link, its images lie next to the link.
+        """
+        if self.images is not None:
+            return absolute_path(self.images)
+        return None if self.is_frame else folder_of(self.name)

@@ -1,0 +1,27 @@
+"""Checkpoints name their task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakelens.errors import CheckpointError
+from lakelens.training.checkpoints.checkpoint import Checkpoint
+from lakelens.training.tasks.classification import Classification
+from lakelens.training.tasks.registry import task_of
+
+pytestmark = pytest.mark.unit
+
+LABELS = {"labels": {"0": "a", "1": "b"}}
+
+
+@pytest.mark.parametrize("told", [{}, {"task": {"name": "classification", "values": "logits"}}])
+def test_the_task_of_a_checkpoint_has_its_class_names(told):
+    task = task_of(Checkpoint(Path("c"), "", {**LABELS, **told}))
+    assert (type(task), task.class_names) == (Classification, ("a", "b"))
+
+
+def test_a_checkpoint_of_an_unknown_task_is_refused():
+    with pytest.raises(CheckpointError, match=r"c: the model's task is 'detection'; this lakelens has classification"):
+        task_of(Checkpoint(Path("c"), "", {"task": {"name": "detection"}}))

@@ -1,0 +1,209 @@
+"""The Backend of Keras models: runs Keras' compiled training function and callbacks on TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from ....errors import FeedError
+from ... import distributed as world
+from ...checkpoints.checkpoint import Checkpoint, save_checkpoint
+from ...checkpoints.keras_files import load_weights
+from ...checkpoints.manifests import KERAS
+from ...keras_internals import logged_metrics
+from ...rank.process_context import log_to_driver
+from ..rank_state import RankState, of_rank
+from .built_trial import BuiltTrial
+from .checks import cause_in_graph
+from .metric_sums import metrics_over_ranks
+from .model_state import capture, restore_callbacks, restore_process, restore_running, restore_variables
+from .process import remember_settings
+from .validation import average_statistics
+
+if TYPE_CHECKING:
+    from ...tasks.task import Counts
+    from ...trials.context import TrialContext
+    from ..job import TrainingJob
+    from ..pace import Pace
+    from ..plain_values import Arrays
+    from ..training_state import TrainingState
+
+# Raised by a dataset without more batches.
+_ENDS = (StopIteration, tf.errors.OutOfRangeError)
+
+
+class KerasBackend:
+    """A Keras model in training; see `Backend`."""
+
+    name: ClassVar[str] = KERAS
+
+    def __init__(
+        self, job: TrainingJob, context: TrialContext, state: TrainingState | None, checkpoint: Checkpoint | None
+    ) -> None:
+        self._job, self._context, self._state = job, context, state
+        self._built = BuiltTrial(job, context, state, checkpoint)
+        self._model = self._built.model
+        self.described: Mapping[str, Any] = self._built.described
+        self._schedule = schedule = job.schedule()
+        self._callbacks = keras.callbacks.CallbackList(
+            self._built.callbacks,
+            add_history=True,
+            model=self._model,
+            verbose=0,
+            epochs=schedule.epochs,
+            steps=schedule.steps_per_epoch,
+        )
+
+    @staticmethod
+    def remember_settings() -> Callable[[], None]:
+        """Remembers settings of Keras and TensorFlow; see `Backend.remember_settings`."""
+        return remember_settings()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a callback has set `stop_training`."""
+        return bool(self._model.stop_training)
+
+    def begin(self, pace: Pace) -> None:
+        """Compiles the training function, broadcasts rank 0's variables and opens the batches; see `Backend.begin`."""
+        model, state = self._model, self._state
+        self._pace = pace
+        self._first = step = state.step if state is not None else 0
+        model.stop_training = False
+        model.make_train_function()
+        broadcast = world.callbacks.BroadcastGlobalVariablesCallback(0)
+        broadcast.set_model(model)
+        broadcast.on_train_begin()
+        if not self._schedule.ends_epoch(step):
+            model.reset_metrics()
+        self._callbacks.on_train_begin()
+        if state is not None:
+            self._restore(state)
+        self._dataset = self._built.replicas.shared(self._built.training)
+        self._batches = iter(self._forwarded(step))
+
+    def begin_epoch(self, step: int) -> None:
+        """Resets the metrics; see `Backend.begin_epoch`."""
+        self._model.reset_metrics()
+        self._callbacks.on_epoch_begin(self._schedule.epoch(step))
+
+    def train_step(self, step: int) -> Mapping[str, Any]:
+        """Runs the training function on one batch; see `Backend.train_step`."""
+        place = step % self._schedule.steps_per_epoch
+        self._built.learning_rate.set_before(step)
+        self._callbacks.on_train_batch_begin(place)
+        logs = self._trained_batch(step, place)
+        self._callbacks.on_train_batch_end(place, logs)
+        return logs
+
+    def end_epoch(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Calls the callbacks; see `Backend.end_epoch`."""
+        self._callbacks.on_epoch_end(self._schedule.epoch(step) - 1, dict(metrics))
+
+    def measure(self, logs: Mapping[str, Any], rows: int) -> dict[str, float]:
+        """Sums the state of the metrics over ranks; see `Backend.measure`."""
+        return metrics_over_ranks(self._model, logged_metrics(self._model, logs), rows)
+
+    def average_statistics(self) -> None:
+        """Averages moving means and variances; see `Backend.average_statistics`."""
+        average_statistics(self._model)
+
+    def validate(self) -> dict[str, float]:
+        """Evaluates the model on the validation rows; see `Backend.validate`."""
+        validation = self._built.validation
+        return {} if validation is None else validation.measure(self._model)
+
+    def count(self, described: Mapping[str, Any]) -> Counts:
+        """Runs the model on the validation rows; see `Backend.count`."""
+        validation, task = self._built.validation, self._job.task
+        return task.no_counts() if validation is None else validation.count(self._model, task, described)
+
+    def capture(self, *, inside: bool) -> RankState:
+        """Takes noise, callbacks and variables of this rank; see `Backend.capture`."""
+        return capture(self._model, self._built.noisy, self._callbacks.callbacks, inside=inside)
+
+    def restore_running(self, state: RankState) -> None:
+        """Restores metrics and moving statistics; see `Backend.restore_running`."""
+        restore_running(state, self._model)
+
+    def save(self, metadata: Mapping[str, Any], state: Mapping[str, Any], arrays: Arrays, name: str) -> Checkpoint:
+        """Writes a `.keras` file with its state; see `Backend.save`."""
+        return save_checkpoint(self._model, self._job.folder, metadata=metadata, state=state, arrays=arrays, name=name)
+
+    def load(self, path: Path | None) -> None:
+        """Reads a `.keras` file on rank 0 and broadcasts; see `Backend.load`."""
+        if path is not None and self._context.rank == 0:
+            load_weights(self._model, path)
+        world.broadcast_variables(list(self._model.weights), 0)
+
+    def finalize(self) -> None:
+        """Takes the weights that the optimizer averages, if it does; see `Backend.finalize`."""
+        self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
+
+    def end(self) -> None:
+        """Calls the callbacks; see `Backend.end`."""
+        self._callbacks.on_train_end()
+
+    def _restore(self, state: TrainingState) -> None:
+        callbacks = self._callbacks.callbacks
+        if state.is_of(self._context.size, self._job.replicas):
+            mine = of_rank(state.ranks, self._context.rank)
+            restore_variables(mine, self._model, self._built.noisy, inside=state.inside)
+            restore_process(mine, callbacks)
+            return
+        log_to_driver(
+            f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
+            f"{self._context.size} with {self._job.replicas}: noise is drawn again, so the result is not that of an "
+            "uninterrupted training"
+        )
+        restore_callbacks(state.ranks[0], callbacks)
+
+    def _forwarded(self, step: int) -> Any:
+        """Returns the batches after a step; a custom dataset cannot continue from a position."""
+        if self._built.feeds or step == 0:
+            return self._dataset
+        given = self._built.training
+        count = int(given.cardinality())
+        return self._built.replicas.shared(given.skip(step % count if count > 0 else step))
+
+    def _epoch_from(self, place: int) -> Any:
+        """Returns a dataset of one epoch from a step of the epoch on, if its end showed that it has one epoch."""
+        if place == 0:
+            return self._dataset
+        return self._built.replicas.shared(self._built.training.skip(place))
+
+    def _trained_batch(self, step: int, place: int) -> Mapping[str, Any]:
+        try:
+            try:
+                logs = self._model.train_function(iter((self._next_batch(),)))
+            except _ENDS:
+                if place > 0 and step != self._first:
+                    raise self._too_short(place) from None
+                self._batches = iter(self._epoch_from(place))  # a custom dataset of one epoch
+                try:
+                    logs = self._model.train_function(iter((self._next_batch(),)))
+                except _ENDS:
+                    raise self._too_short(place) from None
+        except tf.errors.OpError as error:
+            cause = cause_in_graph(error, self._job.training_feed, self._job.task)
+            if cause is None:
+                raise
+            raise cause from None  # TensorFlow's own text has 15,000 characters about the graph
+        return dict(logs)
+
+    def _too_short(self, place: int) -> FeedError:
+        return FeedError(
+            f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; every rank "
+            "must give context.training_feed.steps_per_epoch(batch_size, size) of them"
+        )
+
+    def _next_batch(self) -> Any:
+        began = time.perf_counter()
+        batch = next(self._batches)
+        self._pace.waited(time.perf_counter() - began)
+        return batch

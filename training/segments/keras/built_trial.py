@@ -1,0 +1,180 @@
+"""A Keras Trial that is ready to train: with model, optimizer, feed and validation built and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+
+from ....errors import TrialError
+from ... import distributed as world
+from ...checkpoints.keras_files import load_weights
+from ...checkpoints.warm_start import take_weights
+from ...keras_internals import build_for, never_build_again
+from ...rank.process_context import log_to_driver
+from ...trials.keras_trial import KerasTrial
+from ...trials.metrics import batches_of_rank, rows_of_rank
+from .checks import check_model, require_savable
+from .learning_rate import LearningRate, distributed
+from .metric_sums import check_goal, check_metrics
+from .noise import NoiseSource, rank_seed, renew_noise, separate_noise
+from .process import share_cores
+from .real_rows import leave_out_padding, without_padding
+from .replicas import Replicas
+from .validation import Validation, count_rows
+
+if TYPE_CHECKING:
+    from ...checkpoints.checkpoint import Checkpoint
+    from ...trials.context import TrialContext
+    from ..job import TrainingJob
+    from ..training_state import TrainingState
+
+# Validation images of one rank are kept decoded up to here; more are decoded again each epoch.
+_CACHE_LIMIT_BYTES = 256 << 20
+
+
+class BuiltTrial:
+    """Builds Trial, model and datasets of a rank, and checks them.
+
+    Args:
+        job: The training job.
+        context: The job as the Trial sees it.
+        state: Where the training continues; None is its start.
+        checkpoint: The checkpoint of that state, which rank 0 reads.
+
+    Attributes:
+        model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
+        described: On rank 0 the task's description of the model's output.
+        replicas: The devices of this process.
+        learning_rate: Scales and raises the optimizer's learning rate.
+        noisy: The model, and layers and seed generators outside it that draw noise.
+        callbacks: The Trial's.
+        training: Batches from the state's position on.
+        feeds: Whether these come from the job's feed, not from a custom dataset.
+        validation: None if there is none.
+    """
+
+    def __init__(
+        self, job: TrainingJob, context: TrialContext, state: TrainingState | None, checkpoint: Checkpoint | None
+    ) -> None:
+        self._job, self._context = job, context
+        self._rank, self._size = context.rank, context.size
+        share_cores(world.local_size())
+        self.replicas = Replicas(job.replicas)
+        if job.optimizations.mixed_precision is not None:
+            keras.config.set_dtype_policy(f"mixed_{job.optimizations.mixed_precision}")
+        keras.utils.set_random_seed(job.seed)
+        with self.replicas.scope():
+            self.trial = _keras_trial(job, context)
+            self.model = self.trial.build_model()
+            output = check_model(self.model, context)
+            self.callbacks = list(self.trial.keras_callbacks() or [])
+        self.described = job.task.describe_output(output) if context.rank == 0 else {}
+        self.noisy = [self.model, *_noise_sources_of(self.trial)]
+        # From here on seeds are for noise: everything that must be equal on all ranks is built.
+        separate_noise(self.noisy, context.rank)
+        if context.rank > 0:
+            keras.utils.set_random_seed(rank_seed(job.seed, context.rank))
+        if state is not None and not state.is_of(context.size, job.replicas):
+            renew_noise(self.noisy, context.rank, state.step)
+        self._training_dataset(state)
+        self.validation = self._validation()
+        context.require_all_used()
+        if context.rank == 0 and checkpoint is None:
+            require_savable(self.model, job.image_size)
+        with self.replicas.scope():
+            self._complete_model()
+        if checkpoint is not None:
+            load_weights(self.model, checkpoint.model_path)
+        elif context.rank == 0:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Starts a training on rank 0: takes weights of another model, reports enabled optimizations."""
+        job = self._job
+        if job.warm_start is not None:
+            log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
+        rate = [self.learning_rate.described] if self.learning_rate.described else []
+        for line in [*job.optimizations.described(self._workers, job.schedule().length), *rate]:
+            log_to_driver(line)
+
+    def _complete_model(self) -> None:
+        """Builds what Keras' `fit` builds from a first batch: optimizer, loss and metrics; no batch is drawn for it."""
+        model, rules = self.model, self._job.optimizations
+        model.optimizer = distributed(model.optimizer, rules)
+        world.callbacks.MetricAverageCallback().set_model(model)  # makes it compile for several ranks
+        if self.replicas.count > 1:
+            model.jit_compile = False  # XLA compiles no step that spans devices
+            never_build_again(model)
+        if self._workers > 1:
+            leave_out_padding(model, self._workers)
+        # One step at a time: boundaries are single steps.
+        model.steps_per_execution = 1
+        build_for(model, self.training.element_spec)
+        if not model.optimizer.built:  # a second build would create a loss scale's variables twice
+            model.optimizer.build(model.trainable_variables)
+        if self._size > 1:
+            check_metrics(model)
+        check_goal(model, self._job.goal, validates=self.validation is not None)
+        steps_per_epoch = self._job.training_feed.steps_per_epoch(self._job.batch_size)
+        self.learning_rate = LearningRate(model.optimizer, rules, self._workers, steps_per_epoch)
+
+    @property
+    def _workers(self) -> int:
+        """Ranks, or replicas of this process, that share each batch."""
+        return self._size * self.replicas.count
+
+    def _training_dataset(self, state: TrainingState | None) -> None:
+        feed, batch_size = self._job.training_feed.with_equal_weights(), self._job.batch_size
+        given = self.trial.build_training_dataset()
+        self.feeds = given is None
+        if given is not None:
+            self.training = without_padding(given) if self._workers == 1 else given
+            return
+        augments = type(self.trial).preprocess is not KerasTrial.preprocess
+        start = state.position if state is not None else None
+        self.training = feed.as_dataset(
+            batch_size,
+            self._rank,
+            self._size,
+            epochs=max(1, self._job.schedule().epochs - (start["epoch"] if start is not None else 0)),
+            image_size=self._job.image_size,
+            start=start,
+            replicas=self.replicas.count,
+            preprocess=self.trial.preprocess if augments else None,
+            **self._job.task.feed_options,
+            **self._job.config.data.dataset_options,
+        )
+        if self._workers == 1:
+            self.training = without_padding(self.training)
+
+    def _validation(self) -> Validation | None:
+        feed = self._context.validation_feed
+        if feed is None:
+            return None
+        given = self.trial.build_validation_dataset()
+        if given is not None:
+            return Validation(given, *count_rows(given))
+        share = (self._rank, self._size)
+        options = {**self._job.task.feed_options, **self._job.config.data.dataset_options}
+        dataset = feed.as_dataset(self._job.batch_size, *share, image_size=self._job.image_size, **options)
+        rows = rows_of_rank(feed.rows, *share)
+        height, width = self._job.image_size
+        if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
+            dataset = dataset.cache()
+        if options.get("bad_rows") == "skip":  # only the rows show how many count
+            return Validation(dataset, *count_rows(dataset))
+        return Validation(dataset, rows, batches_of_rank(feed.rows, self._job.batch_size, *share))
+
+
+def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:
+    kind = job.entrypoint.load()
+    if not issubclass(kind, KerasTrial):
+        raise TrialError(f"entry point {job.entrypoint.name!r} is not a lakelens.KerasTrial; only those are trained")
+    return kind(context)
+
+
+def _noise_sources_of(trial: KerasTrial) -> list[NoiseSource]:
+    """Finds a Trial's layers outside its model, even in lists and dicts, such as those that `preprocess` uses."""
+    kinds = (keras.layers.Layer, keras.random.SeedGenerator)
+    return [value for value in keras.tree.flatten(list(vars(trial).values())) if isinstance(value, kinds)]

@@ -1,0 +1,118 @@
+"""Checks of a Trial's Keras model, and the explanation of errors from inside TensorFlow's graph."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from .... import errors
+from ....errors import CheckpointError, FeedError, TrialError
+from ...checkpoints.checkpoint import save_checkpoint
+from ...checkpoints.keras_files import check_keras_file
+from ...checkpoints.keras_output import gives_logits
+from ...distributed.optimizer import is_distributed
+from ...rank.process_context import log_to_driver
+from ...tasks.task import ModelOutput
+
+if TYPE_CHECKING:
+    from ...feed.feed import DeltaFeed
+    from ...tasks.task import Task
+    from ...trials.context import TrialContext
+
+
+def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError | None:
+    """Finds the user's error in what TensorFlow raises about a whole graph.
+
+    Args:
+        error: The error of `fit`; its text has about 15,000 characters.
+        feed: The training feed.
+        task: The task of its labels.
+
+    Returns:
+        The error that a feed raised inside the graph, or one about a label that does not fit; None for other
+        causes.
+    """
+    text = str(error)
+    for name, message in reversed(re.findall(r"lakelens\.errors\.(\w+): (.+?)\s*(?:\n\s*\n|$)", text, re.DOTALL)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, FeedError):
+            return kind(message)
+    explained = task.explain(text)
+    if explained is not None:
+        return FeedError(f"{feed.location}@{feed.version} {explained}")
+    return None
+
+
+def check_model(model: object, context: TrialContext) -> ModelOutput:
+    """Checks that a Trial's model can be trained and saved by the job.
+
+    Returns:
+        Its output.
+
+    Raises:
+        TrialError: If it is not a compiled Keras model, already averages gradients over ranks, or its input or output
+            does not fit the images and the task.
+    """
+    if not isinstance(model, keras.Model):
+        raise TrialError(f"build_model gave {type(model).__name__}; it must give a keras.Model")
+    if not model.compiled or model.optimizer is None:
+        raise TrialError(
+            "build_model gave a model that is not compiled; call model.compile(optimizer, loss, ...) in it"
+        )
+    if is_distributed(model.optimizer) or is_distributed(getattr(model.optimizer, "inner_optimizer", None)):
+        raise TrialError(
+            "build_model wraps its optimizer in hvd.DistributedOptimizer, which the job does itself; compile the model "
+            "with the plain optimizer"
+        )
+    height, width = context.image_size
+    if not model.built:
+        model.build((None, height, width, 3))
+    taken = getattr(model, "input_shape", (None, height, width, 3))  # a subclassed model has none
+    if not isinstance(taken, tuple) or len(taken) != 4 or not _fits(taken[1:], (height, width, 3)):
+        raise TrialError(
+            f"the model takes {taken}, the feed gives images of {(None, height, width, 3)}; build it for "
+            "context.image_size, or pass the image_size that it takes"
+        )
+    shape = _output_shape(model, (None, height, width, 3))
+    output = ModelOutput(shape, _loss_name(model), lambda: gives_logits(model, (height, width, 3)))
+    context.task.check_output(output)
+    return output
+
+
+def _loss_name(model: keras.Model) -> str:
+    loss = model.loss
+    return loss if isinstance(loss, str) else str(getattr(loss, "name", None) or getattr(loss, "__name__", ""))
+
+
+def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
+    """Returns the shape of what the model gives; None for a model without a shape before its first images."""
+    try:
+        return model.output_shape
+    except AttributeError:  # a subclassed model has none
+        pass
+    try:
+        return keras.tree.map_structure(lambda given: given.shape, model.compute_output_spec(keras.KerasTensor(taken)))
+    except Exception:  # noqa: BLE001 - the user's own code, which may need real images
+        return None
+
+
+def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
+    return all(side is None or side == expected for side, expected in zip(taken, given, strict=True))
+
+
+def require_savable(model: keras.Model, image_size: tuple[int, int]) -> None:
+    """Saves the untrained model once to a temporary folder, to find a model that cannot be saved before training.
+
+    Raises:
+        CheckpointError: If it cannot be saved, or could not be loaded again.
+    """
+    taken = {"height": image_size[0], "width": image_size[1], "channels": 3}
+    with tempfile.TemporaryDirectory(prefix="lakelens-") as folder:
+        saved = save_checkpoint(model, folder, metadata={"input": taken})
+        try:
+            check_keras_file(saved.model_path)
+        except CheckpointError as error:
+            log_to_driver(f"the model can be trained, but loading it needs its classes: {error}")

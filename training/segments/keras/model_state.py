@@ -1,0 +1,117 @@
+"""The state of a Keras model in training on one rank: noise, running metrics, statistics, counters of callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import tensorflow as tf
+
+from ...distributed.optimizer import added_up
+from ...keras_internals import flattened_layers, untrained_variables
+from ...rank.process_context import log_to_driver
+from ..plain_values import decode, encode_attributes
+from ..rank_state import RankState, random_state, restore_random_state
+from .noise import NoiseSource, copies_of, noise_states
+
+if TYPE_CHECKING:
+    from ..plain_values import Arrays
+
+# Attributes that Keras sets in each process; it changes the sign of `min_delta` at the first epoch's end.
+_OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})
+_ADDED_UP = "added_up/"
+
+
+def capture(
+    model: keras.Model,
+    noisy: Sequence[NoiseSource],
+    callbacks: Sequence[keras.callbacks.Callback],
+    inside: bool,
+) -> RankState:
+    """Takes the state of this rank.
+
+    Args:
+        model: The model in training.
+        noisy: The model, and layers and seed generators outside it that draw noise.
+        callbacks: All of them, in order.
+        inside: Whether an epoch is in progress; then metrics and untrained statistics are included. Gradients not yet
+            applied are always included.
+    """
+    arrays: Arrays = {}
+    values = {
+        **random_state(arrays),
+        "noise": [[int(number) for number in copy.numpy()] for copy in _noise(noisy)],
+        "callbacks": [
+            {"class": type(each).__name__, "values": encode_attributes(each, arrays, f"callback/{number}", _OF_KERAS)}
+            for number, each in enumerate(callbacks)
+        ],
+    }
+    if inside:
+        for name, variable in _running(model).items():
+            arrays[name] = variable.numpy()
+    count, *sums = added_up(model.optimizer) or [0]
+    if int(count) > 0:
+        arrays |= {f"{_ADDED_UP}{number}": each.numpy() for number, each in enumerate([count, *sums])}
+    return RankState(values, arrays)
+
+
+def restore_variables(state: RankState, model: keras.Model, noisy: Sequence[NoiseSource], *, inside: bool) -> None:
+    """Restores noise and, inside an epoch, metrics and statistics of an identically built model."""
+    for variable, numbers in zip(_noise(noisy), state.values["noise"], strict=True):
+        variable.assign(numbers)
+    if inside:
+        restore_running(state, model)
+    for number, variable in enumerate(added_up(model.optimizer)):
+        if f"{_ADDED_UP}{number}" in state.arrays:
+            variable.assign(state.arrays[f"{_ADDED_UP}{number}"])
+
+
+def restore_running(state: RankState, model: keras.Model) -> None:
+    """Restores this rank's metrics and statistics of an epoch in progress."""
+    for name, variable in _running(model).items():
+        if name in state.arrays:  # else the model's file has it
+            variable.assign(state.arrays[name])
+
+
+def restore_process(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Restores counters of callbacks and the random state of Python and NumPy; call it after `on_train_begin`."""
+    restore_callbacks(state, callbacks)
+    restore_random_state(state)
+
+
+def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Restores the plain attributes of callbacks; callbacks of another class keep their own."""
+    kept = state.values["callbacks"]
+    names = [type(each).__name__ for each in callbacks]
+    if names != [each["class"] for each in kept]:
+        log_to_driver(f"the callbacks differ from the checkpoint's ({', '.join(names)}); they start from scratch")
+        return
+    for each, described in zip(callbacks, kept, strict=True):
+        for name, value in described["values"].items():
+            vars(each)[name] = decode(value, state.arrays)
+
+
+def statistics_of(model: keras.Model) -> list[keras.Variable]:
+    """Finds floating-point variables that gradients never train, such as moving means; not weights of frozen layers.
+
+    Layers may be frozen and unfrozen during a training; the result stays the same.
+    """
+    variables = [variable for layer in flattened_layers(model) for variable in untrained_variables(layer)]
+    return [v for v in {id(v): v for v in variables}.values() if tf.as_dtype(v.dtype).is_floating]
+
+
+def _noise(noisy: Sequence[NoiseSource]) -> list[tf.Variable]:
+    return [copy for state in noise_states(noisy) for copy in copies_of(state)]
+
+
+def _running(model: keras.Model) -> dict[str, tf.Variable]:
+    """Finds variables that an epoch in progress has changed only on this rank's devices, by the name of the array."""
+    found = {}
+    kinds = {"statistic/": statistics_of(model), "metric/": model.metrics_variables}
+    for kind, variables in kinds.items():
+        for number, variable in enumerate(variables):
+            first, *others = copies_of(variable)
+            found[f"{kind}{number}"] = first
+            found |= {f"device/{place}/{kind}{number}": copy for place, copy in enumerate(others, 1)}
+    return found
