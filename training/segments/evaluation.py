@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import NotFiniteError, TrialError
 from ...stores.data_files import write_bytes
@@ -71,5 +71,6 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     sums = world.grouped_allreduce([counts[name] for name in names], name="lakelens.counts", op=world.Sum)
     if prepared.rank == 0:
         content = io.BytesIO()
-        np.savez(content, **{name: np.asarray(total) for name, total in zip(names, sums, strict=True)})
+        arrays: dict[str, Any] = {name: np.asarray(total) for name, total in zip(names, sums, strict=True)}
+        np.savez(content, **arrays)
         write_bytes(str(prepared.job.folder / EVALUATION_FILE), content.getvalue(), None)
