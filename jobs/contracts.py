@@ -43,7 +43,7 @@ _TRAINED = "run_id experiment_id tracking_uri table version checkpoint digest me
 _REGISTERED = "model name version aliases digest run_id trained_on created_ms promotions"
 _RUN = "run_id name experiment state table version entrypoint metric value started seconds digest failure"
 _PLAN = (
-    "dry_run entrypoint table version rows classes image_size strategy devices_per_rank ranks where batch_size "
+    "dry_run entrypoint table version rows classes image_size strategy devices_per_rank ranks where global_batch_size "
     "steps_per_epoch steps validation_period metric row_group_bytes_per_rank image_batch_bytes_per_rank "
     "warnings"
 )

@@ -27,7 +27,7 @@ _OF_A_NEW_RUN = (
     "entrypoint",
     "np",
     "epochs",
-    "batch_size",
+    "global_batch_size",
     "seed",
     "metric",
     "image_size",
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--epochs", type=int, help="searcher.max_length: most epochs; 10 by default")
     group.add_argument(
-        "--batch-size",
+        "--global-batch-size",
         type=int,
         help="hyperparameters.global_batch_size: images per step over all ranks; 64 by default",
     )
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         entrypoint=args.entrypoint,
         np=args.np,
         epochs=args.epochs,
-        batch_size=args.batch_size,
+        global_batch_size=args.global_batch_size,
         seed=args.seed,
         metric=args.metric,
         image_size=None if args.image_size is None else image_size(args.image_size),

@@ -60,7 +60,7 @@ def trained(name, np):
         entrypoint=Digits,
         np=np,
         epochs=4,
-        batch_size=32,
+        global_batch_size=32,
         tracking_uri=store,
         config={
             "name": name,

@@ -21,7 +21,7 @@ run = lakelens.train(
     table.location,
     version=version,
     epochs=5,
-    batch_size=32,
+    global_batch_size=32,
     tracking_uri=store,
     config={
         "tracking": {"experiment": experiment_of("notebook-05")},

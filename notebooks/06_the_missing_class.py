@@ -41,7 +41,7 @@ def trained_on(version):
         table.location,
         version=version,
         epochs=8,
-        batch_size=32,
+        global_batch_size=32,
         tracking_uri=store,
         config={
             "name": f"version {version}",

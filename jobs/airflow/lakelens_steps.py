@@ -24,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "size": 299,
     "np": -1,
     "epochs": 10,
-    "batch_size": 64,
+    "global_batch_size": 64,
     "min_new_rows": 100,
     "max_drift": 0.1,
     "checkpoints": "/data/checkpoints",
@@ -86,7 +86,7 @@ TRAINING = (
         "train",
         (
             *("train", "<table>", "--version", "<etl.version>", "--entrypoint", "<trial>", "--np", "<np>"),
-            *("--epochs", "<epochs>", "--batch-size", "<batch_size>"),
+            *("--epochs", "<epochs>", "--global-batch-size", "<global_batch_size>"),
             *("--set", "tracking.experiment=<experiment>", "--set", "checkpoint_storage.path=<checkpoints>"),
         ),
         after=("due",),

@@ -48,7 +48,7 @@ data:
   table: {table}
   version: latest
 hyperparameters:
-  global_batch_size: {batch_size}
+  global_batch_size: {global_batch_size}
 searcher:
   name: single
   metric: val_loss
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", action="store_true", help="show a search over one version instead")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
     parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
-    parser.add_argument("--batch-size", default=64, type=int, help="images per step over both ranks")
+    parser.add_argument("--global-batch-size", default=64, type=int, help="images per step over both ranks")
     parser.add_argument("--limit-per-class", default=400, type=int, help="with --images: files taken per class")
 
 
@@ -233,7 +233,7 @@ class Demo:
         table = ImageTable(self.session, str(self.out / "tables" / "images"))
         text = EXPERIMENT.format(
             table=json.dumps(table.location),
-            batch_size=self.args.batch_size,
+            global_batch_size=self.args.global_batch_size,
             epochs=self.args.epochs,
             ranks=RANKS,
             checkpoints=json.dumps(str(self.out / "checkpoints")),
@@ -346,7 +346,7 @@ def _counts(result: IngestResult) -> dict[str, int]:
 
 def _check(args: argparse.Namespace) -> None:
     """Checks the flags before an earlier demo's folder goes, and makes `--images` absolute."""
-    for name in ("size", "epochs", "batch_size", "limit_per_class"):
+    for name in ("size", "epochs", "global_batch_size", "limit_per_class"):
         if getattr(args, name) < 1:
             raise InvalidArgumentError(f"--{name.replace('_', '-')} {getattr(args, name)} must be 1 or more")
     if args.images is None:

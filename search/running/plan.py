@@ -93,7 +93,7 @@ class PlannedTrial:
     def steps(self, length: int) -> int:
         """Converts a length to the step at which it is reached."""
         size = self.plan.config.global_batch_size
-        return Length(**{self.unit: length}).steps(batch_size=size, steps_per_epoch=self.steps_per_epoch)
+        return Length(**{self.unit: length}).steps(global_batch_size=size, steps_per_epoch=self.steps_per_epoch)
 
     def length(self, step: int) -> float:
         """Converts a step to the length that is reached there."""

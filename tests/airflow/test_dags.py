@@ -65,7 +65,7 @@ class Pipeline:
             "experiment": "digits",
             "size": 16,
             "epochs": 30,
-            "batch_size": 32,
+            "global_batch_size": 32,
             "min_new_rows": 5,
             "max_drift": 1.0,
         }

@@ -239,7 +239,7 @@ def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.
         raise LakelensError("told")
 
     monkeypatch.setattr("lakelens.training.experiment.run_trial.run_trial", run_trial)
-    flags = "--np -2 --epochs 3 --batch-size 8 --seed 0 --metric val_accuracy --image-size 24x32 --version 4"
+    flags = "--np -2 --epochs 3 --global-batch-size 8 --seed 0 --metric val_accuracy --image-size 24x32 --version 4"
     rare = "--set data.filters.n=[1,2] --set early_stopping.patience=3 --set resources.env.A=b=c"
     assert main(["train", "t", *flags.split(), *rare.split()]) == 1
     (config,) = given

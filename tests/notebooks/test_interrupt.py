@@ -55,14 +55,14 @@ TRIALS = """
 CELL = """
 import lakelens
 store = "sqlite:///mlflow.db"
-lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, batch_size=16, tracking_uri=store, np=-2)
+lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, global_batch_size=16, tracking_uri=store, np=-2)
 """
 
 
 STOPS_EARLY = """
 stopping = {"early_stopping": {"patience": 1}}
 lakelens.train(
-    "squares", entrypoint="tiny.py:Still", epochs=50, batch_size=16, tracking_uri=store, np=-2, config=stopping
+    "squares", entrypoint="tiny.py:Still", epochs=50, global_batch_size=16, tracking_uri=store, np=-2, config=stopping
 )
 """
 

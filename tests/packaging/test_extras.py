@@ -179,7 +179,7 @@ assert not {"tensorflow", "mlflow"} & set(sys.modules)
     "training": """
 names = ["red", "also red"]
 config = {"data": {"class_names": names}}
-result = lakelens.train("table", epochs=1, batch_size=4, image_size=(16, 16), np=-1, config=config)
+result = lakelens.train("table", epochs=1, global_batch_size=4, image_size=(16, 16), np=-1, config=config)
 print(result.epochs, result.ranks)
 """,
     "spark": """

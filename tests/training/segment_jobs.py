@@ -133,7 +133,10 @@ def job_in(folder: Path, table: Path, entrypoint: EntryPoint, /, **changes: Any)
             "image_size": list(changes.pop("image_size", feed.stored_size)),
             "class_names": list(changes.pop("class_names", feed.class_names)),
         },
-        "hyperparameters": {"global_batch_size": changes.pop("batch_size", 16), **changes.pop("hyperparameters", {})},
+        "hyperparameters": {
+            "global_batch_size": changes.pop("global_batch_size", 16),
+            **changes.pop("hyperparameters", {}),
+        },
         "searcher": {"max_length": {"epochs": changes.pop("epochs", 2)}, **changes.pop("searcher", {})},
         "reproducibility": {"experiment_seed": changes.pop("seed", 1)},
     }

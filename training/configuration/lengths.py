@@ -45,16 +45,16 @@ class Length(BaseModel):
         """The number of units."""
         return int(getattr(self, self.unit))
 
-    def steps(self, *, batch_size: int, steps_per_epoch: int) -> int:
+    def steps(self, *, global_batch_size: int, steps_per_epoch: int) -> int:
         """Converts the length to training steps, rounded up.
 
         Args:
-            batch_size: Images per step over all ranks.
+            global_batch_size: Images per step over all ranks.
             steps_per_epoch: Steps of one epoch of the training split.
         """
         if self.epochs is not None:
             return self.epochs * steps_per_epoch
-        return self.batches if self.batches is not None else math.ceil((self.records or 0) / batch_size)
+        return self.batches if self.batches is not None else math.ceil((self.records or 0) / global_batch_size)
 
     def __str__(self) -> str:
         return f"{self.amount} {self.unit}"

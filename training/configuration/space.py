@@ -109,7 +109,7 @@ def constants(values: Mapping[str, Any]) -> dict[str, Any]:
     return Space.read(values).build(value_of)
 
 
-def largest_batch_size(values: Mapping[str, Any]) -> int:
+def largest_global_batch_size(values: Mapping[str, Any]) -> int:
     """Returns the largest global batch size that the `hyperparameters` section can give a trial."""
     leaf = Space.read(values).tree.get(GLOBAL_BATCH_SIZE, Const(type="const", val=DEFAULT_BATCH_SIZE))
     if isinstance(leaf, Int):

@@ -40,7 +40,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
         "devices_per_rank": plan.strategy.replicas,
         "ranks": ranks,
         "where": "driver" if plan.ranks < 0 else "Spark executors",
-        "batch_size": config.global_batch_size,
+        "global_batch_size": config.global_batch_size,
         "steps_per_epoch": schedule.steps_per_epoch,
         "steps": schedule.length,
         "validation_period": schedule.validation_period,

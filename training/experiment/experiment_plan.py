@@ -12,7 +12,7 @@ from ...tracking.runs import RunReference
 from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.searcher import SINGLE
-from ..configuration.space import largest_batch_size
+from ..configuration.space import largest_global_batch_size
 from ..segments.job import TrainingJob
 from ..segments.schedule import Schedule
 from ..trials.entrypoint import EntryPoint
@@ -96,7 +96,7 @@ class ExperimentPlan:
     @property
     def warnings(self) -> list[str]:
         """Probable mistakes that do not prevent training."""
-        return self.data.warnings(largest_batch_size(self.config.hyperparameters))
+        return self.data.warnings(largest_global_batch_size(self.config.hyperparameters))
 
     @property
     def params(self) -> dict[str, object]:
@@ -104,7 +104,7 @@ class ExperimentPlan:
         config, stopping, size = self.config, self.config.early_stopping, self.data.image_size
         return {
             "epochs": self.schedule.epochs,
-            "batch_size": config.global_batch_size,
+            "global_batch_size": config.global_batch_size,
             "np": self.ranks,
             "strategy": self.strategy.name,
             "seed": config.reproducibility.experiment_seed,

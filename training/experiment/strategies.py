@@ -14,7 +14,7 @@ from ...spark.session import SessionSource, is_connect, opened
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.searcher import SINGLE
 from ..configuration.sections import Resources
-from ..configuration.space import largest_batch_size
+from ..configuration.space import largest_global_batch_size
 from ..runner.placement.gpus import list_driver_gpus
 from ..runner.runner import KERAS_MODULES, HorovodRunner
 from ..runner.spark.preflight import active_connect_session
@@ -121,7 +121,10 @@ def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, 
     if there >= slots:
         return "horovod_cluster", f"{there} slots of the Spark session's executors"
     gpus = len(list_driver_gpus()) if config.resources.use_gpu is not False else 0
-    shares = largest_batch_size(config.hyperparameters) % slots == 0 and config.optimizations.aggregation_frequency == 1
+    shares = (
+        largest_global_batch_size(config.hyperparameters) % slots == 0
+        and config.optimizations.aggregation_frequency == 1
+    )
     if gpus >= slots and shares:
         return "mirrored", f"{gpus} GPUs of this machine"
     lacking = f"a Spark session with {there} slots" if there else "no Spark session with executors"
@@ -149,10 +152,10 @@ def _say(text: str) -> None:
 def _mirrored(config: ExperimentConfig) -> Strategy:
     resources = config.resources
     slots = resources.slots_per_trial
-    batch_size = largest_batch_size(config.hyperparameters)
-    if batch_size % slots:
+    global_batch_size = largest_global_batch_size(config.hyperparameters)
+    if global_batch_size % slots:
         raise ConfigurationError(
-            f"hyperparameters.global_batch_size {batch_size} cannot be shared equally by {slots} "
+            f"hyperparameters.global_batch_size {global_batch_size} cannot be shared equally by {slots} "
             f"devices, as strategy mirrored does; make it a multiple of {slots}, or choose horovod_local"
         )
     gpus = list_driver_gpus() if resources.use_gpu is not False else []

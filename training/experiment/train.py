@@ -29,7 +29,7 @@ def train(
     entrypoint: str | type[Trial] | None = None,
     np: int | None = None,
     epochs: int | None = None,
-    batch_size: int | None = None,
+    global_batch_size: int | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
     seed: int | None = None,
     metric: str | None = None,
@@ -41,8 +41,8 @@ def train(
     """Trains a model on one version of a table and keeps the checkpoint of its best epoch.
 
     The version is resolved once, on the driver, and recorded with the run; rows added meanwhile have no effect. The
-    ranks average gradients and metrics, so that the number of ranks changes the time and not the result: `batch_size`
-    is that of all ranks together.
+    ranks average gradients and metrics, so that the number of ranks changes the time and not the result:
+    `global_batch_size` counts the images of all ranks together.
 
     Every argument is a key of the experiment file. One that is not given keeps the value of the experiment, or the
     default of its key.
@@ -55,7 +55,7 @@ def train(
         np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 every slot of the cluster.
             Keys: `resources.strategy` and `resources.slots_per_trial`.
         epochs: Epochs at most. Key: `searcher.max_length`.
-        batch_size: Images per step over all ranks. Key: `hyperparameters.global_batch_size`.
+        global_batch_size: Images per step over all ranks. Key: `hyperparameters.global_batch_size`.
         hyperparameters: For the Trial. Key: `hyperparameters`.
         seed: Of weights, of the order of rows, of augmentation. Key: `reproducibility.experiment_seed`.
         metric: Metric that decides; `val_loss` by default, `loss` without validation. Key: `searcher.metric`.
@@ -85,7 +85,7 @@ def train(
         entrypoint=None if entry is None else entry.name,
         np=np,
         epochs=epochs,
-        batch_size=batch_size,
+        global_batch_size=global_batch_size,
         hyperparameters=hyperparameters,
         seed=seed,
         metric=metric,
@@ -103,7 +103,7 @@ def experiment_of(
     entrypoint: str | None = None,
     np: int | None = None,
     epochs: int | None = None,
-    batch_size: int | None = None,
+    global_batch_size: int | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
     seed: int | None = None,
     metric: str | None = None,
@@ -126,7 +126,7 @@ def experiment_of(
         source, named = {"data": {"table": found.location}}, found.version
     sides = None if image_size is None else list(image_size_of(image_size))
     length = None if epochs is None else {"epochs": whole_number("epochs", epochs, 1)}
-    size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+    size = None if global_batch_size is None else whole_number("global_batch_size", global_batch_size, 1)
     keys: dict[str, dict[str, Any]] = {
         "data": {"version": _version_key(named) if version is not None else named, "image_size": sides},
         "hyperparameters": {GLOBAL_BATCH_SIZE: size},

@@ -83,18 +83,18 @@ class TrialData:
             update["cache"] = absolute_path(data.cache)
         return data.model_copy(update=update)
 
-    def warnings(self, batch_size: int) -> list[str]:
+    def warnings(self, global_batch_size: int) -> list[str]:
         """Lists probable mistakes that do not prevent training.
 
         Args:
-            batch_size: Images per step over all ranks.
+            global_batch_size: Images per step over all ranks.
         """
         found = []
         split = f"training split ({self.training.split or 'the whole table'})"
-        if batch_size > self.training.rows:
+        if global_batch_size > self.training.rows:
             found.append(
-                f"global_batch_size {batch_size} is larger than the {split}, which has {self.training.rows} rows: an "
-                f"epoch is one step on {self.training.rows} rows"
+                f"global_batch_size {global_batch_size} is larger than the {split}, which has {self.training.rows} "
+                f"rows: an epoch is one step on {self.training.rows} rows"
             )
         if self.validation is not None and self.training.split in (None, self.validation.split):
             found.append(

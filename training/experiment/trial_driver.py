@@ -95,7 +95,7 @@ def _show(question: dict[str, Any], job: TrainingJob, bar: ImageBar | ImageLines
     if metric in reached.get("metrics", {}):
         bar.measured(metric, reached["metrics"][metric])
     place = f"epoch {min(schedule.epochs, schedule.epoch(step) + 1)}/{schedule.epochs}, step {step}/{schedule.length}"
-    bar.reached(place, step * job.batch_size, schedule.length * job.batch_size)
+    bar.reached(place, step * job.global_batch_size, schedule.length * job.global_batch_size)
 
 
 def _progress_at(start: Checkpoint | None) -> Progress:

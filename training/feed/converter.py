@@ -83,13 +83,13 @@ class DeltaConverter:
         """Counts the batches of an epoch of one shard.
 
         Args:
-            batch_size: Rows of a batch.
+            batch_size: Rows of a batch of one process, as in Petastorm.
             shard_count: Number of shards.
             drop_last: Whether only whole batches count: these are as many on every shard. Without it, the last batch of
                 an epoch counts too, which has fewer rows, and on some shards may have none.
         """
         batches = RankBatches(self.dataset_size, batch_size * shard_count, 0, shard_count)
-        return self.dataset_size // batches.batch_size if drop_last else batches.steps()
+        return self.dataset_size // batches.global_batch_size if drop_last else batches.steps()
 
     def make_tf_dataset(
         self,
@@ -103,7 +103,8 @@ class DeltaConverter:
         """Makes a tf.data.Dataset of named tuples: a context manager that gives it, and ends its reader at the end.
 
         Args:
-            batch_size: Rows of a batch (32). The last batch of an epoch may have fewer.
+            batch_size: Rows of a batch of this process (32), as in Petastorm. The last batch of an epoch may
+                have fewer.
             prefetch: Batches that are kept ready (2).
             num_epochs: Epochs until the data ends; None never ends.
             workers_count: Threads that transform and decode, as in `DeltaFeed.petastorm_reader`.
@@ -148,7 +149,7 @@ class DeltaConverter:
         """Makes a PyTorch loader: a context manager that gives it, and ends its reader at the end.
 
         Args:
-            batch_size: Rows of a batch.
+            batch_size: Rows of a batch of one process, as in Petastorm.
             num_epochs: Epochs until the data ends; None never ends.
             workers_count: As in `make_tf_dataset`.
             shuffling_queue_capacity: Given to the loader.

@@ -223,32 +223,32 @@ class DeltaFeed:
         check(self.plan)
 
     @named_options
-    def steps_per_epoch(self, batch_size: int, size: int | None = None) -> int:
+    def steps_per_epoch(self, global_batch_size: int, size: int | None = None) -> int:
         """Counts the batches of one epoch: the same on every rank, whatever their number.
 
         Args:
-            batch_size: Rows of a global batch.
+            global_batch_size: Rows of a global batch.
             size: Number of ranks; it changes nothing and is there for symmetry with `as_dataset`.
         """
-        return RankBatches(self.rows, batch_size, 0, size or 1).steps()
+        return RankBatches(self.rows, global_batch_size, 0, size or 1).steps()
 
     @named_options
-    def position(self, steps: int, batch_size: int, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def position(self, steps: int, global_batch_size: int, start: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Gives the place in the order of rows that is reached after a number of batches.
 
         Args:
             steps: Batches taken since `start`.
-            batch_size: Rows of a global batch.
+            global_batch_size: Rows of a global batch.
             start: Position to count from; None is the start of epoch 0.
 
         Returns:
             A small JSON value for `as_dataset(start=...)`: exactly the rows that are left follow from there.
         """
-        return position_after(self.plan, start, steps, batch_size)
+        return position_after(self.plan, start, steps, global_batch_size)
 
     def as_dataset(
         self,
-        batch_size: int,
+        global_batch_size: int,
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
@@ -271,7 +271,7 @@ class DeltaFeed:
         resume a training, let one iteration go through the remaining `epochs`, and give fit `steps_per_epoch`.
 
         Args:
-            batch_size: Rows of a global batch, all ranks together.
+            global_batch_size: Rows of a global batch, all ranks together.
             rank: This rank; by default that of the running Horovod job, 0 outside one.
             size: Number of ranks; by default that of the running Horovod job, 1 outside one.
             epochs: Epochs that one iteration goes through; None never ends.
@@ -310,11 +310,11 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
         """
         require("DeltaFeed.as_dataset", "tensorflow")
-        return self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)).as_dataset()
+        return self._images(global_batch_size, rank, size, epochs, _output(ImageOutput, options)).as_dataset()
 
     def as_numpy(
         self,
-        batch_size: int,
+        global_batch_size: int,
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
@@ -329,11 +329,11 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
             FeedError: Its subclasses, while iterating.
         """
-        return self._images(batch_size, rank, size, epochs, _output(ImageOutput, options)).as_arrays()
+        return self._images(global_batch_size, rank, size, epochs, _output(ImageOutput, options)).as_arrays()
 
     def as_column_dataset(
         self,
-        batch_size: int,
+        global_batch_size: int,
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
@@ -345,7 +345,7 @@ class DeltaFeed:
         are strings, times int64 (days, or microseconds since 1970).
 
         Args:
-            batch_size: Rows of a global batch, all ranks together.
+            global_batch_size: Rows of a global batch, all ranks together.
             rank: This rank, as in `as_dataset`.
             size: Number of ranks, as in `as_dataset`.
             epochs: Epochs that one iteration goes through.
@@ -365,13 +365,13 @@ class DeltaFeed:
         from .columns import chosen_columns, column_dataset, filling_of, has_tensors
 
         output = _output(ColumnOutput, options)
-        shard = self._shard(batch_size, rank, size, epochs, output)
+        shard = self._shard(global_batch_size, rank, size, epochs, output)
         wanted = chosen_columns(self.plan, output.columns, lambda name: has_tensors(self.plan.schema[name]))
         return column_dataset(shard, wanted, filling_of(self.plan, output.fill))
 
     def as_column_numpy(
         self,
-        batch_size: int,
+        global_batch_size: int,
         rank: int | None = None,
         size: int | None = None,
         epochs: int | None = 1,
@@ -387,7 +387,7 @@ class DeltaFeed:
         from .columns import chosen_columns, filling_of, numpy_columns
 
         output = _output(ColumnOutput, options)
-        shard = self._shard(batch_size, rank, size, epochs, output)
+        shard = self._shard(global_batch_size, rank, size, epochs, output)
         wanted = chosen_columns(self.plan, output.columns, lambda name: True)
         return numpy_columns(shard, wanted, filling_of(self.plan, output.fill))
 
@@ -454,11 +454,11 @@ class DeltaFeed:
         return len(self.class_names)
 
     def _images(
-        self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, output: ImageOutput
+        self, global_batch_size: int, rank: int | None, size: int | None, epochs: int | None, output: ImageOutput
     ) -> ImageBatches:
         from .image_batches import ImageBatches
 
-        shard = self._shard(batch_size, rank, size, epochs, output)
+        shard = self._shard(global_batch_size, rank, size, epochs, output)
         image_size = self.stored_size if output.image_size is None else image_size_of(output.image_size)
         images = ImagePlan.of(self.plan, output, image_size, self.classes_of(output.one_hot), self.skipped)
         batches = ImageBatches.of(shard, images, output)
@@ -466,12 +466,12 @@ class DeltaFeed:
         return batches
 
     def _shard(
-        self, batch_size: int, rank: int | None, size: int | None, epochs: int | None, reading: Reading
+        self, global_batch_size: int, rank: int | None, size: int | None, epochs: int | None, reading: Reading
     ) -> Shard:
         if (rank is None) != (size is None):
             raise InvalidArgumentError(f"rank={rank}, size={size}: give both or neither")
         rank, size = running_rank_and_size() if rank is None or size is None else (rank, size)
-        batches = RankBatches(self.rows, batch_size, rank, size, reading.replicas, self._equal_weights)
+        batches = RankBatches(self.rows, global_batch_size, rank, size, reading.replicas, self._equal_weights)
         epochs = None if epochs is None else whole_number("epochs", epochs, 1)
         return Shard(self.plan, batches, position_of(self.plan, reading.start), epochs, reading)
 
@@ -480,9 +480,9 @@ class DeltaFeed:
         lanes = len(lanes_of_rank(self.plan.order.lanes, batches.rank, batches.size))
         line = (
             f"feed {self.location}@{self.version}: each of {batches.size} rank(s) takes {batches.most_rows} of the "
-            f"{batches.batch_size} rows of a batch, {batches.steps()} steps an epoch; it reads {lanes} of "
+            f"{batches.global_batch_size} rows of a batch, {batches.steps()} steps an epoch; it reads {lanes} of "
             f"{self.plan.order.lanes} lanes and holds at most {_mebibytes(self.plan.reading_bytes(lanes))} of row "
-            f"groups (memory_bytes) and {_mebibytes(images_bytes)} of images (batch_size, prefetch)"
+            f"groups (memory_bytes) and {_mebibytes(images_bytes)} of images (global_batch_size, prefetch)"
         )
         if batches.rank == 0 and line not in self._reported:
             self._reported.add(line)
@@ -498,7 +498,9 @@ def running_rank_and_size() -> tuple[int, int]:
 
 
 def _output(kind: type[_Output], options: Mapping[str, Any]) -> _Output:
-    check_names("DeltaFeed", options, ["batch_size", "rank", "size", "epochs", *(field.name for field in fields(kind))])
+    check_names(
+        "DeltaFeed", options, ["global_batch_size", "rank", "size", "epochs", *(field.name for field in fields(kind))]
+    )
     return kind(**options)
 
 

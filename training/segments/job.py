@@ -64,7 +64,7 @@ class TrainingJob:
         return image_size_of(self.config.data.image_size or ())
 
     @property
-    def batch_size(self) -> int:
+    def global_batch_size(self) -> int:
         """Images per step over all ranks."""
         return self.config.global_batch_size
 
@@ -90,5 +90,5 @@ class TrainingJob:
 
     def schedule(self) -> Schedule:
         """Lays out the training's steps."""
-        an_epoch = self.training_feed.steps_per_epoch(self.batch_size)
+        an_epoch = self.training_feed.steps_per_epoch(self.global_batch_size)
         return Schedule.of(self.config, an_epoch, self.validations)

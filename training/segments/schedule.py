@@ -45,7 +45,7 @@ class Schedule:
         size = config.global_batch_size
 
         def steps_of(length: Length) -> int:
-            return length.steps(batch_size=size, steps_per_epoch=steps_per_epoch)
+            return length.steps(global_batch_size=size, steps_per_epoch=steps_per_epoch)
 
         longest = config.searcher.max_length
         steps = steps_of(longest)

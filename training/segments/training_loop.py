@@ -190,7 +190,7 @@ class TrainingLoop:
     def _measured(self, logs: Mapping[str, Any], validates: bool) -> dict[str, float]:
         """Measures the model on all ranks; afterwards all ranks have the same statistics."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
-        metrics = self._backend.measure(logs, steps * self._job.batch_size)
+        metrics = self._backend.measure(logs, steps * self._job.global_batch_size)
         times = world.allgather_object(self._pace.ended(), name="lakelens.pace")
         if self._report is not None:
             self._report.trained(self.step, times)
@@ -217,7 +217,7 @@ class TrainingLoop:
             epoch=self._schedule.epoch(step),
             steps_per_epoch=self._schedule.steps_per_epoch,
             seed=job.seed,
-            position=job.training_feed.position(step, job.batch_size),
+            position=job.training_feed.position(step, job.global_batch_size),
             progress=self.progress,
             ranks=ranks,
             stopped=stopped,

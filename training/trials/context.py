@@ -19,7 +19,7 @@ class _Required:
 
 
 REQUIRED = _Required()
-# Determined's name for the batch size; a Trial need not read it.
+# A Trial need not read it.
 _BATCH_SIZE = "global_batch_size"
 
 
@@ -29,7 +29,7 @@ class TrialContext:
     Attributes:
         task: The task of the labels.
         image_size: Height and width of the images that the feed delivers, in pixels.
-        batch_size: Images per step over all ranks; `global_batch_size` is the same.
+        global_batch_size: Images per step over all ranks.
         epochs: Planned epochs.
         rank: Number of this process, from 0.
         size: Number of processes.
@@ -44,7 +44,7 @@ class TrialContext:
         hyperparameters: Mapping[str, Any] | None = None,
         task: Task,
         image_size: tuple[int, int],
-        batch_size: int = 32,
+        global_batch_size: int = 32,
         epochs: int = 1,
         rank: int = 0,
         size: int = 1,
@@ -54,7 +54,7 @@ class TrialContext:
     ) -> None:
         self.task = task
         self.image_size = image_size
-        self.batch_size = batch_size
+        self.global_batch_size = global_batch_size
         self.epochs = epochs
         self.rank = rank
         self.size = size
@@ -75,11 +75,6 @@ class TrialContext:
         return len(self.task.class_names)
 
     @property
-    def global_batch_size(self) -> int:
-        """Images per step over all ranks."""
-        return self.batch_size
-
-    @property
     def hyperparameters(self) -> dict[str, Any]:
         """Every hyperparameter that the Trial has read so far, with its value."""
         return dict(self._used)
@@ -98,7 +93,7 @@ class TrialContext:
         if name in self._given:
             value = _of_the_type(name, self._given[name], default)
         elif name == _BATCH_SIZE:
-            return self.batch_size
+            return self.global_batch_size
         elif default is REQUIRED:
             raise TrialError(
                 f"hyperparameter {name!r} is missing ({_list(self._given)}); pass hyperparameters={{{name!r}: ...}}"

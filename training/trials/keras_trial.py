@@ -44,7 +44,7 @@ class KerasTrial(Trial, ABC):
         """Returns the batches (images, labels, weights) of this rank; None uses the job's feed, as most Trials do.
 
         Weights count as in `fit`; a row of weight 0 is padding, and a scalar among the labels belongs to the whole
-        batch. Every rank must give `context.training_feed.steps_per_epoch(batch_size, size)` batches per epoch.
+        batch. Every rank must give `context.training_feed.steps_per_epoch(global_batch_size, size)` batches per epoch.
         """
         return None
 

@@ -105,11 +105,11 @@ def mean_over_ranks(ranks: Iterable[RankMetrics]) -> dict[str, float]:
     return {name: total / rows[name] for name, total in totals.items()}
 
 
-def batches_of_rank(rows: int, batch_size: int, rank: int, size: int) -> int:
+def batches_of_rank(rows: int, global_batch_size: int, rank: int, size: int) -> int:
     """Counts the global batches of an epoch in which a rank has at least one row."""
     count = 0
-    for first in range(0, rows, batch_size):
-        last = min(first + batch_size, rows)
+    for first in range(0, rows, global_batch_size):
+        last = min(first + global_batch_size, rows)
         count += rows_of_rank(last, rank, size) > rows_of_rank(first, rank, size)
     return count
 

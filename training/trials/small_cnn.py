@@ -72,7 +72,7 @@ class SmallCnn(KerasTrial):
         feed = self.context.training_feed
         if feed is None:
             return _MOMENTUM
-        steps = feed.steps_per_epoch(self.context.batch_size)
+        steps = feed.steps_per_epoch(self.context.global_batch_size)
         return min(_MOMENTUM, float(_LEFT_AFTER_AN_EPOCH ** (1 / steps)))
 
     def _augmentation(self) -> list[keras.layers.Layer]:

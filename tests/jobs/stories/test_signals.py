@@ -150,7 +150,7 @@ def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(t
     coloured_table(tmp_path / "squares")
     put_store(tmp_path)
     store = ["--tracking-uri", "sqlite:///mlflow.db"]
-    train = ["train", "squares", "--epochs", "2", "--batch-size", "16", *store]
+    train = ["train", "squares", "--epochs", "2", "--global-batch-size", "16", *store]
     begun = run_until(tmp_path, train, after(1), signal.SIGTERM, to_group=False)
     assert (begun.code, len(begun.stderr) <= 1) == (143, True), begun
     paused = run_until(tmp_path, train, rank_runs, signal.SIGINT)

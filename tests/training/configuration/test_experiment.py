@@ -278,7 +278,7 @@ def test_what_makes_one_training_of_a_search_is_named_and_works(tmp_path: Path, 
     ("length", "steps"), [({"epochs": 2}, 20), ({"batches": 7}, 7), ({"records": 65}, 3), ({"records": 64}, 2)]
 )
 def test_lengths_become_steps(length: dict[str, int], steps: int) -> None:
-    assert Length(**length).steps(batch_size=32, steps_per_epoch=10) == steps
+    assert Length(**length).steps(global_batch_size=32, steps_per_epoch=10) == steps
 
 
 def test_the_reference_has_every_key() -> None:

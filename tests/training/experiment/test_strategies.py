@@ -74,12 +74,12 @@ COUNTING = """
 
         def build_training_dataset(self):
             given = self.context
-            feed = given.training_feed.as_dataset(given.batch_size, given.rank, given.size, given.epochs)
+            feed = given.training_feed.as_dataset(given.global_batch_size, given.rank, given.size, given.epochs)
             return feed.map(heavier)
 
         def build_validation_dataset(self):
             given = self.context
-            return given.validation_feed.as_dataset(given.batch_size, given.rank, given.size).map(heavier)
+            return given.validation_feed.as_dataset(given.global_batch_size, given.rank, given.size).map(heavier)
 """
 
 
@@ -162,7 +162,7 @@ def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: in
     import keras
 
     feed = DeltaFeed(experiment["data"]["table"], 0, "train", SEED)
-    shared = {"task": Classification(feed.class_names), "image_size": feed.stored_size, "batch_size": batch}
+    shared = {"task": Classification(feed.class_names), "image_size": feed.stored_size, "global_batch_size": batch}
     job = {"epochs": EPOCHS, "rank": 0, "size": 1, "seed": SEED, "training_feed": feed, "validation_feed": None}
     context = TrialContext(hyperparameters={"folder": str(folder)}, **shared, **job)
     keras.utils.set_random_seed(SEED)

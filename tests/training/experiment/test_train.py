@@ -67,7 +67,7 @@ def settings_in(folder: Path, trial: str = "Tiny", more: str = "") -> dict[str, 
     return {
         "entrypoint": f"{trial_file(folder, more)}:{trial}",
         "epochs": 2,
-        "batch_size": 16,
+        "global_batch_size": 16,
         "tracking_uri": store_of(folder),
         "config": {"checkpoint_storage": {"path": str(folder / "checkpoints")}},
     }
@@ -496,7 +496,7 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
     ("arguments", "error", "words"),
     [
         ({"epochs": 0}, InvalidArgumentError, "epochs=0: give a whole number of at least 1"),
-        ({"batch_size": -1}, InvalidArgumentError, "batch_size=-1"),
+        ({"global_batch_size": -1}, InvalidArgumentError, "global_batch_size=-1"),
         ({"epochs": True}, InvalidArgumentError, "epochs=True"),
         ({"config": {"early_stopping": {"patience": 0}}}, ConfigurationError, "early_stopping.patience is 0"),
         ({"metric": "val_mine"}, ConfigurationError, "val_mine .*set searcher.smaller_is_better"),
@@ -543,7 +543,7 @@ def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_pat
 @pytest.mark.unit
 def test_arguments_replace_keys_of_config_and_a_hyperparameter_may_be_none():
     config = {"hyperparameters": {"global_batch_size": 8, "units": 2}, "resources": {"slots_wait_s": 5.0}}
-    made = experiment_of("photos@3", hyperparameters={"dropout": None}, batch_size=4, np=-2, config=config)
+    made = experiment_of("photos@3", hyperparameters={"dropout": None}, global_batch_size=4, np=-2, config=config)
     assert made.hyperparameters == {"global_batch_size": 4, "units": 2, "dropout": None}
     assert (made.resources.strategy, made.resources.slots_per_trial) == ("horovod_local", 2)
     assert (made.resources.slots_wait_s, made.data.version) == (5.0, 3)

@@ -42,9 +42,9 @@ def feed(uneven) -> DeltaFeed:
     return DeltaFeed(uneven, split="train", seed=3)
 
 
-def global_batches(feed: DeltaFeed, batch_size: int, size: int, **options) -> list[list[int]]:
+def global_batches(feed: DeltaFeed, global_batch_size: int, size: int, **options) -> list[list[int]]:
     """Every rank's rows, put together batch by batch."""
-    ranks = [feed.as_dataset(batch_size, rank, size, **options) for rank in range(size)]
+    ranks = [feed.as_dataset(global_batch_size, rank, size, **options) for rank in range(size)]
     return [sorted(flat(real(part) for part in parts)) for parts in zip(*ranks, strict=True)]
 
 
@@ -324,24 +324,27 @@ def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, e
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": "4"}, "batch_size='4': give a whole number of at least 1"),
-        ({"batch_size": 4, "image_size": 8.0}, "image_size=8.0"),
-        ({"batch_size": 4, "image_size": (8, True)}, r"image_size=\(8, True\)"),
-        ({"batch_size": 4, "rank": 4, "size": 4}, "rank=4"),
-        ({"batch_size": 4, "rank": 1}, "rank=1, size=None: give both"),
-        ({"batch_size": 4, "epochs": 0}, "epochs=0"),
-        ({"batch_size": 4, "image_size": 0}, "image_size=0"),
-        ({"batch_size": 4, "dtype": "int8"}, "dtype='int8'"),
-        ({"batch_size": 4, "decoder": "tensorflow"}, "decoder='tensorflow': it is one of auto, simplejpeg, pillow"),
-        ({"batch_size": 4, "prefetch": -1}, "prefetch=-1"),
-        ({"batch_size": 4, "max_boxes": 0}, "max_boxes=0"),
-        ({"batch_size": 4, "decode_threads": 0}, "decode_threads=0"),
-        ({"batch_size": 4, "one_hot": -1}, "one_hot=-1"),
-        ({"batch_size": 4, "jpeg": "best"}, "jpeg='best'"),
-        ({"batch_size": 4, "reader_threads": 0}, "reader_threads=0"),
-        ({"batch_size": 4, "read_timeout_s": 0}, "read_timeout_s=0"),
-        ({"batch_size": 4, "bad_rows": "ignore"}, "bad_rows='ignore'"),
+        ({"global_batch_size": 0}, "global_batch_size=0"),
+        ({"global_batch_size": "4"}, "global_batch_size='4': give a whole number of at least 1"),
+        ({"global_batch_size": 4, "image_size": 8.0}, "image_size=8.0"),
+        ({"global_batch_size": 4, "image_size": (8, True)}, r"image_size=\(8, True\)"),
+        ({"global_batch_size": 4, "rank": 4, "size": 4}, "rank=4"),
+        ({"global_batch_size": 4, "rank": 1}, "rank=1, size=None: give both"),
+        ({"global_batch_size": 4, "epochs": 0}, "epochs=0"),
+        ({"global_batch_size": 4, "image_size": 0}, "image_size=0"),
+        ({"global_batch_size": 4, "dtype": "int8"}, "dtype='int8'"),
+        (
+            {"global_batch_size": 4, "decoder": "tensorflow"},
+            "decoder='tensorflow': it is one of auto, simplejpeg, pillow",
+        ),
+        ({"global_batch_size": 4, "prefetch": -1}, "prefetch=-1"),
+        ({"global_batch_size": 4, "max_boxes": 0}, "max_boxes=0"),
+        ({"global_batch_size": 4, "decode_threads": 0}, "decode_threads=0"),
+        ({"global_batch_size": 4, "one_hot": -1}, "one_hot=-1"),
+        ({"global_batch_size": 4, "jpeg": "best"}, "jpeg='best'"),
+        ({"global_batch_size": 4, "reader_threads": 0}, "reader_threads=0"),
+        ({"global_batch_size": 4, "read_timeout_s": 0}, "read_timeout_s=0"),
+        ({"global_batch_size": 4, "bad_rows": "ignore"}, "bad_rows='ignore'"),
     ],
 )
 def test_a_dataset_that_cannot_be_is_refused_before_the_first_step(feed, arguments, words):

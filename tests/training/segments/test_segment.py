@@ -226,7 +226,7 @@ def test_augmentation_sees_training_images_only(rank, table):
 def test_a_trial_may_bring_its_own_datasets(rank, usual):
     class Own(Tiny):
         def build_training_dataset(self):
-            return self.context.training_feed.as_dataset(self.context.batch_size, 0, 1, self.context.epochs)
+            return self.context.training_feed.as_dataset(self.context.global_batch_size, 0, 1, self.context.epochs)
 
         def build_validation_dataset(self):
             return self.context.validation_feed.as_dataset(5, 0, 1)
@@ -239,7 +239,7 @@ def test_a_trial_may_bring_its_own_datasets(rank, usual):
 def test_a_dataset_that_does_not_tell_its_length_goes_on_within_an_epoch(rank, tmp_path):
     class Filtered(Tiny):
         def build_training_dataset(self):
-            given = self.context.training_feed.as_dataset(self.context.batch_size, 0, 1)
+            given = self.context.training_feed.as_dataset(self.context.global_batch_size, 0, 1)
             return given.filter(lambda *_: True)
 
     # An epoch has 6 steps; step 8 lies in the second one.
@@ -536,7 +536,7 @@ def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp
     table, seed = photograph_table(tmp_path / "photographs", 0), 0
     split_of = {"training": "train", "validation": "validation"}
     feeds = {f"{name}_feed": DeltaFeed(table, 0, split, seed) for name, split in split_of.items()}
-    sizes = {"image_size": (48, 48), "batch_size": 64, "epochs": 10, "seed": seed}
+    sizes = {"image_size": (48, 48), "global_batch_size": 64, "epochs": 10, "seed": seed}
     outcome = rank(SmallCnn, **feeds, **sizes, class_names=["disc", "stripes"])
     outcome.raise_failure()
     assert outcome.metrics["val_accuracy"] > 0.94

@@ -25,9 +25,9 @@ def real(batch) -> list[int]:
     return columns["label"][weights > 0].tolist()
 
 
-def global_batches(feed: DeltaFeed, batch_size: int, size: int, **options) -> list[list[int]]:
+def global_batches(feed: DeltaFeed, global_batch_size: int, size: int, **options) -> list[list[int]]:
     """Every rank's rows, put together batch by batch; all ranks take as many steps."""
-    ranks = [feed.as_column_numpy(batch_size, rank, size, columns=COLUMNS, **options) for rank in range(size)]
+    ranks = [feed.as_column_numpy(global_batch_size, rank, size, columns=COLUMNS, **options) for rank in range(size)]
     return [sorted(flat(map(real, parts))) for parts in zip(*ranks, strict=True)]
 
 
@@ -43,22 +43,22 @@ def global_batches(feed: DeltaFeed, batch_size: int, size: int, **options) -> li
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_table_is_fed_exactly_by_any_ranks_from_any_position(
-    files, row_group_rows, memory_bytes, shuffle, batch_size, size, threads, data
+    files, row_group_rows, memory_bytes, shuffle, global_batch_size, size, threads, data
 ):
     with tempfile.TemporaryDirectory() as folder:
         table = write_numbers(Path(folder), files, row_group_rows)
         feed = DeltaFeed(table, seed=7, shuffle=shuffle, memory_bytes=memory_bytes)
-        alone = global_batches(feed, batch_size, 1, epochs=2)
-        steps = feed.steps_per_epoch(batch_size, size)
+        alone = global_batches(feed, global_batch_size, 1, epochs=2)
+        steps = feed.steps_per_epoch(global_batch_size, size)
         assert len(alone) == 2 * steps
         for epoch in range(2):
             assert sorted(flat(alone[epoch * steps : (epoch + 1) * steps])) == list(range(sum(files)))
-        assert global_batches(feed, batch_size, size, epochs=2, reader_threads=threads) == alone
+        assert global_batches(feed, global_batch_size, size, epochs=2, reader_threads=threads) == alone
 
         taken = data.draw(st.integers(0, 2 * steps - 1))
-        position = json.loads(json.dumps(feed.position(taken, batch_size)))
+        position = json.loads(json.dumps(feed.position(taken, global_batch_size)))
         left = 2 - position["epoch"]
-        assert global_batches(feed, batch_size, size, epochs=left, start=position) == alone[taken:]
+        assert global_batches(feed, global_batch_size, size, epochs=left, start=position) == alone[taken:]
         if left == 1:
             other = global_batches(feed, 7, 3, start=position)
             assert sorted(flat(other)) == sorted(flat(alone[taken:]))
@@ -130,4 +130,4 @@ def test_what_a_rank_will_take_is_said_once_on_rank_0(tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert "each of 2 rank(s) takes 4 of the 8 rows of a batch, 5 steps an epoch" in line
     # Two that are decoded, one ready, two in use: 4 x 256 x 512 x 3 bytes each.
-    assert "1 MiB of row groups (memory_bytes) and 7 MiB of images (batch_size, prefetch)" in line
+    assert "1 MiB of row groups (memory_bytes) and 7 MiB of images (global_batch_size, prefetch)" in line

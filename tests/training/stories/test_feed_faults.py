@@ -33,8 +33,10 @@ from lakelens.training.feed.reading import lane_reader
 pytestmark = pytest.mark.system
 
 
-def batches(feed: DeltaFeed, batch_size: int = 5, rank: int = 0, size: int = 1, **options) -> Iterator[list[int]]:
-    for columns, weights in feed.as_column_numpy(batch_size, rank, size, columns=["label"], **options):
+def batches(
+    feed: DeltaFeed, global_batch_size: int = 5, rank: int = 0, size: int = 1, **options
+) -> Iterator[list[int]]:
+    for columns, weights in feed.as_column_numpy(global_batch_size, rank, size, columns=["label"], **options):
         yield columns["label"][weights > 0].tolist()
 
 

@@ -114,18 +114,18 @@ def small_model():
     return model
 
 
-@pytest.mark.parametrize("batch_size", [BATCH, 2 * ROWS])
-def test_keras_measures_and_trains_on_a_dataset_of_one_process_as_on_its_rows(feed, batch_size):
+@pytest.mark.parametrize("size", [BATCH, 2 * ROWS])
+def test_keras_measures_and_trains_on_a_dataset_of_one_process_as_on_its_rows(feed, size):
     ours, theirs = small_model(), small_model()
-    plain = [batch[:2] for batch in feed.as_numpy(batch_size, dtype="float32")]
+    plain = [batch[:2] for batch in feed.as_numpy(size, dtype="float32")]
     images, labels = (np.concatenate(parts) for parts in zip(*plain, strict=True))
-    trained = ours.fit(feed.as_dataset(batch_size), validation_data=feed.as_dataset(batch_size), verbose=0).history
+    trained = ours.fit(feed.as_dataset(size), validation_data=feed.as_dataset(size), verbose=0).history
     for batch in plain:
         theirs.train_on_batch(*batch)
     for weights, wanted in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(weights, wanted, rtol=1e-5, atol=1e-7)
     wanted = theirs.evaluate(images, labels, verbose=0, return_dict=True)
-    assert ours.evaluate(feed.as_dataset(batch_size), verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
+    assert ours.evaluate(feed.as_dataset(size), verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
     assert {name: trained[f"val_{name}"][0] for name in wanted} == pytest.approx(wanted, rel=1e-5)
 
 

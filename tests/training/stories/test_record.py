@@ -228,8 +228,8 @@ def test_experiments_shows_a_run(run, capsys):
     code, lines, found = command(capsys, "experiments", "show", run.result.run_id, "--tracking-uri", run.store)
     assert code == 0
     assert found["rows"] == {"train": 90, "validation": 21}
-    assert found["params"]["batch_size"] == "16"
-    assert any(line.split() == ["batch_size", "16"] for line in lines)
+    assert found["params"]["global_batch_size"] == "16"
+    assert any(line.split() == ["global_batch_size", "16"] for line in lines)
 
 
 @pytest.mark.tensorflow

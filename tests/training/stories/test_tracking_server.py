@@ -103,7 +103,7 @@ def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
         "entrypoint": f"{tmp_path}/stopping.py:Stopping",
         "hyperparameters": {"server": group},
         "epochs": 2,
-        "batch_size": 32,
+        "global_batch_size": 32,
         "tracking_uri": uri,
         "config": {
             "tracking": {"experiment": tmp_path.name},

@@ -91,9 +91,9 @@ def test_the_ranks_rows_are_those_of_the_order(rows, size):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 8, 21])
-@pytest.mark.parametrize("batch_size", [1, 2, 4, 5])
+@pytest.mark.parametrize("global_batch_size", [1, 2, 4, 5])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_batches_without_a_row_of_the_rank_are_not_counted(rows, batch_size, size):
+def test_batches_without_a_row_of_the_rank_are_not_counted(rows, global_batch_size, size):
     for rank in range(size):
-        batches = {g // batch_size for g in range(rows) if g % size == rank}
-        assert batches_of_rank(rows, batch_size, rank, size) == len(batches)
+        batches = {g // global_batch_size for g in range(rows) if g % size == rank}
+        assert batches_of_rank(rows, global_batch_size, rank, size) == len(batches)

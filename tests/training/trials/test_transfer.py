@@ -152,7 +152,7 @@ def job_of(folder: Path, name: str) -> TrainingJob:
             "fine_tune_after": AFTER,
         },
         image_size=(SIDE, SIDE),
-        batch_size=10,
+        global_batch_size=10,
         epochs=EPOCHS,
         checkpoint_policy="all",
     )

@@ -63,9 +63,9 @@ def test_numpys_numbers_are_numbers(given, default):
     assert context(x=np.float32(0.5)).get_hparam("x") == 0.5
 
 
-def test_batch_sizes_have_the_names_of_determined():
-    whole = TrialContext(task=Classification(["a"]), image_size=(8, 8), batch_size=10, rank=1, size=4)
-    assert (whole.batch_size, whole.global_batch_size) == (10, 10)
+def test_a_trial_may_ask_for_the_global_batch_size_as_for_a_hyperparameter():
+    whole = TrialContext(task=Classification(["a"]), image_size=(8, 8), global_batch_size=10, rank=1, size=4)
+    assert whole.global_batch_size == 10
     assert whole.get_hparam("global_batch_size") == 10
 
 

@@ -1,8 +1,8 @@
 """The global order of rows in an epoch and its division over ranks: pure arithmetic on numbers of rows.
 
 An epoch over N rows is one sequence g = 0 .. N-1, made from (seed, epoch, rows per file) alone. Batch b holds the rows
-[b * batch_size, (b + 1) * batch_size); rank r of s takes those with g % s == r. So the global batches are the same at
-any number of ranks.
+[b * n, (b + 1) * n) for a global batch size of n; rank r of s takes those with g % s == r. So the global batches are
+the same at any number of ranks.
 
 The sequence is the round-robin of L lanes: lane j holds the rows with g % L == j. In an epoch the files are permuted,
 in each file its row groups, in each row group its rows; a lane holds a contiguous part of this order. When s divides L,
@@ -291,7 +291,7 @@ class RankBatches:
 
     Attributes:
         rows: Rows of the whole epoch.
-        batch_size: Rows of a global batch; the last one of an epoch may have fewer.
+        global_batch_size: Rows of a global batch; the last one of an epoch may have fewer.
         rank: This rank.
         size: Number of ranks.
         replicas: Devices of this process that share its rows equally: they are a multiple of this.
@@ -299,14 +299,14 @@ class RankBatches:
     """
 
     rows: int
-    batch_size: int
+    global_batch_size: int
     rank: int = 0
     size: int = 1
     replicas: int = 1
     equal_weights: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("rank", 0), ("size", 1), ("replicas", 1)):
+        for name, least in (("global_batch_size", 1), ("rank", 0), ("size", 1), ("replicas", 1)):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.rank >= self.size:
             raise InvalidArgumentError(f"rank={self.rank}: ranks of a job of size {self.size} are 0 to {self.size - 1}")
@@ -314,7 +314,7 @@ class RankBatches:
     @property
     def most_rows(self) -> int:
         """Rows of a whole batch of this rank, padding included."""
-        return self._rows_of(self.batch_size)
+        return self._rows_of(self.global_batch_size)
 
     @property
     def is_whole(self) -> bool:
@@ -323,12 +323,12 @@ class RankBatches:
 
     def steps(self, start_row: int = 0) -> int:
         """Counts the batches from a global row to the end of the epoch; the same on every rank."""
-        return max(0, -(-(self.rows - start_row) // self.batch_size))
+        return max(0, -(-(self.rows - start_row) // self.global_batch_size))
 
     def share(self, step: int, start_row: int = 0) -> RankShare:
         """Gives this rank's part of a batch."""
-        first = start_row + step * self.batch_size
-        last = min(first + self.batch_size, self.rows)
+        first = start_row + step * self.global_batch_size
+        last = min(first + self.global_batch_size, self.rows)
         real = np.arange(first + (self.rank - first) % self.size, last, self.size, dtype=np.int64)
         rows = self._rows_of(last - first)
         return RankShare(real, rows, 1.0 if self.equal_weights else self.size * rows / (last - first))

@@ -48,7 +48,9 @@ def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
     return Position(epoch, row)
 
 
-def position_after(plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, batch_size: int) -> dict[str, Any]:
+def position_after(
+    plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, global_batch_size: int
+) -> dict[str, Any]:
     """Gives the position that is reached after a number of global batches.
 
     Raises:
@@ -57,11 +59,11 @@ def position_after(plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, 
     if steps < 0:
         raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")
     reached = position_of(plan, start)
-    batches = RankBatches(plan.rows, batch_size)
+    batches = RankBatches(plan.rows, global_batch_size)
     left = batches.steps(reached.row)
     if steps < left:
-        reached = Position(reached.epoch, reached.row + steps * batch_size)
+        reached = Position(reached.epoch, reached.row + steps * global_batch_size)
     else:
         epochs, steps = divmod(steps - left, batches.steps())
-        reached = Position(reached.epoch + 1 + epochs, steps * batch_size)
+        reached = Position(reached.epoch + 1 + epochs, steps * global_batch_size)
     return {"epoch": reached.epoch, "row": reached.row, "order": plan.fingerprint}

@@ -199,7 +199,7 @@ class KerasBackend:
     def _too_short(self, place: int) -> FeedError:
         return FeedError(
             f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; every rank "
-            "must give context.training_feed.steps_per_epoch(batch_size, size) of them"
+            "must give context.training_feed.steps_per_epoch(global_batch_size, size) of them"
         )
 
     def _next_batch(self) -> Any:

@@ -116,7 +116,7 @@ class BuiltTrial:
         if self._size > 1:
             check_metrics(model)
         check_goal(model, self._job.goal, validates=self.validation is not None)
-        steps_per_epoch = self._job.training_feed.steps_per_epoch(self._job.batch_size)
+        steps_per_epoch = self._job.training_feed.steps_per_epoch(self._job.global_batch_size)
         self.learning_rate = LearningRate(model.optimizer, rules, self._workers, steps_per_epoch)
 
     @property
@@ -125,7 +125,7 @@ class BuiltTrial:
         return self._size * self.replicas.count
 
     def _training_dataset(self, state: TrainingState | None) -> None:
-        feed, batch_size = self._job.training_feed.with_equal_weights(), self._job.batch_size
+        feed, global_batch_size = self._job.training_feed.with_equal_weights(), self._job.global_batch_size
         given = self.trial.build_training_dataset()
         self.feeds = given is None
         if given is not None:
@@ -134,7 +134,7 @@ class BuiltTrial:
         augments = type(self.trial).preprocess is not KerasTrial.preprocess
         start = state.position if state is not None else None
         self.training = feed.as_dataset(
-            batch_size,
+            global_batch_size,
             self._rank,
             self._size,
             epochs=max(1, self._job.schedule().epochs - (start["epoch"] if start is not None else 0)),
@@ -157,14 +157,14 @@ class BuiltTrial:
             return Validation(given, *count_rows(given))
         share = (self._rank, self._size)
         options = {**self._job.task.feed_options, **self._job.config.data.dataset_options}
-        dataset = feed.as_dataset(self._job.batch_size, *share, image_size=self._job.image_size, **options)
+        dataset = feed.as_dataset(self._job.global_batch_size, *share, image_size=self._job.image_size, **options)
         rows = rows_of_rank(feed.rows, *share)
         height, width = self._job.image_size
         if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
             dataset = dataset.cache()
         if options.get("bad_rows") == "skip":  # only the rows show how many count
             return Validation(dataset, *count_rows(dataset))
-        return Validation(dataset, rows, batches_of_rank(feed.rows, self._job.batch_size, *share))
+        return Validation(dataset, rows, batches_of_rank(feed.rows, self._job.global_batch_size, *share))
 
 
 def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:

@@ -82,20 +82,20 @@ def test_rows_of_any_size_stay_within_the_memory_or_are_two(memory, rows, row, g
 
 @given(layouts, lane_counts, st.integers(1, 50), st.integers(1, 7))
 @settings(max_examples=200)
-def test_global_batches_are_the_same_at_any_number_of_ranks(layout, lanes, batch_size, size):
+def test_global_batches_are_the_same_at_any_number_of_ranks(layout, lanes, global_batch_size, size):
     order = order_of(layout, lanes)
-    ranks = [RankBatches(order.rows, batch_size, rank, size) for rank in range(size)]
+    ranks = [RankBatches(order.rows, global_batch_size, rank, size) for rank in range(size)]
     assert len({batches.steps() for batches in ranks}) == 1
     for step in range(ranks[0].steps()):
         shares = [batches.share(step) for batches in ranks]
         parts = [share.real.tolist() for share in shares]
         assert {share.rows for share in shares} == {max(map(len, parts))}
-        whole = list(range(step * batch_size, min((step + 1) * batch_size, order.rows)))
+        whole = list(range(step * global_batch_size, min((step + 1) * global_batch_size, order.rows)))
         assert sorted(itertools.chain.from_iterable(parts)) == whole
 
 
 @given(layouts, lane_counts, st.integers(1, 50), st.integers(1, 7), st.data())
-def test_an_epoch_resumes_at_any_row_with_exactly_the_rows_that_are_left(layout, lanes, batch_size, size, data):
+def test_an_epoch_resumes_at_any_row_with_exactly_the_rows_that_are_left(layout, lanes, global_batch_size, size, data):
     order = order_of(layout, lanes, seed=5)
     start = data.draw(st.integers(0, order.rows))
     whole = sequence_of(order, layout, 1)
@@ -104,19 +104,19 @@ def test_an_epoch_resumes_at_any_row_with_exactly_the_rows_that_are_left(layout,
         position = order.lane_position(lane, start)
         rest += list(lane_of(order, layout, 1, lane, position))
     assert sorted(rest) == sorted(whole[start:])
-    ranks = [RankBatches(order.rows, batch_size, rank, size) for rank in range(size)]
+    ranks = [RankBatches(order.rows, global_batch_size, rank, size) for rank in range(size)]
     seen = [row for b in ranks for step in range(b.steps(start)) for row in b.share(step, start).real.tolist()]
     assert sorted(seen) == list(range(start, order.rows))
 
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16), st.integers(1, 3))
-def test_losses_averaged_over_ranks_equal_the_mean_over_the_rows_of_the_batch(rows, batch_size, size, replicas):
+def test_losses_averaged_over_ranks_equal_the_mean_over_the_rows_of_the_batch(rows, global_batch_size, size, replicas):
     losses = np.random.default_rng(0).random(rows)
-    ranks = [RankBatches(rows, batch_size, rank, size, replicas) for rank in range(size)]
+    ranks = [RankBatches(rows, global_batch_size, rank, size, replicas) for rank in range(size)]
     for step in {0, ranks[0].steps() - 1}:
         shares = [batches.share(step) for batches in ranks]
         per_rank = [share.weight * losses[share.real].sum() / share.rows for share in shares]
-        whole = losses[step * batch_size : (step + 1) * batch_size].mean()
+        whole = losses[step * global_batch_size : (step + 1) * global_batch_size].mean()
         assert np.mean(per_rank) == pytest.approx(whole)
         assert all(share.rows % replicas == 0 for share in shares)
 
@@ -171,10 +171,10 @@ def test_permutations_are_uniform():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 8, "size": 0}, "size=0"),
-        ({"batch_size": 8, "rank": 2, "size": 2}, "ranks of a job of size 2 are 0 to 1"),
-        ({"batch_size": 8, "rank": -1, "size": 2}, "rank=-1"),
+        ({"global_batch_size": 0}, "global_batch_size=0"),
+        ({"global_batch_size": 8, "size": 0}, "size=0"),
+        ({"global_batch_size": 8, "rank": 2, "size": 2}, "ranks of a job of size 2 are 0 to 1"),
+        ({"global_batch_size": 8, "rank": -1, "size": 2}, "rank=-1"),
     ],
 )
 def test_impossible_ranks_and_batches_are_refused(arguments, words):

@@ -250,7 +250,7 @@ def test_the_last_hundred_lines_are_kept():
 
 def test_an_error_about_the_machine_is_one_sentence_and_one_about_code_has_its_traceback():
     full = {**VALUE_ERROR, "type": "lakelens.errors.CheckpointError", "message": "no space"}
-    wrong = {**VALUE_ERROR, "type": "lakelens.errors.InvalidArgumentError", "message": "batch_size=0"}
+    wrong = {**VALUE_ERROR, "type": "lakelens.errors.InvalidArgumentError", "message": "global_batch_size=0"}
     for raised, has_traceback in ((full, False), (wrong, True), (VALUE_ERROR, True)):
         job = record((1.0, 0, "line", {"stream": "stdout", "text": "epoch 1"}), (1.0, 0, "raised", raised))
         error = job.error(job.failure(2.0))
