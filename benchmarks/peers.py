@@ -24,15 +24,26 @@ from pathlib import Path
 _CHECKOUT = Path(__file__).resolve().parent.parent
 # 2.12 is the last PyTorch that does not ask for a setuptools without what Petastorm imports.
 _TORCH = "torch==2.12.1"
-_LOCK = "constraints/spark-3.5.txt"  # its pyarrow is the last that Petastorm's own reader works with
+_VISION = "torchvision==0.27.1"
 _TORCH_FOR_PROCESSORS = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
     "optuna": ("optuna==5.0.0", "pydantic==2.14.3", "ruamel.yaml==0.19.1", "scikit-learn==1.9.1"),
     "petastorm": (f"{_CHECKOUT}[spark,training,petastorm]",),
     "streaming": (_TORCH, f"{_CHECKOUT}[petastorm]", "mosaicml-streaming==0.13.0"),
-    "torch": (_TORCH, f"{_CHECKOUT}[petastorm]", "pyspark==3.5.9"),
+    # With the packages that run the tests, and torchmetrics, which a Trial's user may bring.
+    "torch": (
+        _TORCH,
+        _VISION,
+        f"{_CHECKOUT}[torch,petastorm,spark,search,java]",
+        "hypothesis",
+        "pytest",
+        "pytest-timeout",
+        "pytest-xdist",
+        "torchmetrics==1.9.0",
+    ),
 }
-_ON_LOCK = ("petastorm", "streaming", "torch")
+# The stack with the last pyarrow that Petastorm's own reader works with; PyTorch's tests use the default stack.
+_LOCKS = dict.fromkeys(("petastorm", "streaming"), "constraints/spark-3.5.txt") | {"torch": "constraints/spark-4.1.txt"}
 _PYARROW_OF_PETASTORM = 14
 _READY = "ready"
 
@@ -76,23 +87,24 @@ def make_peer(name: str, folder: Path) -> Path:
     home = folder.resolve() / f"peer-{name}"
     python = home / "bin" / "python"
     if not python.exists():
-        maker = _python_of_lock() if name in _ON_LOCK else sys.executable
+        maker = _python_of(_LOCKS[name]) if name in _LOCKS else sys.executable
         subprocess.run([maker, "-m", "venv", "--clear", home], check=True)
     install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
     if _TORCH in PACKAGES[name]:
         # Not every network reaches that index; the install below then takes PyPI's build.
         index = ["--index-url", _TORCH_FOR_PROCESSORS, "--retries", "0", "--timeout", "15"]
-        subprocess.run([*install, *index, _TORCH], check=False, stderr=subprocess.DEVNULL)
-    if name in _ON_LOCK:
-        install += ["--constraint", str(_CHECKOUT / _LOCK)]
+        wanted = [package for package in PACKAGES[name] if package in (_TORCH, _VISION)]
+        subprocess.run([*install, *index, *wanted], check=False, stderr=subprocess.DEVNULL)
+    if name in _LOCKS:
+        install += ["--constraint", str(_CHECKOUT / _LOCKS[name])]
     subprocess.run([*install, *PACKAGES[name]], check=True)
     (home / _READY).write_text(_wanted(name), encoding="utf-8")
     return python
 
 
-def _python_of_lock() -> str:
-    """Finds a Python of the stack."""
-    found = re.search(r"^# Python: (.+)$", (_CHECKOUT / _LOCK).read_text(encoding="utf-8"), re.MULTILINE)
+def _python_of(lock: str) -> str:
+    """Finds a Python of a stack."""
+    found = re.search(r"^# Python: (.+)$", (_CHECKOUT / lock).read_text(encoding="utf-8"), re.MULTILINE)
     variables = {**os.environ, "FIND_PYTHON_VERSIONS": found[1]} if found else None
     search = subprocess.run([_CHECKOUT / ".ci" / "find-python"], stdout=subprocess.PIPE, env=variables, check=True)
     return search.stdout.decode().strip()
@@ -100,7 +112,7 @@ def _python_of_lock() -> str:
 
 def _wanted(name: str) -> str:
     """Describes what an environment is made of: when it changes, pip updates the environment."""
-    files = ("setup.py", _LOCK) if name in _ON_LOCK else ()
+    files = ("setup.py", _LOCKS[name]) if name in _LOCKS else ()
     digests = (hashlib.sha256((_CHECKOUT / file).read_bytes()).hexdigest() for file in files)
     return "\n".join([*PACKAGES[name], *digests])
 

@@ -22,12 +22,14 @@ _BROUGHT_BY = {
     "pillow_heif": ("pillow-heif", "heif"),
     "py4j": ("PySpark", "spark"),
     "pyspark": ("PySpark", "spark"),
+    "safetensors": ("safetensors", "torch"),
     "scipy": ("SciPy", "search"),
     "simplejpeg": ("simplejpeg", "feed"),
     "sklearn": ("scikit-learn", "search"),
     "tensorboard": ("TensorBoard", "training"),
     "tensorflow": ("TensorFlow", "training"),
     "torch": ("PyTorch", "torch"),
+    "torchvision": ("torchvision", "torch"),
 }
 # Module -> the oldest version that works, as in setup.py. Machine learning runtimes bring older ones.
 OLDEST = {"keras": "3.11.3", "mlflow": "3.11"}

@@ -41,6 +41,7 @@ NEEDS = {
     "lakelens.spark_session()": "spark",
     "lakelens.DeltaFeed('table').as_dataset(4)": "training",
     "lakelens.DeltaFeed('table').as_column_dataset(4, columns=['label'])": "training",
+    "lakelens.DeltaFeed('table').as_torch(4)": "torch",
     "lakelens.DeltaFeed('table').petastorm_reader()": "petastorm",
     "next(lakelens.DeltaFeed('table').as_numpy(4, decoder='simplejpeg'))": "feed",
     "lakelens.stores.clients.client_of('gs://bucket/table', None)": "stores",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from .adapters.reader import FeedReader
     from .image_batches import ImageBatches
+    from .torch_batches import TorchBatches
 
 _Output = TypeVar("_Output", ImageOutput, ColumnOutput)
 
@@ -330,6 +331,47 @@ class DeltaFeed:
             FeedError: Its subclasses, while iterating.
         """
         return self._images(global_batch_size, rank, size, epochs, _output(ImageOutput, options)).as_arrays()
+
+    def as_torch(
+        self,
+        global_batch_size: int,
+        rank: int | None = None,
+        size: int | None = None,
+        epochs: int | None = 1,
+        *,
+        layout: str = "NCHW",
+        pin_memory: bool = False,
+        **options: Unpack[ImageOptions],
+    ) -> TorchBatches:
+        """Gives what `as_dataset` gives as an iterable of PyTorch tensors (images, labels, weights).
+
+        `images` are uint8 unless `dtype` is given, `labels` int64. Threads of this process decode the next batches; no
+        worker processes are needed. Iterating again continues with the next epoch, as in `as_dataset`.
+
+        `state_dict()` gives the place after the last batch, a small JSON value, and `load_state_dict(state)` lets the
+        next iteration continue there: in the middle of an epoch, at any number of ranks, with every row once.
+
+        Args:
+            global_batch_size: Rows of a global batch, all ranks together.
+            rank: This rank; by default that of the process group of torch.distributed, else as in `as_dataset`.
+            size: Number of ranks, by default as `rank`.
+            epochs: Epochs that one iteration goes through; the rest of an epoch counts as one. None never ends.
+            layout: `NCHW`, in memory channels_last, or `NHWC`.
+            pin_memory: Whether tensors lie in page-locked memory, from which copies to a GPU are asynchronous.
+            **options: As in `as_dataset`; `preprocess` gets tensors, and `start` is where the first iteration begins.
+
+        Raises:
+            InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
+            FeedError: Its subclasses, while iterating.
+            MissingDependencyError: If PyTorch is not installed.
+        """
+        require("DeltaFeed.as_torch", "torch")
+        from .torch_batches import TorchBatches, running_rank_and_size
+
+        if rank is None and size is None:
+            rank, size = running_rank_and_size() or (None, None)
+        output = _output(ImageOutput, {"dtype": "uint8", **options})
+        return TorchBatches(self._images(global_batch_size, rank, size, epochs, output), layout, pin_memory=pin_memory)
 
     def as_column_dataset(
         self,

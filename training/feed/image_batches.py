@@ -74,19 +74,19 @@ class ImageBatches:
         return dataset_of(
             self.shard,
             self._signature(),
-            lambda shard: replace(self, shard=shard)._batches(),  # noqa: SLF001
+            lambda shard: replace(self, shard=shard).decoded_batches(),
             self.output.preprocess,
         )
 
     def as_arrays(self) -> Iterator[Batch]:
         """Yields what `DeltaFeed.as_numpy` promises."""
         preprocess = self.output.preprocess
-        for images, target, weights in self._batches():
+        for images, target, weights in self.decoded_batches():
             if preprocess is not None:
                 images, target = preprocess(images, target)
             yield images, target, weights
 
-    def _batches(self) -> Iterator[Batch]:
+    def decoded_batches(self) -> Iterator[Batch]:
         """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
         ahead: deque[DecodedBatch] = deque()
         buffers = BatchBuffers(self.shape, self.output.dtype)

@@ -122,6 +122,11 @@ class TestPyTorch:
         done = run(torch_python, [tmp_path / "page.py"], tmp_path, **spark)
         assert done.returncode == 0, done.stderr[-5000:]
 
+    def test_what_needs_pytorch_passes_its_tests(self, torch_python):
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", CHECKOUT / "tests" / "torch"]
+        done = run(torch_python, ["-m", "pytest", *options], CHECKOUT)
+        assert done.returncode == 0, done.stdout[-5000:]
+
     def test_nothing_of_tensorflow_is_imported(self, results, torch_python):
         assert results["modules"] == []
         code = "import importlib.util as u; print([n for n in ('tensorflow', 'keras', 'horovod') if u.find_spec(n)])"
