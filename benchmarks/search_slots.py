@@ -85,7 +85,7 @@ def measure(folder: Path, trials: int, slots: int, trial_s: float) -> dict[str, 
         trial_s: Seconds of a trial's steps.
     """
     from lakelens.search import run
-    from lakelens.search.running.journal import journal_folder, read_events
+    from lakelens.search.journal import journal_folder, read_events
 
     write_digits(folder / "digits")
     marks = folder / "marks"

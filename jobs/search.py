@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs or resumes a search, or tells one that another process runs what to do."""
-    from lakelens.search.running.run import resume, run, tell
+    from lakelens.search.running.run import resume, run
+    from lakelens.tracking.requests import ask_search
     from lakelens.tracking.runs import resolve_tracking_uri
     from lakelens.training.configuration.experiment import ExperimentConfig
     from lakelens.training.experiment.config_record import read_config
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if name != "experiment" and args.set:
         raise InvalidArgumentError(f"--set {args.set[0]} beside --{name}: a resumed search keeps its configuration")
     if name in _COMMANDS:
-        tell(value, name, tracking_uri=args.tracking_uri)  # type: ignore[arg-type]
+        ask_search(value, name, args.tracking_uri)  # type: ignore[arg-type]
         return {"run_id": value, "asked": name}
     if name == "resume":
         config = read_config(resolve_tracking_uri(args.tracking_uri), value)

@@ -1,4 +1,4 @@
-"""How far a work on images has come, on the driver: a bar in terminals and notebooks, in logs a line every 30 s."""
+"""How far a work has come, on the driver: a bar in terminals and notebooks, in logs a line every 30 s."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ _JOIN_S = 5.0
 _LINE_EVERY_S = 30.0
 
 
-class ImageBar:
-    """A bar, in a terminal or a notebook: images, rate, time left.
+class ProgressBar:
+    """A bar, in a terminal or a notebook: amount, rate, time left.
 
     Args:
         name: What is under way, shown left of the bar.
         file: Where it is drawn; None is stderr, or a notebook's widget.
+        unit: Of amounts.
     """
 
-    def __init__(self, name: str, file: TextIO | None = None) -> None:
+    def __init__(self, name: str, file: TextIO | None = None, unit: str = "images") -> None:
         self._name = name
-        self._bar: tqdm[Any] = _bar_class()(desc=name, unit=" images", unit_scale=True, dynamic_ncols=True, file=file)
+        self._bar: tqdm[Any] = _bar_class()(desc=name, unit=f" {unit}", unit_scale=True, dynamic_ncols=True, file=file)
 
-    def reached(self, place: str, images: int, total: int) -> None:
+    def reached(self, place: str, done: float, total: float) -> None:
         """Moves the bar."""
         if self._bar.total != total:
             # What an earlier start has trained says nothing about this one's speed.
             self._bar.reset(total)
-            self._bar.initial = self._bar.n = images
+            self._bar.initial = self._bar.n = done
         self._bar.set_description(f"{self._name}: {place}" if place else self._name, refresh=False)
-        self._bar.update(images - self._bar.n)
+        self._bar.update(done - self._bar.n)
 
     def measured(self, name: str, value: float) -> None:
         """Shows a number right of the bar."""
@@ -52,6 +53,10 @@ class ImageBar:
     def write(self, text: str) -> None:
         """Prints a line above the bar."""
         self._bar.write(text, file=sys.stdout)
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar, to stderr."""
+        self._bar.write(text, file=sys.stderr)
 
     def ended(self) -> None:
         """Takes what is done for all: a training that stops early has not failed, and a notebook's bar stays green."""
@@ -62,37 +67,44 @@ class ImageBar:
         self._bar.close()
 
 
-class ImageLines:
-    """A line every half minute, for logs: images, rate, time left.
+class ProgressLines:
+    """A line every half minute, for logs: amount, rate, time left.
 
     Args:
         name: What is under way.
         file: Where it is written; None is stderr.
         every_s: Seconds between two lines.
+        unit: Of amounts.
     """
 
-    def __init__(self, name: str, file: TextIO | None = None, every_s: float = _LINE_EVERY_S) -> None:
-        self._name, self._file, self._every_s = name, file, every_s
+    def __init__(
+        self, name: str, file: TextIO | None = None, every_s: float = _LINE_EVERY_S, unit: str = "images"
+    ) -> None:
+        self._name, self._file, self._every_s, self._unit = name, file, every_s, unit
         self._began = self._wrote = time.monotonic()
-        self._first = 0
-        self._last: int | None = None
+        self._first: float = 0
+        self._last: float | None = None
         self._numbers: dict[str, str] = {}
 
-    def reached(self, place: str, images: int, total: int) -> None:
+    def reached(self, place: str, done: float, total: float) -> None:
         """Writes a line when it is due."""
         now = time.monotonic()
-        if self._last is None or images < self._last:  # the work begins here, or a restarted training continues here
+        if self._last is None or done < self._last:  # the work begins here, or a restarted training continues here
             self._began = self._wrote = now
-            self._first = images
-        self._last = images
+            self._first = done
+        self._last = done
         if now - self._wrote < self._every_s:
             return
         self._wrote = now
-        rate = (images - self._first) / max(now - self._began, 1e-9)
-        left = f", {tqdm.format_interval((total - images) / rate)} left" if rate else ""
+        rate = (done - self._first) / max(now - self._began, 1e-9)
+        left = f", {tqdm.format_interval((total - done) / rate)} left" if rate else ""
         where = f" ({place})" if place else ""
         numbers = "".join(f", {name} {value}" for name, value in self._numbers.items())
-        text = f"{self._name}: {images:,} of {total:,} images{where}, {rate:,.1f} images/s{left}{numbers}"
+        speed = f"{rate:,.1f}" if rate >= 1 or not rate else f"{rate:.2g}"
+        self.say(f"{self._name}: {done:,} of {total:,} {self._unit}{where}, {speed} {self._unit}/s{left}{numbers}")
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
         print(text, file=self._file or sys.stderr, flush=True)
 
     def measured(self, name: str, value: float) -> None:
@@ -111,13 +123,15 @@ def _number(value: float) -> str:
 
 
 @contextmanager
-def shown_progress(name: str) -> Iterator[ImageBar | ImageLines]:
+def shown_progress(name: str, unit: str = "images") -> Iterator[ProgressBar | ProgressLines]:
     """Opens a bar in a terminal or a notebook; elsewhere what writes a line every half minute.
 
     Args:
         name: What is under way.
+        unit: Of amounts.
     """
-    shown = ImageBar(name) if sys.stderr.isatty() or in_notebook() else ImageLines(name)
+    bar = sys.stderr.isatty() or in_notebook()
+    shown = ProgressBar(name, unit=unit) if bar else ProgressLines(name, unit=unit)
     try:
         yield shown
     finally:

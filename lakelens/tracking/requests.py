@@ -1,4 +1,4 @@
-"""What another process asks of a running training, through a tag of its MLflow run: to pause, or to end at once."""
+"""What another process asks of a running training or search, through a tag of its MLflow run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ..errors import InvalidArgumentError
 from .child_runs import TRIAL_TAG
 from .run_listing import RunSummary, get_run, open_existing_store, show_run
 from .runs import REQUEST_TAG, SEARCH_TAG, RunReference, as_tracking_errors, open_client
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 logger = logging.getLogger(__name__)
 
 Action = Literal["pause", "kill"]
+SearchAction = Literal["pause", "continue", "stop"]
+_ACTIONS = {*get_args(Action), *get_args(SearchAction)}
 _POLL_S = 2.0
 _ANSWER_TIMEOUT_S = 10.0
 
@@ -29,11 +34,12 @@ class Request:
     """What is asked.
 
     Attributes:
-        action: `pause`: write a checkpoint and end. `kill`: end at once.
+        action: Of a training, `pause`: write a checkpoint and end; `kill`: end at once. Of a search, `pause` its
+            trials, `continue` after that, or `stop`: end with the best trial so far.
         host: Where it was asked.
     """
 
-    action: Action
+    action: Action | SearchAction
     host: str
 
     @classmethod
@@ -41,7 +47,7 @@ class Request:
         """Reads a tag; None for what is none."""
         try:
             given = json.loads(text or "")
-            return cls(given["action"], str(given["host"])) if given["action"] in get_args(Action) else None
+            return cls(given["action"], str(given["host"])) if given["action"] in _ACTIONS else None
         except (ValueError, TypeError, KeyError):
             return None
 
@@ -75,9 +81,7 @@ def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: fl
         )
     if found.state != "RUNNING":
         raise InvalidArgumentError(f"run {found.run_id} is {found.state}; only a running training can {action}")
-    uri, client = open_existing_store(tracking_uri)
-    with as_tracking_errors(uri, f"ask run {found.run_id} to {action}"):
-        client.set_tag(found.run_id, REQUEST_TAG, str(Request(action, socket.gethostname())))
+    uri, client = _send(found.run_id, action, tracking_uri)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         time.sleep(min(1.0, wait_s))
@@ -85,6 +89,37 @@ def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: fl
             if get_run(client, found.run_id).info.status != "RUNNING":
                 break
     return show_run(found.run_id, tracking_uri).summary
+
+
+def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = None) -> None:
+    """Asks a search in another process to pause, to continue, or to end with its best trial so far.
+
+    Args:
+        run_id: Its run.
+        action: What is asked.
+        tracking_uri: As for `train`.
+
+    Raises:
+        ModelNotFoundError: If there is no such run.
+        InvalidArgumentError: If it is not a search, or no process runs it.
+        TrackingError: If the store does not answer.
+    """
+    details = show_run(run_id, tracking_uri)
+    if SEARCH_TAG not in details.tags:
+        raise InvalidArgumentError(f"run {run_id} is not a search; give the run of a search, not of one of its trials")
+    if details.summary.state != "RUNNING":
+        raise InvalidArgumentError(
+            f"no process runs the search {run_id}, so there is nothing to {action}; it is {details.summary.state}. "
+            f"lakelens search --resume {run_id} resumes one that has not finished"
+        )
+    _send(run_id, action, tracking_uri)
+
+
+def _send(run_id: str, action: Action | SearchAction, tracking_uri: str | None) -> tuple[str, MlflowClient]:
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"ask run {run_id} to {action}"):
+        client.set_tag(run_id, REQUEST_TAG, str(Request(action, socket.gethostname())))
+    return uri, client
 
 
 @contextmanager

@@ -13,31 +13,10 @@ from ...errors import InvalidArgumentError
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.hyperparameters import Leaf
 from ...training.configuration.space import Space
+from ..journal import JOURNAL_FOLDER, read_events
 from ..preview import preview
-from ..running.journal import JOURNAL_FOLDER, read_events
-from ..running.trial_state import is_divergence
 from ..settings import searcher_section
-
-ENDS = ("completed", "paused", "stopped", "failed", "invalid")  # events after which a trial holds no slots
-
-
-@dataclass
-class Span:
-    """One stretch of time for which a trial held slots.
-
-    Attributes:
-        slots: Their names.
-        start: In seconds since the epoch.
-        end: In seconds since the epoch; that of the journal's last event where the trial still runs.
-        length: What the trial had reached by then.
-        failed: Whether it ended in a failure.
-    """
-
-    slots: tuple[str, ...]
-    start: float
-    end: float
-    length: float = 0
-    failed: bool = False
+from ..trials import Span, Trials
 
 
 @dataclass
@@ -145,10 +124,9 @@ class SearchHistory:
         return {".".join(path): leaf for path, leaf in leaves if leaf.type != "const"}
 
     @cached_property
-    def slots(self) -> list[str]:
+    def slots(self) -> list[int]:
         """Every slot that a trial has held."""
-        names = {slot for trial in self.trials for span in trial.spans for slot in span.slots}
-        return sorted(names, key=lambda name: (len(name), name))
+        return sorted({slot for trial in self.trials for span in trial.spans for slot in span.slots})
 
 
 def value_at(hyperparameters: Mapping[str, Any], dotted: str) -> Any:
@@ -163,7 +141,7 @@ def read_history(folder: Path) -> SearchHistory:
     """Reads the journal of a search.
 
     Args:
-        folder: The search's folder, in which the journal is `journal/events.jsonl`.
+        folder: The search's folder, with its journal.
 
     Raises:
         InvalidArgumentError: If the journal does not exist or lacks its beginning.
@@ -172,42 +150,19 @@ def read_history(folder: Path) -> SearchHistory:
     if not events or events[0]["event"] != "started":
         raise InvalidArgumentError(f"the journal in {folder} does not begin with the event `started`")
     config = ExperimentConfig.read(events[0]["config"])
-    trials: dict[int, TrialHistory] = {}
-    before = events[0]["time"]
-    for event in events:
-        _apply(event, trials, before)
-        before = event["time"]
-    for span in _open_spans(trials):
-        span.end = before
-    return SearchHistory(config, list(trials.values()), events[0]["time"], before, events[-1]["event"] == "finished")
-
-
-def _apply(event: Mapping[str, Any], trials: dict[int, TrialHistory], before: float) -> None:
-    kind, time = event["event"], event["time"]
-    if "trial" not in event:  # it begins, is resumed or ends: what still held slots had lost them by the event before
-        for lost in _open_spans(trials):
-            lost.end = before
-        return
-    if kind == "created":
-        trials[event["trial"]] = TrialHistory(event["trial"], event["hyperparameters"])
-    trial = trials[event["trial"]]
-    span = trial.spans[-1] if trial.spans and trial.spans[-1].end == math.inf else None
-    if kind == "launched":
-        if span is not None:
-            span.end = before
-        trial.state = "running"
-        trial.spans.append(Span(tuple(str(slot) for slot in event.get("slots", ())), time, math.inf))
-    elif kind == "validated":
-        trial.curve[event["length"]] = float(event["metric"])
-        if span is not None:
-            span.length = event["length"]
-    elif kind in (*ENDS, "restarted"):
-        trial.state = kind if kind in ENDS else "waiting"
-        trial.error = str(event.get("error") or "")
-        trial.diverged = trial.diverged or is_divergence(trial.error)
-        if span is not None:
-            span.end, span.failed = time, kind in ("failed", "restarted")
-
-
-def _open_spans(trials: Mapping[int, TrialHistory]) -> list[Span]:
-    return [span for trial in trials.values() for span in trial.spans if span.end == math.inf]
+    found = Trials(config.goal)
+    found.apply(events)
+    found.close()
+    trials = [
+        TrialHistory(
+            trial.number,
+            trial.hyperparameters,
+            trial.state,
+            {length: measured.metric for length, measured in trial.curve.items()},
+            trial.spans,
+            trial.error or "",
+            trial.diverged,
+        )
+        for trial in found.all
+    ]
+    return SearchHistory(config, trials, events[0]["time"], events[-1]["time"], events[-1]["event"] == "finished")

@@ -227,9 +227,7 @@ def _slots(history: SearchHistory) -> Figure:
                         color=colour_of_text,
                     )  # fmt: skip
     named = len(slots) <= _MOST_SLOTS_NAMED
-    axis.set_yticks(
-        range(len(slots)) if named else [], [f"slot {readable(name, 18)}" for name in slots] if named else []
-    )
+    axis.set_yticks(range(len(slots)) if named else [], [f"slot {name}" for name in slots] if named else [])
     axis.set_ylabel("" if named else f"{len(slots)} slots")
     axis.invert_yaxis()
     axis.set_xlim(0, whole)

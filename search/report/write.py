@@ -21,7 +21,7 @@ def write_report(folder: str | Path, out: str | Path) -> Path:
     """Writes the self-contained `report.html`, its PNG files, and `best.yaml`.
 
     Args:
-        folder: The search's folder, with its journal `journal/events.jsonl`. The search may still run.
+        folder: The search's folder, with its journal. The search may still run.
         out: Folder for the files; made when missing.
 
     Returns:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...results import ReadableResult
-from .trial_state import TrialState
+from ..trials import TrialState
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...extras import require
 from ...ledger.uses import using
+from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
+from ...tracking.requests import requests_heard
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
     SEARCH_TAG,
@@ -33,15 +35,14 @@ from ...training.experiment.begun_run import begun_run
 from ...training.experiment.config_record import read_config, recorded_values
 from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.open_trial import record_outcome
-from ...training.experiment.run_folder import checkpoint_root
+from ...training.experiment.run_folder import resuming
 from ...training.record.run_files import validation_files
 from ...training.segments.segment import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
+from ..journal import Journal, journal_folder, read_events
 from ..report.write import REPORT_FOLDER, write_report
-from .commands import Command, CommandInbox, send
-from .display import display_for
-from .journal import EVENTS_FILE, Journal, journal_folder, read_events
+from ..trials import TrialState
 from .places import Place
 from .plan import plan_search, rungs_of, searcher_of
 from .result import SearchResult
@@ -49,7 +50,6 @@ from .search_run import SearchRun
 from .slots import share_of
 from .state import SearchState
 from .trial_runs import TrialRuns
-from .trial_state import TrialState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,8 +84,8 @@ def run(
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     require_writable(resolve_tracking_uri(experiment.tracking.uri))
     plan = plan_search(experiment, entrypoint=entry, spark=spark)
-    with _begun_run(plan) as parent, _journal_of(plan, parent.run_id) as journal:
-        return _run(plan, parent, journal, started, opened(spark), resumes=False)
+    with _begun_run(plan) as parent:
+        return _run(plan, parent, started, opened(spark), resumes=False)
 
 
 def resume(
@@ -118,33 +118,18 @@ def resume(
     _, tags = check_resumable(uri, run_id)
     if SEARCH_TAG not in tags:
         raise InvalidArgumentError(f"run {run_id} is not a search; give the run of a search, not of one of its trials")
-    folder = journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id)
-    if not (folder / EVENTS_FILE).exists() or not read_events(folder):
-        raise InvalidArgumentError(
-            f"the journal {folder / EVENTS_FILE} of search {run_id} has no event. A search that ended before its first "
-            "trial has to be started again; if it has trials, checkpoint_storage.path is not the folder they wrote to"
-        )
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
     plan = plan_search(config, entrypoint=entry, spark=spark)
-    # Take the journal's lock first: a second process must not change the run of the first one.
-    with _journal_of(plan, run_id) as journal, resumed_run(uri, run_id) as parent:
-        return _run(plan, parent, journal, started, opened(spark), resumes=True)
-
-
-def tell(run_id: str, command: Command, *, tracking_uri: str | None = None) -> None:
-    """Tells a search in another process to pause, to continue, or to end with its best trial so far.
-
-    Args:
-        run_id: Its MLflow run.
-        command: The command.
-        tracking_uri: As for `train`.
-
-    Raises:
-        InvalidArgumentError: If no process runs it, or it is not a search.
-    """
-    config = read_config(resolve_tracking_uri(tracking_uri), run_id)
-    send(journal_folder(checkpoint_root(config.checkpoint_storage.path), run_id), command)
+    if not Journal(journal_folder(plan.root, run_id)).entries:
+        raise InvalidArgumentError(
+            f"the journal {journal_folder(plan.root, run_id)} of search {run_id} has no entry. A search that ended "
+            "before its first trial has to be started again; if it has trials, checkpoint_storage.path is not the "
+            "folder they wrote to"
+        )
+    # First the lock: a second process must not change the run of the first one.
+    with resuming(plan.root, run_id), resumed_run(uri, run_id) as parent:
+        return _run(plan, parent, started, opened(spark), resumes=True)
 
 
 def _begun_run(plan: ExperimentPlan) -> AbstractContextManager[RunReference]:
@@ -154,20 +139,16 @@ def _begun_run(plan: ExperimentPlan) -> AbstractContextManager[RunReference]:
     return begun_run(plan, tags=tags, params=params)
 
 
-def _journal_of(plan: ExperimentPlan, run_id: str) -> AbstractContextManager[Journal]:
-    return contextlib.closing(Journal(journal_folder(plan.root, run_id)))
-
-
 def _run(
     plan: ExperimentPlan,
     parent: RunReference,
-    journal: Journal,
     started: float,
     spark: SparkSession | None,
     *,
     resumes: bool,
 ) -> SearchResult:
     feed, folder = plan.data.training, journal_folder(plan.root, parent.run_id)
+    journal = Journal(folder)
     with contextlib.ExitStack() as stack:
         alive = stack.enter_context(
             # VACUUM keeps the version while trials read it, and after that until the search is deleted.
@@ -176,7 +157,7 @@ def _run(
                 feed.version,
                 parent.run_id,
                 tracking_uri=parent.tracking_uri,
-                resumable=lambda: journal.path.stat().st_size > 0,
+                resumable=lambda: journal.entries > 0,
             )
         )
         state = SearchState(searcher_of(plan.config), plan.config.goal, journal)
@@ -197,7 +178,7 @@ def _run(
             for number in known:
                 runs.recover(state.trials[number])
             if not state.finished:
-                _run_trials(plan, state, runs, CommandInbox(folder), parent, spark)
+                _run_trials(plan, state, runs, parent, spark)
         runs.prune(state.trials, at_the_end=True)
         result = _finish(plan, state, runs, parent, writer, started)
         # Before the run is FINISHED: until then the search can be resumed, which registers the model again.
@@ -210,24 +191,19 @@ def _run_trials(
     plan: ExperimentPlan,
     state: SearchState,
     runs: TrialRuns,
-    inbox: CommandInbox,
     parent: RunReference,
     spark: SparkSession | None,
 ) -> None:
-    place = Place.of(plan, spark)
-    resources = plan.config.resources
-    display = display_for()
-    display.say(f"search {parent.run_id}: {place.described}; events in {journal_folder(plan.root, parent.run_id)}")
-    with share_of(
-        place.name,
-        place.capacity,
-        size=plan.slots_per_trial,
-        priority=resources.priority,
-        most=resources.max_slots,
-    ) as share:
-        search = SearchRun(plan, state, runs, share, inbox, display, place.environment, place.spark)
+    place, resources = Place.of(plan, spark), plan.config.resources
+    share = share_of(
+        place.name, place.capacity, size=plan.slots_per_trial, priority=resources.priority, most=resources.max_slots
+    )
+    with share as slots, shown_progress("search", plan.config.searcher.max_length.unit) as display:
+        display.say(f"search {parent.run_id}: {place.described}; events in {journal_folder(plan.root, parent.run_id)}")
+        search = SearchRun(plan, state, runs, slots, place, display)
         try:
-            search.run()
+            with requests_heard(parent, search.obey):
+                search.run()
         except LakelensError:
             display.say(f"lakelens search --resume {parent.run_id} resumes it once that is fixed")
             raise

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ...errors import NotEnoughSlotsError, SearchFailedError
+from ...progress import ProgressBar, ProgressLines
+from ...tracking.requests import Request
 from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.interruption import pausing
-from .commands import CommandInbox
-from .display import Display, lines_of
+from ..preview import preview
+from ..settings import searcher_section
+from ..trials import ENDED, PAUSED, RUNNING, WAITING, TrialState
+from .places import Place
 from .slot_process import SlotProcess
 from .slots import Share
 from .state import SearchState
 from .trial_runs import TrialRuns
-from .trial_state import ENDED, WAITING, TrialState
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _POLL_S = 0.25
 # Invalid draws are replaced; without a limit a space without valid draws would never end.
@@ -36,10 +35,8 @@ class SearchRun:
         state: Its state.
         runs: Its trials' runs.
         share: Its slots.
-        inbox: Commands from another terminal.
+        place: Where its ranks run.
         display: Shows its state.
-        environment: Variables of the ranks on given slots.
-        spark: The session for ranks on executors.
 
     Attributes:
         error: The error that ended it.
@@ -53,24 +50,21 @@ class SearchRun:
         state: SearchState,
         runs: TrialRuns,
         share: Share,
-        inbox: CommandInbox,
-        display: Display,
-        environment: Callable[[tuple[int, ...]], Mapping[str, str]],
-        spark: SparkSession | None,
+        place: Place,
+        display: ProgressBar | ProgressLines,
     ) -> None:
         self.plan, self.state, self.runs = plan, state, runs
         self.error: BaseException | None = None
         self.signal_number: int = signal.SIGINT
         self.ending: Literal["paused", "given up"] | None = None
-        self._share, self._inbox, self._display = share, inbox, display
-        self._environment, self._spark = environment, spark
+        self._share, self._place, self._display = share, place, display
         self._processes: list[SlotProcess] = []
         self._assigned: set[int] = set()
         self._known_ended: set[int] = {trial.number for trial in state.trials if trial.state in ENDED}
         self._held_up = False
         self._shortages = 0
-        self._started = time.monotonic()
-        self._done_before = state.searcher.progress
+        lengths = preview(searcher_section(plan.config), plan.config.hyperparameters)
+        self._whole = sum(length * trials for length, trials in lengths.items())
 
     def run(self) -> None:
         """Runs until the search is finished, or was interrupted and its trials have paused.
@@ -86,8 +80,6 @@ class SearchRun:
         except BaseException:
             self._end_processes()
             raise
-        finally:
-            self._show(last=True)
         if self.error is not None:
             raise self.error
 
@@ -105,16 +97,20 @@ class SearchRun:
         else:
             self._start_processes()
         self._close_ended()
-        self._take_command()
         with self.state.changed:
             self._show()
             self.state.changed.wait(_POLL_S)
 
-    def _show(self, *, last: bool = False) -> None:
+    def _show(self) -> None:
+        """Shows the lengths of all trials together, of what the search will train if no trial fails."""
         with self.state.changed:
-            seconds = time.monotonic() - self._started
-            lines = lines_of(self.state, self.plan.config.goal.metric, seconds, self._done_before)
-            self._display.show(lines, last=last)
+            state, best = self.state, self.state.best()
+            counts = {"done": state.count(*ENDED), **{name: state.count(name) for name in (RUNNING, PAUSED, WAITING)}}
+            place = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+            trained = round(sum(trial.length for trial in state.trials), 2)
+            self._display.reached(place, min(trained, self._whole), self._whole)
+            if best is not None and best.best is not None:
+                self._display.measured(self.plan.config.goal.metric, best.best.metric)
 
     def _stops(self) -> bool:
         return self.ending is not None or self._held_up or self.error is not None
@@ -148,7 +144,7 @@ class SearchRun:
             slots = self._share.take() if waits else None
             if slots is None:
                 return
-            process = SlotProcess(self, slots, self._environment(slots), self._spark)
+            process = SlotProcess(self, slots, self._place.environment(slots), self._place.spark)
             with self.state.changed:
                 self._processes.append(process)
             process.start()
@@ -172,17 +168,15 @@ class SearchRun:
                 )
             )
 
-    def _take_command(self) -> None:
-        command = self._inbox.take()
-        if command == "pause" and not self._held_up:
-            self._held_up = True
-            self._display.say("the search pauses; --continue resumes it")
-        elif command == "continue" and self._held_up:
-            self._held_up = False
-            self._display.say("the search continues")
-        elif command == "stop":
-            self._display.say("the search ends")
-            self.ending = "given up"
+    def obey(self, asked: Request) -> None:
+        """Carries out what another process asks of the search."""
+        with self.state.changed:
+            self.say(f"{asked.action} was requested on {asked.host}")
+            if asked.action == "stop":
+                self.ending = "given up"
+            elif asked.action in ("pause", "continue"):
+                self._held_up = asked.action == "pause"
+            self.state.changed.notify_all()
 
     def _end_processes(self) -> None:
         with self.state.changed:
@@ -222,10 +216,10 @@ class SearchRun:
         with self.state.changed:
             return not self._ends(process) and not self.state.finished and self._share.may_keep()
 
-    def say(self, text: str, *, detail: bool = False) -> None:
+    def say(self, text: str) -> None:
         """Shows a line."""
         with self.state.changed:
-            self._display.say(text, detail=detail)
+            self._display.say(text)
 
     def left(self, process: SlotProcess) -> None:
         """Takes the slots of a process that has ended."""

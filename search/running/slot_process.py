@@ -26,10 +26,11 @@ from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.segment import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
-from .display import length_text
+from ..searchers.base import SearchMethod
+from ..trials import Measurement, TrialState
+from .result import flat
 from .state import SearchState
 from .trial_runs import OpenSegment, TrialRuns
-from .trial_state import Measurement, TrialState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +58,8 @@ class Host(Protocol):
     def may_go_on(self, process: SlotProcess) -> bool:
         """Returns whether a process keeps its slots."""
 
-    def say(self, text: str, *, detail: bool = False) -> None:
-        """Shows a line; details come from ranks."""
+    def say(self, text: str) -> None:
+        """Shows a line."""
 
     def short_of_slots(self, error: NotEnoughSlotsError) -> None:
         """Notes that the cluster had no slots for a process."""
@@ -201,7 +202,10 @@ class SlotProcess(threading.Thread):
         if outcome.failure is None:
             length = segment.planned.length(outcome.step)
             state.ended_segment(trial, length, by_itself=outcome.reason == "stopped")
-            self._host.say(f"trial {trial.number}: {trial.state} at {length_text(length, segment.planned.unit)}")
+            unit, metric = segment.planned.unit, segment.job.goal.metric
+            where = f"{trial.state} at {length:g} {unit.removesuffix('s') if length == 1 else unit}"
+            value = f", {metric} {trial.last.metric:.4g}" if trial.last is not None else ""
+            self._host.say(f"trial {trial.number}: {where}{value} ({described(trial, state.searcher)})")
         else:
             name, message = outcome.failure
             kind = getattr(errors, name, LakelensError)
@@ -231,7 +235,18 @@ class SlotProcess(threading.Thread):
 
     def _hear(self, text: str) -> None:
         trial = self.current.trial.number if self.current is not None else None
-        self._host.say(f"trial {trial}: {text}" if trial is not None else text, detail=True)
+        self._host.say(f"trial {trial}: {text}" if trial is not None else text)
+
+
+def described(trial: TrialState, searcher: SearchMethod) -> str:
+    """Writes the hyperparameters that are searched as a line; omits those that all trials share."""
+    leaves = searcher.definition.space.leaves()
+    searched = tuple(".".join(path) + "." for path, leaf in leaves if leaf.type != "const")
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in flat(trial.hyperparameters).items()
+        if f"{name}.".startswith(searched)
+    )
 
 
 def _said(error: BaseException) -> str:

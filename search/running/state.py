@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 from ...errors import InvalidArgumentError
 from ...training.trials.metrics import Goal
+from ..journal import Event
 from ..operations import Continue, Create, Operation
 from ..searchers.base import SearchMethod
-from .trial_state import (
+from ..trials import (
     COMPLETED,
     ENDED,
     FAILED,
@@ -25,12 +28,12 @@ from .trial_state import (
     STOPPED,
     WAITING,
     Measurement,
+    Trials,
     TrialState,
     is_divergence,
 )
 
 Verdict = Literal["continue", "pause", "stop"]
-Event = dict[str, Any]
 # The searcher's names for the ends of trials.
 _EXITS = {FAILED: "error", INVALID: "invalid_hyperparameters"}
 
@@ -39,7 +42,7 @@ class Writer(Protocol):
     """Where events are written: a journal."""
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Adds events; once this returns they are on disk."""
+        """Adds events that take effect together; once this returns they are on disk."""
 
 
 class SearchState:
@@ -52,18 +55,13 @@ class SearchState:
 
     Attributes:
         changed: Lock of the state; notified whenever a trial's state changes.
-        trials: By number.
-        invalid_in_a_row: Trials with invalid hyperparameters, replaced by others, since the last validated trial.
     """
 
     def __init__(self, searcher: SearchMethod, goal: Goal, journal: Writer) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.searcher = searcher
-        self.trials: list[TrialState] = []
-        self.invalid_in_a_row = 0
-        self._goal = goal
+        self._trials = Trials(goal)
         self._journal = journal
-        self._given_up = False
 
     # --- the beginning --------------------------------------------------------------------------------------------
 
@@ -77,7 +75,7 @@ class SearchState:
             self._write([{"event": "started", **about}, *self._events_of(self.searcher.start())])
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Replays the events of a journal, and writes those that should have followed and were not written.
+        """Replays the events of a journal; trials that were running wait for slots, or end as was decided.
 
         Raises:
             InvalidArgumentError: If the events belong to another search.
@@ -85,55 +83,31 @@ class SearchState:
         with self.changed:
             if not events or events[0]["event"] != "started":
                 raise InvalidArgumentError("the journal does not begin with the event `started`")
-            self._take_created(self.searcher.start())
-            for event in events[1:]:
-                self._replay(event)
-            created = [event for event in events if event["event"] == "created"]
-            for event, trial in zip(created, self.trials, strict=False):
-                if json.dumps(event["hyperparameters"], sort_keys=True) != json.dumps(
-                    trial.hyperparameters, sort_keys=True
-                ):
-                    raise InvalidArgumentError(
-                        f"trial {trial.number} has hyperparameters {trial.hyperparameters} and the journal has "
-                        f"{event['hyperparameters']}; the journal is one of another experiment or version"
-                    )
-            self._complete(events)
+            self.searcher.start()
+            for event in events:
+                kind, number = event["event"], event.get("trial")
+                if kind == "validated" and event["decides"]:
+                    self.searcher.validated(event["trial"], event["asked"], event["metric"])
+                elif kind in _EXITS and self.searcher.states[event["trial"]] == RUNNING:
+                    self.searcher.exited(event["trial"], _EXITS[kind])
+                elif kind == "created":
+                    self._require_same(event["hyperparameters"], self.searcher.hyperparameters(event["trial"]), number)
+            self._trials.apply(events)
+            decided = [
+                {"event": state, "trial": number, "length": self.trials[number].length}
+                for number, state in self.searcher.states.items()
+                if self.trials[number].state == RUNNING and state in (PAUSED, STOPPED)
+            ]
+            self._write([{"event": "resumed"}, *decided])
 
-    def _replay(self, event: Event) -> None:
-        kind = event["event"]
-        if kind == "validated":
-            self._apply(event)
-            if event["decides"]:
-                operations = self.searcher.validated(event["trial"], event["asked"], float(event["metric"]))
-                self._take_created(operations)
-        elif kind in _EXITS:
-            self._apply(event)
-            if self.searcher.states[event["trial"]] == RUNNING:
-                self._take_created(self.searcher.exited(event["trial"], _EXITS[kind]))
-        elif kind != "created":
-            self._apply(event)
-
-    def _complete(self, events: Sequence[Event]) -> None:
-        """Writes the events that a kill has cut off after the events they follow from; no trial runs now."""
-        created = sum(event["event"] == "created" for event in events)
-        continued = {(event["trial"], event["length"]) for event in events if event["event"] == "continued"}
-        missing: list[Event] = [_created(trial) for trial in self.trials[created:]]
-        for operation in [] if self._given_up else self.searcher.pending:
-            trial = self.trials[operation.trial]
-            trial.asked = operation.length
-            if isinstance(operation, Continue) and (trial.number, operation.length) not in continued:
-                missing.append({"event": "continued", "trial": trial.number, "length": operation.length})
-        for number, state in self.searcher.states.items():
-            trial = self.trials[number]
-            if trial.state in ENDED:
-                continue
-            if self._given_up or state == STOPPED or (state == COMPLETED and trial.state == PAUSED):
-                state = COMPLETED if state == COMPLETED else STOPPED
-                missing.append({"event": state, "trial": number, "length": trial.length})
-            else:
-                trial.was_in_flight = trial.state == RUNNING and state != PAUSED
-                trial.state, trial.slots = (PAUSED if state == PAUSED else WAITING), ()
-        self._write([{"event": "resumed"}, *missing])
+    @staticmethod
+    def _require_same(given: Mapping[str, Any], drawn: Mapping[str, Any], trial: int | None) -> None:
+        # As text, because NaN is not equal to itself.
+        if json.dumps(given, sort_keys=True) != json.dumps(drawn, sort_keys=True):
+            raise InvalidArgumentError(
+                f"trial {trial} has hyperparameters {drawn} and the journal has {given}; the journal is one of another "
+                "experiment or version"
+            )
 
     # --- what happens to trials -----------------------------------------------------------------------------------
 
@@ -166,21 +140,12 @@ class SearchState:
             measured: The validation.
             reached: Whether the trial has reached the requested length.
         """
-        event = {
-            "event": "validated",
-            "trial": trial.number,
-            "length": measured.length,
-            "step": measured.step,
-            "epoch": measured.epoch,
-            "metric": measured.metric,
-            "metrics": dict(measured.metrics),
-            "decides": False,
-        }
+        event = {"event": "validated", "trial": trial.number, **asdict(measured), "decides": False}
         with self.changed:
             # A trial resumed from an earlier checkpoint reaches lengths again that were already decided.
             decides = reached and self.searcher.states[trial.number] == RUNNING
             if not decides:
-                if measured.length not in trial.validated_at:
+                if measured.length not in trial.curve:
                     self._write([event])
                 return "continue"
             asked = trial.asked
@@ -203,7 +168,10 @@ class SearchState:
                 self.validated(trial, trial.last, reached=True)
             state = self.searcher.states[trial.number]
             ended = state == STOPPED or (state == COMPLETED and (by_itself or length >= trial.length))
-            self._write([{"event": state if ended else PAUSED, "trial": trial.number, "length": length}])
+            # One that was paused by hand, or asked to continue while it wrote its checkpoint, waits for slots again.
+            waits = not ended and state in (RUNNING, COMPLETED)
+            kind = state if ended else PAUSED
+            self._write([{"event": kind, "trial": trial.number, "length": length, "waits": waits}])
 
     def failed(self, trial: TrialState, error: str, *, invalid: bool = False) -> None:
         """Takes the failure of a trial; the searcher ranks it last, or draws others for invalid hyperparameters.
@@ -257,10 +225,20 @@ class SearchState:
     # --- queries --------------------------------------------------------------------------------------------------
 
     @property
+    def trials(self) -> list[TrialState]:
+        """The trials, in the order of their creation."""
+        return self._trials.all
+
+    @property
+    def invalid_in_a_row(self) -> int:
+        """Trials with invalid hyperparameters, replaced by others, since the last validated trial."""
+        return self._trials.invalid_in_a_row if self.searcher.replaces_invalid else 0
+
+    @property
     def finished(self) -> bool:
         """Whether no trial runs or waits, and the searcher will create none."""
         with self.changed:
-            return (self._given_up or self.searcher.finished) and not self.count(RUNNING, WAITING)
+            return (self._trials.given_up or self.searcher.finished) and not self.count(RUNNING, WAITING)
 
     def count(self, *states: str) -> int:
         """Counts the trials in these states."""
@@ -273,96 +251,30 @@ class SearchState:
             return dict(sorted(Counter(trial.state for trial in self.trials).items()))
 
     def best(self, besides: Collection[int] = ()) -> TrialState | None:
-        """Gives the trial with the best validation; of equal ones the first.
-
-        Invalid trials and those whose loss or output was not finite are left out.
-
-        Args:
-            besides: Trials to leave out too.
-        """
+        """Gives the best trial; see `Trials.best`."""
         with self.changed:
-            best: TrialState | None = None
-            for trial in self.trials:
-                known = best.best if best is not None else None
-                if not trial.can_be_best or trial.number in besides or trial.best is None:
-                    continue
-                if self._goal.is_better(trial.best.metric, known.metric if known is not None else None):
-                    best = trial
-            return best
+            return self._trials.best(besides)
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def _events_of(self, operations: Iterable[Operation], besides: TrialState | None = None) -> list[Event]:
         """Gives the events that follow from operations; for the trial `besides`, the end of its segment decides."""
-        self._take_created(operations := list(operations))
         events: list[Event] = []
         for operation in operations:
+            number = operation.trial
             if isinstance(operation, Create):
-                events.append(_created(self.trials[operation.trial]))
+                given = {"hyperparameters": operation.hyperparameters, "length": operation.length}
+                events.append({"event": "created", "trial": number, **given})
             elif isinstance(operation, Continue):
-                events.append({"event": "continued", "trial": operation.trial, "length": operation.length})
-            elif operation.trial != (besides.number if besides is not None else None):
-                trial = self.trials[operation.trial]
-                state = self.searcher.states[operation.trial]
-                if trial.state not in (*ENDED, RUNNING):
-                    events.append({"event": state, "trial": operation.trial, "length": trial.length})
+                events.append({"event": "continued", "trial": number, "length": operation.length})
+            elif (besides is None or number != besides.number) and self.trials[number].state not in (*ENDED, RUNNING):
+                length = self.trials[number].length
+                events.append({"event": self.searcher.states[number], "trial": number, "length": length})
         return events
 
-    def _take_created(self, operations: Iterable[Operation]) -> None:
-        for operation in operations:
-            if isinstance(operation, Create):
-                self.trials.append(TrialState(operation.trial, operation.hyperparameters, operation.length))
-
     def _write(self, events: list[Event]) -> None:
-        if not events:
-            return
-        self._journal.append(events)
-        for event in events:
-            self._apply(event)
+        now = time.time()
+        stamped = [{"event": event["event"], "time": now, **event} for event in events]
+        self._journal.append(stamped)
+        self._trials.apply(stamped)
         self.changed.notify_all()
-
-    def _apply(self, event: Event) -> None:
-        self._given_up = self._given_up or event["event"] == "given_up"
-        handle: Callable[[TrialState, Event], None] | None = getattr(self, f"_on_{event['event']}", None)
-        if handle is not None:
-            handle(self.trials[event["trial"]], event)
-        elif event["event"] in (PAUSED, *ENDED):
-            trial = self.trials[event["trial"]]
-            trial.state, trial.slots = event["event"], ()
-            trial.error = event.get("error")
-            trial.diverged = trial.diverged or is_divergence(trial.error)
-            self.invalid_in_a_row += event["event"] == INVALID and self.searcher.replaces_invalid
-            # It may have been asked to continue while it wrote its checkpoint.
-            if trial.state == PAUSED and self.searcher.states[trial.number] in (RUNNING, COMPLETED):
-                trial.state = WAITING
-
-    def _on_launched(self, trial: TrialState, event: Event) -> None:
-        trial.state, trial.slots, trial.run_id = RUNNING, tuple(event["slots"]), event["run_id"]
-        trial.was_in_flight = False
-
-    def _on_restarted(self, trial: TrialState, event: Event) -> None:
-        trial.state, trial.slots = WAITING, ()
-        trial.restarts += 1
-
-    def _on_continued(self, trial: TrialState, event: Event) -> None:
-        trial.asked = event["length"]
-        if trial.state == PAUSED:
-            trial.state = WAITING
-
-    def _on_validated(self, trial: TrialState, event: Event) -> None:
-        metrics = {name: float(value) for name, value in event["metrics"].items()}
-        measured = Measurement(event["length"], event["step"], event["epoch"], float(event["metric"]), metrics)
-        trial.length, trial.last = event["length"], measured
-        trial.validated_at.add(event["length"])
-        if self._goal.is_better(measured.metric, trial.best.metric if trial.best is not None else None):
-            trial.best = measured
-        self.invalid_in_a_row = 0
-
-
-def _created(trial: TrialState) -> Event:
-    return {
-        "event": "created",
-        "trial": trial.number,
-        "hyperparameters": trial.hyperparameters,
-        "length": trial.asked,
-    }

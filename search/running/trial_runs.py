@@ -26,8 +26,8 @@ from ...training.segments.decisions import Decisions, Progress
 from ...training.segments.job import TrainingJob
 from ...training.segments.training_state import TrainingState
 from ...training.segments.verdicts import records_in
+from ..trials import COMPLETED, FAILED, INVALID, PAUSED, RUNNING, STOPPED, WAITING, TrialState
 from .plan import PlannedTrial
-from .trial_state import COMPLETED, FAILED, INVALID, PAUSED, RUNNING, STOPPED, WAITING, TrialState
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import pytest
 
 from lakelens import progress
 from lakelens.image_counts import ImageCount, image_counter
-from lakelens.progress import ImageBar, ImageLines, image_progress, shown_progress
+from lakelens.progress import ProgressBar, ProgressLines, image_progress, shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +55,7 @@ def test_what_many_tasks_count_is_added_up(tmp_path: Path) -> None:
 @pytest.mark.unit
 def test_a_log_gets_a_line_with_count_rate_time_left_and_bad_ones() -> None:
     file = io.StringIO()
-    lines = ImageLines("ingest birds", file, every_s=0.0)
+    lines = ProgressLines("ingest birds", file, every_s=0.0)
     lines.reached("", 0, 5000)
     lines.measured("bad", 3)
     lines.reached("", 1250, 5000)
@@ -71,7 +71,7 @@ def test_what_comes_before_the_first_image_counts_for_no_line(monkeypatch: pytes
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("lakelens.progress.time", SimpleNamespace(monotonic=lambda: clock.now))
     file = io.StringIO()
-    lines = ImageLines("train birds", file)
+    lines = ProgressLines("train birds", file)
     for clock.now, images in ((40.0, 16), (69.0, 306), (70.0, 316)):  # the ranks took 40 s to start
         lines.reached("", images, 5000)
     assert file.getvalue() == "train birds: 316 of 5,000 images, 10.0 images/s, 07:48 left\n"
@@ -80,7 +80,7 @@ def test_what_comes_before_the_first_image_counts_for_no_line(monkeypatch: pytes
 @pytest.mark.unit
 def test_the_rate_of_a_training_that_goes_back_to_a_checkpoint_begins_anew() -> None:
     file = io.StringIO()
-    lines = ImageLines("train birds", file, every_s=0.0)
+    lines = ProgressLines("train birds", file, every_s=0.0)
     for images in (64, 320, 128):
         lines.reached("", images, 5000)
     assert file.getvalue().splitlines()[-1] == "train birds: 128 of 5,000 images, 0.0 images/s"
@@ -151,7 +151,7 @@ def test_a_bar_shows_epoch_step_images_per_second_and_metric(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     file = io.StringIO()
-    bar = ImageBar("train birds@3", file)
+    bar = ProgressBar("train birds@3", file)
     bar.reached("epoch 2/4, step 7/24", 112, 384)
     bar.measured("val_loss", 0.123456)
     bar.write("epoch 1/4 in 1.0 s")
@@ -167,7 +167,7 @@ def test_a_bar_shows_epoch_step_images_per_second_and_metric(
 @pytest.mark.unit
 def test_a_training_that_goes_back_to_a_checkpoint_takes_its_bar_along() -> None:
     file = io.StringIO()
-    bar = ImageBar("train", file)
+    bar = ProgressBar("train", file)
     for images in (160, 64, 80):
         bar.reached("step", images, 384)
     bar.close()
@@ -177,7 +177,7 @@ def test_a_training_that_goes_back_to_a_checkpoint_takes_its_bar_along() -> None
 @pytest.mark.unit
 def test_there_are_lines_where_stderr_is_no_terminal() -> None:
     with shown_progress("train") as shown:
-        assert isinstance(shown, ImageLines)
+        assert isinstance(shown, ProgressLines)
 
 
 @pytest.mark.unit

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import json
 import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from lakelens.search import Create, Stop, create_searcher
+from lakelens.search.journal import Journal
 from lakelens.search.settings import searcher_section
 from lakelens.training.configuration.experiment import ExperimentConfig
 
@@ -64,10 +64,9 @@ def write_journal(
         }
     )
     events = _events(config, set(failing), slots)
-    path = folder / "journal" / "events.jsonl"
-    path.parent.mkdir(parents=True)
-    lines = [json.dumps(event, default=str) for event in events[:stop_after]]
-    path.write_text("\n".join(lines) + "\n" + ('{"event": "val' if stop_after else ""), encoding="utf-8")
+    journal = Journal(folder / "journal")
+    for event in events[:stop_after]:
+        journal.append([event])
     return config
 
 
@@ -88,7 +87,13 @@ def _events(config: ExperimentConfig, failing: set[int], slots: int) -> list[dic
         for operation in operations:
             if isinstance(operation, Create):
                 values[operation.trial], reached[operation.trial] = operation.hyperparameters, 0
-                note("created", at, trial=operation.trial, hyperparameters=operation.hyperparameters, length=0)
+                note(
+                    "created",
+                    at,
+                    trial=operation.trial,
+                    hyperparameters=operation.hyperparameters,
+                    length=operation.length,
+                )
             elif isinstance(operation, Stop):
                 note("stopped", at, trial=operation.trial, length=reached[operation.trial])
                 continue
@@ -97,13 +102,13 @@ def _events(config: ExperimentConfig, failing: set[int], slots: int) -> list[dic
             asked[operation.trial] = operation.length
 
     take(searcher.start(), clock)
-    free = [str(slot) for slot in range(slots)]
-    running: list[tuple[float, int, str]] = []
+    free = list(range(slots))
+    running: list[tuple[float, int, int]] = []
     while asked or running:
         while free and asked:
             trial = searcher.next_trial(asked)
             slot = free.pop(0)
-            note("launched", clock, trial=trial, slots=[slot], from_length=reached[trial])
+            note("launched", clock, trial=trial, slots=[slot], from_length=reached[trial], run_id=f"run-{trial}")
             end = clock + _START_S + _EPOCH_S * (0.5 if trial in failing else asked[trial] - reached[trial])
             heapq.heappush(running, (end, trial, slot))
             reached[trial] = asked.pop(trial) if trial not in failing else asked.pop(trial) and 0
@@ -117,9 +122,9 @@ def _events(config: ExperimentConfig, failing: set[int], slots: int) -> list[dic
         first = max((e["length"] for e in events if e["event"] == "validated" and e["trial"] == trial), default=0)
         for epoch in range(first + 1, reached[trial] + 1):
             metric = accuracy(values[trial], trial, epoch)
-            written = "NaN" if math.isnan(metric) else metric
             at = max(clock - _EPOCH_S * (reached[trial] - epoch), before)
-            note("validated", at, trial=trial, length=epoch, metric=written, metrics={"val_accuracy": written})
+            values_there = {"metric": metric, "metrics": {"val_accuracy": metric}, "step": epoch, "epoch": epoch}
+            note("validated", at, trial=trial, length=epoch, **values_there)
         operations = searcher.validated(trial, reached[trial], metric)
         state = searcher.states[trial]
         note(state if state in ("stopped", "completed") else "paused", clock, trial=trial, length=reached[trial])

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, InvalidArgumentError
+from ...stores.write_once import is_partial, partial_path, publish, sync
 from .manifests import (
     ARRAYS_FILE,
     KERAS,
@@ -30,7 +29,6 @@ from .manifests import (
     checked_metadata,
     digest_of,
     entry_of,
-    is_partial,
     manifest_text,
     read_manifest,
     verify_file,
@@ -176,30 +174,24 @@ def write_checkpoint(
         )
     described = checked_metadata(metadata)
     root = Path(folder)
-    partial = root / f".{name}.{secrets.token_hex(8)}.partial"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        partial.mkdir()
-        entries = {}
-        for file_name, write in files.items():
-            _write_sequentially(partial / file_name, write)
-            _sync(partial / file_name)
-            entries[file_name] = entry_of(partial / file_name)
-        digest = digest_of(entries, described)
-        _write_text(partial / MANIFEST_FILE, manifest_text(entries, described, digest))
-        _sync(partial / MANIFEST_FILE)
-        _sync(partial)
-        final = root / f"{name}-{digest[:12]}"
-        if not final.exists():  # the same bytes exist already: nothing to replace
-            partial.rename(final)
-            _sync(root)
+        with partial_path(root, name) as partial:
+            partial.mkdir()
+            entries = {}
+            for file_name, write in files.items():
+                _write_sequentially(partial / file_name, write)
+                sync(partial / file_name)
+                entries[file_name] = entry_of(partial / file_name)
+            digest = digest_of(entries, described)
+            _write_text(partial / MANIFEST_FILE, manifest_text(entries, described, digest))
+            sync(partial / MANIFEST_FILE)
+            final = root / f"{name}-{digest[:12]}"
+            publish(partial, final)  # if the name is taken, the same bytes exist already
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {name} cannot be written to {root} ({error}); complete checkpoints there stay. Free space, or "
             "give another folder"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Checkpoint(final, digest, described)
 
 
@@ -273,31 +265,25 @@ def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
     """
     root = Path(folder)
     final = root / checkpoint.name
-    partial = root / f".{checkpoint.name}.{secrets.token_hex(8)}.partial"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        if not final.exists():
-            partial.mkdir()
-            for file in checkpoint.path.iterdir():
-                shutil.copyfile(file, partial / file.name)
-                _sync(partial / file.name)
-            _sync(partial)
-            partial.rename(final)
-            _sync(root)
+        with partial_path(root, checkpoint.name) as partial:
+            if not final.exists():
+                partial.mkdir()
+                for file in checkpoint.path.iterdir():
+                    shutil.copyfile(file, partial / file.name)
+                    sync(partial / file.name)
+                publish(partial, final)
     except OSError as error:
         raise CheckpointError(
             f"{checkpoint.path} cannot be copied to {root} ({error}); free space, or give another folder"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Checkpoint(final, checkpoint.digest, checkpoint.metadata)
 
 
 def remove_checkpoint(checkpoint: Checkpoint) -> None:
     """Removes a checkpoint: readers no longer see it, even if the removal is interrupted."""
-    doomed = checkpoint.path.with_name(f".{checkpoint.name}.{secrets.token_hex(8)}.partial")
-    checkpoint.path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    with partial_path(checkpoint.path.parent, checkpoint.name) as doomed:
+        checkpoint.path.rename(doomed)
 
 
 def _write_sequentially(path: Path, write: Callable[[Path], None]) -> None:
@@ -324,12 +310,3 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Non
     with path.open("wb") as file:
         named: dict[str, Any] = dict(arrays)
         np.savez(file, **named)
-
-
-def _sync(path: Path) -> None:
-    """Forces a file or a folder's entries to disk, so that after a crash a rename never points to missing data."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

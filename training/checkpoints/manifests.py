@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError, CheckpointNotFoundError
+from ...stores.write_once import is_partial
 
 MODEL_FILE = "model.keras"
 # The backend of a checkpoint's model, unless its metadata names another.
@@ -24,18 +25,12 @@ NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}$")
 
 _FORMAT = "lakelens-checkpoint"
 _FORMAT_VERSION = 1
-_PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial$")
 # A manifest has a few kilobytes; a larger file is not one, and is not read into memory.
 _MANIFEST_LIMIT_BYTES = 16 << 20
 # Model files of other tools. Loading any of these can run code or bypass Keras safe mode.
 _REFUSED_SUFFIXES = frozenset(
     {".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle", ".pt", ".pth", ".npy", ".bin", ".pb"}
 )
-
-
-def is_partial(path: Path) -> bool:
-    """Whether this is the incomplete folder of a dead writer."""
-    return _PARTIAL.match(path.name) is not None and path.is_dir()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from ...errors import CheckpointError
+from ...stores.write_once import is_partial
 from ..checkpoints.checkpoint import Checkpoint, remove_checkpoint
-from ..checkpoints.manifests import MANIFEST_FILE, is_partial, read_manifest
+from ..checkpoints.manifests import MANIFEST_FILE, read_manifest
 from ..checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
 from ..trials.metrics import Goal
 

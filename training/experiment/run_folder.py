@@ -54,7 +54,7 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             root.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("a"))
+            file = stack.enter_context(path.open("w"))  # not "a": mounted object stores cannot append
         except OSError as error:
             raise CheckpointError(_unwritable(root, error)) from error
         try:

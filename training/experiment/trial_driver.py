@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RankFailedError
-from ...progress import ImageBar, ImageLines, shown_progress
+from ...progress import ProgressBar, ProgressLines, shown_progress
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
 from ..runner.placement.conversation import Controls, OnQuestion
 from ..runner.runner import HorovodRunner
@@ -62,7 +62,7 @@ def run_segment(
                     {"job": job, "start": start, "until": until},
                     on_question=_answering(decisions, job, bar),
                     controls=controls,
-                    on_message=bar.write if isinstance(bar, ImageBar) else None,
+                    on_message=bar.write if isinstance(bar, ProgressBar) else None,
                     attempt=restarts,
                 )
                 outcome.raise_failure()
@@ -78,7 +78,7 @@ def run_segment(
                 logger.warning("%s Resuming from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
 
 
-def _answering(decisions: Decisions, job: TrainingJob, bar: ImageBar | ImageLines) -> OnQuestion:
+def _answering(decisions: Decisions, job: TrainingJob, bar: ProgressBar | ProgressLines) -> OnQuestion:
     def answer(_rank: int, question: dict[str, Any]) -> dict[str, Any]:
         _show(question, job, bar)
         return {} if "progress" in question else decisions.answer(question)
@@ -86,7 +86,7 @@ def _answering(decisions: Decisions, job: TrainingJob, bar: ImageBar | ImageLine
     return answer
 
 
-def _show(question: dict[str, Any], job: TrainingJob, bar: ImageBar | ImageLines) -> None:
+def _show(question: dict[str, Any], job: TrainingJob, bar: ProgressBar | ProgressLines) -> None:
     """Updates the progress bar."""
     schedule, reached = job.schedule(), question.get("progress") or question.get("validation")
     if reached is None:

@@ -45,14 +45,14 @@ def shown_counts(patch: pytest.MonkeyPatch) -> dict[str, float]:
     """What is shown last of each job that starts: (images, of so many), and the bad ones."""
     counts: dict[str, float] = {}
 
-    class Shown(progress.ImageLines):
+    class Shown(progress.ProgressLines):
         def reached(self, place, images, total):
             counts.update(images=images, total=total)
 
         def measured(self, name, value):
             counts[name] = value
 
-    patch.setattr(progress, "ImageLines", Shown)
+    patch.setattr(progress, "ProgressLines", Shown)
     return counts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
+from lakelens.search.journal import Journal, read_events
 from lakelens.search.report.best import best_experiment
 from lakelens.search.report.history import SearchHistory, read_history, value_at
 from lakelens.search.report.importance import importance_of
@@ -34,6 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def history(folder: Path) -> SearchHistory:
     return read_history(folder)
+
+
+def validated(time: float, trial: int, length: int, metric: float) -> dict[str, Any]:
+    measured = {"length": length, "step": length, "epoch": length, "metric": metric, "metrics": {}}
+    return {"event": "validated", "time": time, "trial": trial, "decides": False, **measured}
+
+
+def rewrite_journal(folder: Path, events: list[dict[str, Any]]) -> None:
+    shutil.rmtree(folder / "journal")
+    Journal(folder / "journal").append(events)
 
 
 def test_a_report_has_everything_and_needs_nothing_else(
@@ -90,11 +102,11 @@ def test_states_errors_and_spans_are_those_of_the_journal(history: SearchHistory
     assert (failed.state, failed.length, failed.spans[-1].failed) == ("failed", 0, True)
     assert "shapes" in failed.error
     assert all(span.start < span.end <= history.end for trial in history.trials for span in trial.spans)
-    by_slot: dict[str, list[tuple[float, float]]] = {}
+    by_slot: dict[int, list[tuple[float, float]]] = {}
     for trial in history.trials:
         for span in trial.spans:
             by_slot.setdefault(span.slots[0], []).append((span.start, span.end))
-    assert sorted(by_slot) == history.slots == ["0", "1"]
+    assert sorted(by_slot) == history.slots == [0, 1]
     for spans in by_slot.values():
         assert all(one[1] <= other[0] for one, other in zip(sorted(spans), sorted(spans)[1:], strict=False))
 
@@ -112,13 +124,13 @@ def test_a_kill_leaves_a_gap_on_the_slots(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = [
         {"event": "started", "time": 0, "config": config.model_dump(mode="json", exclude_unset=True)},
         {"event": "created", "time": 0, "trial": 0, "hyperparameters": {}, "length": 9},
-        {"event": "launched", "time": 1, "trial": 0, "slots": [0], "from_length": 0},
-        {"event": "validated", "time": 5, "trial": 0, "length": 1, "metric": "NaN"},
-        {"event": "launched", "time": 100, "trial": 0, "slots": [1], "from_length": 1},
+        {"event": "launched", "time": 1, "trial": 0, "slots": [0], "from_length": 0, "run_id": "run"},
+        validated(5, 0, 1, math.nan),
+        {"event": "resumed", "time": 90},
+        {"event": "launched", "time": 100, "trial": 0, "slots": [1], "from_length": 1, "run_id": "run"},
         {"event": "restarted", "time": 105, "trial": 0, "length": 1, "error": "rank 0 died"},
     ]
-    path = tmp_path / "journal" / "events.jsonl"
-    path.write_text("\n".join(map(json.dumps, events)) + "\n", encoding="utf-8")
+    rewrite_journal(tmp_path, events)
     (trial,) = read_history(tmp_path).trials
     assert [(span.start, span.end, span.failed) for span in trial.spans] == [(1, 5, False), (100, 105, True)]
     assert math.isnan(trial.last)
@@ -140,8 +152,7 @@ def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> No
 def test_a_trial_that_is_invalid_or_has_diverged_is_never_the_best(tmp_path: Path, end: dict[str, str]) -> None:
     write_journal(tmp_path, 6)
     best, *_ = read_history(tmp_path).best or ()
-    with (tmp_path / "journal" / "events.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**end, "time": 2e9, "trial": best.number, "length": best.length}) + "\n")
+    Journal(tmp_path / "journal").append([{**end, "time": 2e9, "trial": best.number, "length": best.length}])
     other, *_ = read_history(tmp_path).best or ()
     assert other.number != best.number
 
@@ -166,7 +177,7 @@ def test_values_by_dotted_path(history: SearchHistory) -> None:
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"events\.jsonl"):
+    with pytest.raises(InvalidArgumentError, match="there is no journal"):
         write_report(tmp_path, tmp_path / "out")
 
 
@@ -180,15 +191,9 @@ def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn_and
         **SPACE,
     }
     write_journal(tmp_path, 24, space=space)
-    path = tmp_path / "journal" / "events.jsonl"
-    started, *rest = path.read_text(encoding="utf-8").splitlines()
-    first = [
-        json.dumps({"event": "validated", "time": json.loads(line)["time"], "trial": trial, "length": 0, "metric": 0.1})
-        for line in rest
-        if json.loads(line)["event"] == "launched"
-        for trial in [json.loads(line)["trial"]]
-    ]
-    path.write_text("\n".join([started, *rest[:-1], *first, rest[-1]]) + "\n", encoding="utf-8")
+    *events, last = read_events(tmp_path / "journal")
+    first = [validated(event["time"], event["trial"], 0, 0.1) for event in events if event["event"] == "launched"]
+    rewrite_journal(tmp_path, [*events, *first, last])
     assert 0 in read_history(tmp_path).trials[0].curve
     assert "<script>" not in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
     drawn = {file.stem for file in (tmp_path / "out").glob("*.png")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -15,13 +14,14 @@ from segment_jobs import assert_equal_to_the_bit
 from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError
 from lakelens.jobs.cli import main
 from lakelens.search import SearchResult, resume, run
-from lakelens.search.running.journal import Journal, journal_folder, read_events
+from lakelens.search.journal import Journal, journal_folder, read_events
 from lakelens.search.running.plan import plan_search
 from lakelens.tracking.runs import REQUEST_TAG, SEARCH_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.begun_run import begun_run
 from lakelens.training.experiment.config_record import read_config
+from lakelens.training.experiment.run_folder import resuming
 from lakelens.training.experiment.train import train
 from lakelens.training.segments.evaluation import read_counts
 
@@ -48,7 +48,8 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "failed"]
     assert event["error"].startswith("NotFiniteError: ")
     assert found["hyperparameters"]["act"] == "train"
-    assert "trial 1: completed at 1 epoch\n" in said.err
+    assert "trial 1: completed at 1 epoch, val_accuracy " in said.err
+    assert "(act=train)\n" in said.err
     client = open_client(keys["tracking"]["uri"])
     parent = client.get_run(found["run_id"])
     assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tiny")
@@ -217,10 +218,12 @@ def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resu
         resume(killed({SEARCH_TAG: "random"}), tracking_uri=uri)
     # Another process has just begun to resume it, and has not set its status yet.
     run_id = killed({SEARCH_TAG: "random", REQUEST_TAG: "{}"})
-    with contextlib.closing(Journal(journal_folder(plan.root, run_id))) as journal:
-        journal.append([{"event": "started"}])
-        with pytest.raises(InvalidArgumentError, match="is running in another process"):
-            resume(run_id, tracking_uri=uri)
+    Journal(journal_folder(plan.root, run_id)).append([{"event": "started", "time": 1}])
+    with (
+        resuming(plan.root, run_id),
+        pytest.raises(InvalidArgumentError, match="is being resumed by another process"),
+    ):
+        resume(run_id, tracking_uri=uri)
     left = open_client(uri).get_run(run_id)
     assert (left.info.status, left.data.tags[REQUEST_TAG]) == ("KILLED", "{}")
 

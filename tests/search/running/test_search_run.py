@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Iterator
 
 import pytest
 
 from lakelens.errors import NotEnoughSlotsError
-from lakelens.search.running.commands import CommandInbox
-from lakelens.search.running.display import LogDisplay
-from lakelens.search.running.journal import Journal
+from lakelens.progress import ProgressLines
+from lakelens.search.journal import Journal
+from lakelens.search.running.places import Place
 from lakelens.search.running.plan import plan_search, searcher_of
 from lakelens.search.running.search_run import SearchRun
-from lakelens.search.running.slot_process import SlotProcess
+from lakelens.search.running.slot_process import SlotProcess, described
 from lakelens.search.running.slots import share_of
 from lakelens.search.running.state import SearchState
 from lakelens.search.running.trial_runs import TrialRuns
+from lakelens.search.trials import Measurement
 from lakelens.tracking.child_runs import ChildRuns
+from lakelens.tracking.requests import Request
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig
 
@@ -26,19 +27,23 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
-def search(keys, tmp_path) -> Iterator[SearchRun]:
+def said() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def search(keys, tmp_path, said) -> Iterator[SearchRun]:
     """A search that has started and trains nothing."""
     plan = plan_search(ExperimentConfig.read(keys))
     children = ChildRuns(RunReference(keys["tracking"]["uri"], "1", "parent", "here"))
     with (
-        contextlib.closing(Journal(tmp_path / "journal")) as journal,
         TrialRuns(plan, children, {}, []) as runs,
         share_of("tests", lambda: 2, size=1, priority=None, most=None) as share,
     ):
-        state = SearchState(searcher_of(plan.config), plan.config.goal, journal)
+        state = SearchState(searcher_of(plan.config), plan.config.goal, Journal(tmp_path / "journal"))
         state.start({})
-        display = LogDisplay(io.StringIO())
-        yield SearchRun(plan, state, runs, share, CommandInbox(tmp_path / "journal"), display, lambda _: {}, None)
+        place = Place("tests", "these tests", lambda: 2, lambda _: {}, None)
+        yield SearchRun(plan, state, runs, share, place, ProgressLines("search", said, every_s=0.0, unit="epochs"))
 
 
 def test_a_process_that_was_told_to_pause_gets_no_trial_once_the_search_goes_on(search):
@@ -63,3 +68,28 @@ def test_a_search_ends_where_the_cluster_has_no_room_several_times_in_a_row(sear
             search.joined()
         search.short_of_slots(NotEnoughSlotsError("none"))
     assert (search.error is None) == (other != "none")
+
+
+def test_the_lengths_of_all_trials_and_the_best_metric_are_shown(search, said):
+    search._show()
+    first = search.state.trials[0]
+    search.state.launch(first, (0,), "run", 0)
+    search.state.validated(first, Measurement(2, 6, 2, 0.25, {"val_loss": 0.25}), reached=False)
+    search._show()
+    begun, trained = said.getvalue().splitlines()
+    assert begun == "search: 0 of 18 epochs (3 waiting), 0.0 epochs/s"
+    assert trained.startswith("search: 2 of 18 epochs (1 running, 2 waiting), ")
+    assert trained.endswith(" left, val_loss 0.25")
+    assert described(first, search.state.searcher).startswith("learning_rate=")
+
+
+def test_another_process_pauses_a_search_and_lets_it_go_on_and_ends_it(search, said):
+    process = SlotProcess(search, (0,), {}, None)
+    search.obey(Request("pause", "there"))
+    assert not search.may_go_on(process)
+    search.obey(Request("continue", "there"))
+    assert search.may_go_on(process)
+    search.obey(Request("stop", "there"))
+    assert not search.may_go_on(process)
+    assert search.ending == "given up"
+    assert said.getvalue().splitlines()[0] == "pause was requested on there"

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
-import re
-import socket
-import subprocess
-from dataclasses import asdict, replace
 from typing import Any
 
-import psutil
 import pytest
-from volumes import make_volume
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.liveness import Process
 from lakelens.search import create_searcher
-from lakelens.search.running.journal import Journal, is_held, read_events
+from lakelens.search.journal import Journal, read_events
 from lakelens.search.running.state import SearchState
-from lakelens.search.running.trial_state import ENDED, RUNNING, WAITING, Measurement, TrialState
+from lakelens.search.trials import ENDED, RUNNING, WAITING, Measurement, TrialState
 from lakelens.training.trials.metrics import Goal
 
 SEARCHER = {
@@ -39,11 +32,15 @@ GOAL = Goal("val_loss", "min")
 class Lines:
     """A journal in memory."""
 
-    def __init__(self, events=()) -> None:
-        self.events: list[dict[str, Any]] = list(events)
+    def __init__(self, entries=()) -> None:
+        self.entries: list[list[dict[str, Any]]] = list(entries)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return list(itertools.chain(*self.entries))
 
     def append(self, events) -> None:
-        self.events += [json.loads(json.dumps({"time": 0, **event})) for event in events]
+        self.entries.append([json.loads(json.dumps(event)) for event in events])
 
 
 class Killed(Exception):
@@ -64,7 +61,7 @@ class OneSlot:
     def search(self, lines: Lines) -> SearchState:
         state = SearchState(self.searcher, GOAL, lines)
         if lines.events:
-            state.replay(list(lines.events))
+            state.replay(lines.events)
         else:
             state.start({"seed": 3, "unit": "epochs", "config": {}})
         while (trial := state.next_trial()) is not None:
@@ -98,7 +95,7 @@ def summary(state: SearchState) -> list[tuple[Any, ...]]:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("stop_once", [False, True])
-def test_a_search_killed_after_any_event_goes_on_with_the_same_trials_and_promotions(stop_once):
+def test_a_search_killed_after_any_entry_goes_on_with_the_same_trials_and_promotions(stop_once):
     section = {**SEARCHER, "stop_once": stop_once}
     whole = Lines()
     expected = summary(OneSlot(section).search(whole))
@@ -106,11 +103,11 @@ def test_a_search_killed_after_any_event_goes_on_with_the_same_trials_and_promot
     kinds = {event["event"] for event in whole.events}
     assert kinds >= {"started", "created", "launched", "validated", "stopped", "completed", "failed", "invalid"}
     assert ("paused" in kinds and "continued" in kinds) != stop_once
-    for count in range(1, len(whole.events)):
-        events = whole.events[:count]
+    for count in range(1, len(whole.entries)):
+        events = list(itertools.chain(*whole.entries[:count]))
         # A checkpoint is on disk before the segment's end is journaled; none other is counted on.
         saved = {event["trial"]: event["length"] for event in events if event["event"] == "paused"}
-        lines = Lines(events)
+        lines = Lines(whole.entries[:count])
         state = OneSlot(section, saved).search(lines)
         assert summary(state) == expected, f"killed after {events[-1]}"
         decided = [decision(event) for event in lines.events if event.get("decides")]
@@ -195,19 +192,6 @@ def test_a_trial_that_dies_after_its_rung_was_decided_stays_paused_and_the_searc
 
 
 @pytest.mark.unit
-def test_a_journal_in_which_a_paused_trial_was_restarted_is_gone_on_with():
-    lines = Lines()
-    decided_trial(lines, **PAUSED_THERE)
-    lines.append([{"event": "restarted", "trial": 0, "length": 1, "error": "SIGKILL"}])
-    again = SearchState(
-        create_searcher({**SEARCHER, "max_length": {"epochs": 3}, **PAUSED_THERE}, SPACE, 3), GOAL, lines
-    )
-    again.replay(list(lines.events))
-    assert again.trials[0].state == "paused"
-    assert again.next_trial() is not again.trials[0]
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize("how", ["restarted", "resumed"])
 def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_part_again_without_a_second_verdict(how):
     lines = Lines()
@@ -217,7 +201,7 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
     else:
         section = {**SEARCHER, "max_length": {"epochs": 3}, "max_concurrent_trials": 1, **COMPLETED_THERE}
         state = SearchState(create_searcher(section, SPACE, seed=3), GOAL, lines)
-        state.replay(list(lines.events))
+        state.replay(lines.events)
         trial = state.trials[0]
     for length in (2.5, 3):  # paused by hand on the way
         assert state.next_trial() is trial
@@ -274,7 +258,7 @@ def test_a_trial_that_diverges_after_a_good_validation_has_failed_and_is_never_t
     # An error of another kind leaves the model of the good validation.
     assert state.best() is state.trials[1]
     again = SearchState(create_searcher(section, SPACE, seed=0), GOAL, lines)
-    again.replay(list(lines.events))
+    again.replay(lines.events)
     assert [trial.state for trial in again.trials] == ["failed", "failed", "waiting"]
     assert again.best() is again.trials[1]
     assert again.searcher.states == state.searcher.states
@@ -311,7 +295,7 @@ def test_a_search_that_is_given_up_stays_so_after_a_kill():
     state.give_up()
     assert state.finished
     again = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Lines())
-    again.replay(lines.events[:-2])
+    again.replay(lines.events)
     assert again.finished
     assert {trial.state for trial in again.trials} == {"stopped"}
     assert again.count(*ENDED) == len(again.trials)
@@ -331,78 +315,6 @@ def test_a_journal_with_hyperparameters_that_json_lacks_is_gone_on_with(tmp_path
     section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 2}
     space = {"clip": math.inf, "scales": [1, math.nan], "name": "\u2028"}
     for begin in (lambda state: state.start({}), lambda state: state.replay(read_events(tmp_path))):
-        journal = Journal(tmp_path)
-        state = SearchState(create_searcher(section, space, seed=0), GOAL, journal)
+        state = SearchState(create_searcher(section, space, seed=0), GOAL, Journal(tmp_path))
         begin(state)
-        journal.close()
         assert state.trials[0].hyperparameters["clip"] == math.inf
-
-
-@pytest.mark.unit
-def test_a_journal_keeps_whole_lines_and_numbers_that_json_lacks_and_is_held_by_one_process(tmp_path):
-    folder = tmp_path / "journal"
-    with pytest.raises(InvalidArgumentError, match="is the run a search"):
-        read_events(folder)
-    journal = Journal(folder)
-    journal.append([{"event": "validated", "metric": math.nan, "metrics": {"a": math.inf, "b": -math.inf, "c": 1.5}}])
-    assert is_held(folder)
-    with pytest.raises(InvalidArgumentError, match="is running in another process"):
-        Journal(folder)
-    journal.close()
-    assert not is_held(folder)
-    with journal.path.open("ab") as file:
-        file.write(b'{"event": "crea')
-    (event,) = read_events(folder)
-    assert (event["metric"], event["metrics"]) == ("NaN", {"a": "Infinity", "b": "-Infinity", "c": 1.5})
-    again = Journal(folder)
-    again.append([{"event": "finished"}])
-    again.close()
-    assert [event["event"] for event in read_events(folder)] == ["validated", "finished"]
-    journal.path.write_text("nonsense\n")
-    with pytest.raises(InvalidArgumentError, match="line 1 is not an event"):
-        read_events(folder)
-
-
-@pytest.mark.unit
-def test_a_journal_is_written_anew_for_each_event_where_the_folder_takes_no_appends(tmp_path, monkeypatch):
-    make_volume(tmp_path, monkeypatch)
-    section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 2}
-    for begin in (lambda state: state.start({}), lambda state: state.replay(read_events(tmp_path))):
-        journal = Journal(tmp_path)
-        state = SearchState(create_searcher(section, SPACE, seed=0), GOAL, journal)
-        begin(state)
-        journal.append([{"event": "resumed"}])
-        assert is_held(tmp_path)
-        assert read_events(tmp_path)[-1]["event"] == "resumed"
-        assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "events.lock"}
-        lock = re.escape(f"process {os.getpid()} on {socket.gethostname()}")
-        with pytest.raises(InvalidArgumentError, match=rf"is running in {lock}; .* remove .*events\.lock"):
-            Journal(tmp_path)
-        journal.close()
-        assert not is_held(tmp_path)
-
-
-@pytest.mark.unit
-def test_the_lock_file_of_a_process_that_ended_is_taken_over_on_its_machine_alone(tmp_path, monkeypatch):
-    make_volume(tmp_path, monkeypatch)
-    running = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    ended = replace(Process.this(), pid=running.pid, started=psutil.Process(running.pid).create_time())
-    running.communicate()
-    lock = tmp_path / "events.lock"
-    lock.write_text(json.dumps(asdict(replace(ended, host="another", machine="another"))))
-    with pytest.raises(InvalidArgumentError, match=f"is running in process {ended.pid} on another"):
-        Journal(tmp_path)
-    lock.write_text(json.dumps(asdict(ended)))
-    assert not is_held(tmp_path)
-    Journal(tmp_path).close()
-    assert not lock.exists()
-
-
-@pytest.mark.unit
-def test_a_torn_line_goes_where_the_folder_takes_no_appends(tmp_path, monkeypatch):
-    make_volume(tmp_path, monkeypatch)
-    (tmp_path / "events.jsonl").write_bytes(b'{"event": "started", "time": 1}\n{"event": "crea')
-    journal = Journal(tmp_path)
-    journal.append([{"event": "finished"}])
-    journal.close()
-    assert [event["event"] for event in read_events(tmp_path)] == ["started", "finished"]

@@ -8,18 +8,17 @@ import signal
 import sys
 
 from lakelens.search import resume, run
-from lakelens.search.running.journal import Journal
+from lakelens.search.journal import Journal
 
 
 def kill_after(kind: str) -> None:
-    """Lets the process kill itself once an event of a kind is on disk, and what follows from it is not."""
+    """Lets the process kill itself once an event of a kind is on disk, and nothing else has been done."""
     append = Journal.append
 
     def append_and_die(self, events) -> None:
-        for event in events:
-            append(self, [event])
-            if event["event"] == kind:
-                os.kill(os.getpid(), signal.SIGKILL)
+        append(self, events)
+        if any(event["event"] == kind for event in events):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     Journal.append = append_and_die
 

@@ -13,13 +13,13 @@ from child_processes import children_started_with, started_with
 
 from lakelens.errors import NotEnoughSlotsError
 from lakelens.search import SearchResult, run
-from lakelens.search.running.journal import EVENTS_FILE, read_events
+from lakelens.search.journal import read_events
 from lakelens.training.runner.spark.slots import reserve, slots_now
 
 
 def events_in(keys: dict[str, Any]) -> list[dict[str, Any]]:
-    (journal,) = Path(keys["checkpoint_storage"]["path"]).glob(f"*/journal/{EVENTS_FILE}")
-    return read_events(journal.parent)
+    (journal,) = Path(keys["checkpoint_storage"]["path"]).glob("*/journal")
+    return read_events(journal)
 
 
 @pytest.fixture

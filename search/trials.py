@@ -1,0 +1,205 @@
+"""The trials of a search as the events of its journal leave them; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import NotFiniteError
+from ..training.trials.metrics import Goal
+
+WAITING = "waiting"
+RUNNING = "running"
+PAUSED = "paused"
+STOPPED = "stopped"
+COMPLETED = "completed"
+FAILED = "failed"
+INVALID = "invalid"
+ENDED = frozenset({STOPPED, COMPLETED, FAILED, INVALID})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A validation.
+
+    Attributes:
+        length: Where it was, in the search's unit.
+        step: Where it was, in steps.
+        epoch: Epochs complete or begun there.
+        metric: Value of the metric that decides.
+        metrics: All values.
+    """
+
+    length: float
+    step: int
+    epoch: int
+    metric: float
+    metrics: Mapping[str, float]
+
+
+@dataclass
+class Span:
+    """One stretch of time for which a trial held slots.
+
+    Attributes:
+        slots: The slots.
+        start: In seconds since the epoch.
+        end: In seconds since the epoch; infinite while the trial runs.
+        length: What the trial had reached by then.
+        failed: Whether it ended in a failure.
+    """
+
+    slots: tuple[int, ...]
+    start: float
+    end: float = math.inf
+    length: float = 0
+    failed: bool = False
+
+
+@dataclass
+class TrialState:
+    """One trial.
+
+    Attributes:
+        number: Its number, from 0 in the order of creation.
+        hyperparameters: Drawn for it.
+        asked: The length that it was last asked to reach.
+        state: `waiting` for slots, `running`, `paused`, or how it has ended: `stopped`, `completed`, `failed`,
+            `invalid`.
+        curve: Its validations, by length.
+        best: Its best validation; None before one that gave a number.
+        spans: When it held slots.
+        run_id: Its MLflow run, once it has been launched.
+        restarts: How often it was started again after a failure.
+        error: Why it failed.
+        was_in_flight: Whether it held slots when the search was killed; then it gets slots before others.
+        diverged: Whether its loss or output was not finite, so that it is never the best.
+    """
+
+    number: int
+    hyperparameters: dict[str, Any]
+    asked: int
+    state: str = WAITING
+    curve: dict[float, Measurement] = field(default_factory=dict)
+    best: Measurement | None = None
+    spans: list[Span] = field(default_factory=list)
+    run_id: str | None = None
+    restarts: int = 0
+    error: str | None = None
+    was_in_flight: bool = False
+    diverged: bool = False
+
+    @property
+    def length(self) -> float:
+        """The length of its last validation; 0 before one."""
+        return max(self.curve, default=0)
+
+    @property
+    def last(self) -> Measurement | None:
+        """Its last validation."""
+        return self.curve.get(self.length)
+
+    @property
+    def can_be_best(self) -> bool:
+        """Whether it may be the best trial: one that measured well and then diverged may not."""
+        return self.best is not None and self.state != INVALID and not self.diverged
+
+
+class Trials:
+    """The trials of a search, in the order of their creation.
+
+    Args:
+        goal: The metric that decides.
+
+    Attributes:
+        all: The trials.
+        given_up: Whether the search was ended before it was finished.
+        invalid_in_a_row: Trials with invalid hyperparameters since the last validated trial.
+    """
+
+    def __init__(self, goal: Goal) -> None:
+        self.all: list[TrialState] = []
+        self.given_up = False
+        self.invalid_in_a_row = 0
+        self._goal = goal
+        self._time = 0.0
+
+    def best(self, besides: Collection[int] = ()) -> TrialState | None:
+        """Gives the trial with the best validation; of equal ones the first.
+
+        Invalid trials and those whose loss or output was not finite are left out.
+
+        Args:
+            besides: Trials to leave out too.
+        """
+        best: TrialState | None = None
+        for trial in self.all:
+            known = best.best.metric if best is not None and best.best is not None else None
+            if trial.number in besides or not trial.can_be_best or trial.best is None:
+                continue
+            if self._goal.is_better(trial.best.metric, known):
+                best = trial
+        return best
+
+    def apply(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Takes events, in their order; each has a `time`, and most have a `trial`."""
+        for event in events:
+            if "trial" in event:
+                self._apply_to_trial(event)
+            else:  # the search begins, is resumed, given up or finished: what held slots had lost them before
+                self.given_up = self.given_up or event["event"] == "given_up"
+                for trial in self.all:
+                    if trial.state == RUNNING:
+                        self._leave(trial, WAITING)
+                        trial.was_in_flight = True
+            self._time = event["time"]
+
+    def close(self) -> None:
+        """Ends the spans of running trials at the last event, as the report of a running search shows them."""
+        for trial in self.all:
+            for span in trial.spans:
+                span.end = min(span.end, self._time)
+
+    def _apply_to_trial(self, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "created":
+            self.all.append(TrialState(event["trial"], event["hyperparameters"], event["length"]))
+            return
+        trial = self.all[event["trial"]]
+        if kind == "launched":
+            trial.state, trial.run_id, trial.was_in_flight = RUNNING, event["run_id"], False
+            trial.spans.append(Span(tuple(event["slots"]), event["time"]))
+        elif kind == "validated":
+            self._validate(trial, event)
+        elif kind == "continued":
+            trial.asked = event["length"]
+            trial.state = WAITING if trial.state == PAUSED else trial.state
+        else:
+            self._time = event["time"]
+            trial.error = event.get("error")
+            trial.diverged = trial.diverged or is_divergence(trial.error)
+            trial.restarts += kind == "restarted"
+            self.invalid_in_a_row += kind == INVALID
+            waits = kind == "restarted" or event.get("waits", False)
+            self._leave(trial, WAITING if waits else kind, failed=kind in ("restarted", FAILED))
+
+    def _validate(self, trial: TrialState, event: Mapping[str, Any]) -> None:
+        length, metric = event["length"], event["metric"]
+        trial.curve[length] = Measurement(length, event["step"], event["epoch"], metric, event["metrics"])
+        if trial.state == RUNNING:
+            trial.spans[-1].length = length
+        if self._goal.is_better(metric, trial.best.metric if trial.best is not None else None):
+            trial.best = trial.curve[length]
+        self.invalid_in_a_row = 0
+
+    def _leave(self, trial: TrialState, state: str, *, failed: bool = False) -> None:
+        if trial.state == RUNNING:
+            trial.spans[-1].end, trial.spans[-1].failed = self._time, failed
+        trial.state, trial.was_in_flight = state, False
+
+
+def is_divergence(error: str | None) -> bool:
+    """Returns whether the error of a trial, as the journal holds it, is that its loss or output was not finite."""
+    return error is not None and error.startswith(f"{NotFiniteError.__name__}:")
