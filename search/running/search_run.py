@@ -108,9 +108,9 @@ class SearchRun:
             counts = {"done": state.count(*ENDED), **{name: state.count(name) for name in (RUNNING, PAUSED, WAITING)}}
             place = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
             trained = round(sum(trial.length for trial in state.trials), 2)
-            self._display.reached(place, min(trained, self._whole), self._whole)
             if best is not None and best.best is not None:
                 self._display.measured(self.plan.config.goal.metric, best.best.metric)
+            self._display.reached(place, min(trained, self._whole), self._whole)
 
     def _stops(self) -> bool:
         return self.ending is not None or self._held_up or self.error is not None
