@@ -14,10 +14,9 @@ from .history import SearchHistory
 
 def best_experiment(history: SearchHistory) -> str | None:
     """Writes the experiment file of the best trial; None if no trial has a metric."""
-    best = history.best
-    if best is None:
+    trial = history.best
+    if trial is None or trial.best is None:
         return None
-    trial, length, metric = best
     values = history.config.model_dump(mode="json", exclude_unset=True)
     searcher = history.config.searcher
     values["hyperparameters"] = _as_written(trial.hyperparameters)
@@ -30,7 +29,8 @@ def best_experiment(history: SearchHistory) -> str | None:
     for key in ("max_slots", "priority"):
         values.get("resources", {}).pop(key, None)
     text = io.StringIO()
-    text.write(f"# Trial {trial.number} of a search: {history.metric} {metric:.6g} after {history.lengths(length)}.\n")
+    value, where = f"{history.metric} {trial.best.metric:.6g}", history.lengths(trial.best.length)
+    text.write(f"# Trial {trial.number} of a search: {value} after {where}.\n")
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style, writer.width = False, 120
     setattr(writer, "sort_base_mapping_type_on_output", False)  # noqa: B010  # ruamel types it as None

@@ -1,55 +1,24 @@
-"""A search as recorded in its journal: hyperparameters, times, slots and metrics of its trials."""
+"""A search as its journal has it: DataFrames that the page, its plots and the importance are made from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError
 from ...training.configuration.experiment import ExperimentConfig
-from ...training.configuration.hyperparameters import Leaf
+from ...training.configuration.hyperparameters import Categorical, Leaf, Log
 from ...training.configuration.space import Space
 from ..journal import JOURNAL_FOLDER, read_events
 from ..preview import preview
 from ..settings import searcher_section
-from ..trials import Span, Trials
+from ..trials import Trials, TrialState
 
-
-@dataclass
-class TrialHistory:
-    """One trial.
-
-    Attributes:
-        number: From 0, in the order of creation.
-        hyperparameters: Its values, nested.
-        state: `waiting`, `running`, `paused`, `stopped`, `completed`, `failed` or `invalid`.
-        curve: Lengths with the metric there, in the order of length; NaN and infinities as they were.
-        spans: When it held slots.
-        error: Why it failed, else empty.
-        diverged: Whether its loss or output was not finite, so that it is never the best.
-    """
-
-    number: int
-    hyperparameters: dict[str, Any]
-    state: str = "waiting"
-    curve: dict[float, float] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
-    error: str = ""
-    diverged: bool = False
-
-    @property
-    def length(self) -> float:
-        """The length at which it was validated last; 0 before that."""
-        return max(self.curve, default=0)
-
-    @property
-    def last(self) -> float:
-        """Its metric at that length; NaN without one."""
-        return self.curve[self.length] if self.curve else math.nan
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass
@@ -58,14 +27,14 @@ class SearchHistory:
 
     Attributes:
         config: Its experiment.
-        trials: In the order of creation.
+        found: Its trials.
         start: Of the first event, in seconds since the epoch.
         end: Of the last one.
         finished: Whether it has ended normally.
     """
 
     config: ExperimentConfig
-    trials: list[TrialHistory]
+    found: Trials
     start: float
     end: float
     finished: bool
@@ -74,6 +43,11 @@ class SearchHistory:
     def metric(self) -> str:
         """Name of the metric that decides."""
         return self.config.goal.metric
+
+    @cached_property
+    def minimized(self) -> bool:
+        """Whether a smaller value of the metric is better."""
+        return self.config.goal.mode == "min"
 
     @cached_property
     def unit(self) -> str:
@@ -85,11 +59,6 @@ class SearchHistory:
         return f"{amount:g} {self.unit if amount != 1 else self.unit.removesuffix('s')}"
 
     @cached_property
-    def minimized(self) -> bool:
-        """Whether a smaller value of the metric is better."""
-        return self.config.goal.mode == "min"
-
-    @cached_property
     def rungs(self) -> list[float]:
         """Lengths at which the searcher looks at trials, shortest first."""
         return [float(length) for length in preview(searcher_section(self.config), self.config.hyperparameters)]
@@ -99,23 +68,9 @@ class SearchHistory:
         return max((index for index, rung in enumerate(self.rungs) if rung <= length), default=0)
 
     @cached_property
-    def best(self) -> tuple[TrialHistory, float, float] | None:
-        """The trial with the best finite metric, the length at which it had it, and that metric; None without any.
-
-        Invalid trials and those whose loss or output was not finite are left out.
-        """
-        sign = 1 if self.minimized else -1
-        found = [
-            (sign * metric, trial.number, length)
-            for trial in self.trials
-            if trial.state != "invalid" and not trial.diverged
-            for length, metric in trial.curve.items()
-            if math.isfinite(metric)
-        ]
-        if not found:
-            return None
-        value, number, length = min(found)
-        return next(trial for trial in self.trials if trial.number == number), length, sign * value
+    def best(self) -> TrialState | None:
+        """The trial with the best validation; None if none gave a number."""
+        return self.found.best()
 
     @cached_property
     def axes(self) -> dict[str, Leaf]:
@@ -124,17 +79,53 @@ class SearchHistory:
         return {".".join(path): leaf for path, leaf in leaves if leaf.type != "const"}
 
     @cached_property
-    def slots(self) -> list[int]:
-        """Every slot that a trial has held."""
-        return sorted({slot for trial in self.trials for span in trial.spans for slot in span.slots})
+    def trials(self) -> pd.DataFrame:
+        """A row for each trial, by number: `state`, `length`, `metric` (of its last validation) and `error`."""
+        import pandas as pd
 
+        rows = [
+            (trial.state, trial.length, trial.last.metric if trial.last is not None else math.nan, trial.error or "")
+            for trial in self.found.all
+        ]
+        return pd.DataFrame(rows, columns=["state", "length", "metric", "error"])
 
-def value_at(hyperparameters: Mapping[str, Any], dotted: str) -> Any:
-    """Takes the value of a hyperparameter by its dotted path."""
-    value: Any = hyperparameters
-    for name in dotted.split("."):
-        value = value[name]
-    return value
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        """The hyperparameters of each trial, a column for each of `axes`."""
+        import pandas as pd
+
+        values = {name: [_value_at(trial, name) for trial in self.found.all] for name in self.axes}
+        return pd.DataFrame(values, dtype=object)
+
+    @cached_property
+    def places(self) -> pd.DataFrame:
+        """The places of these values between the bounds of each hyperparameter, 0 to 1."""
+        columns = {name: [place(leaf, value) for value in self.values[name]] for name, leaf in self.axes.items()}
+        return self.values.assign(**columns).astype(float)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """A row for each validation: `trial`, `length` and `metric`, in the order of length."""
+        import pandas as pd
+
+        rows = [(trial.number, *point) for trial in self.found.all for point in sorted(_curve_of(trial))]
+        return pd.DataFrame(rows, columns=["trial", "length", "metric"])
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """A row for each time for which a trial held a slot: `trial`, `slot`, `start`, `end`, `length` and `failed`.
+
+        Times are in seconds from the start of the search; `length` is what the trial had reached by the end.
+        """
+        import pandas as pd
+
+        rows = [
+            (trial.number, slot, span.start - self.start, span.end - self.start, span.length, span.failed)
+            for trial in self.found.all
+            for span in trial.spans
+            for slot in span.slots
+        ]
+        return pd.DataFrame(rows, columns=["trial", "slot", "start", "end", "length", "failed"])
 
 
 def read_history(folder: Path) -> SearchHistory:
@@ -147,22 +138,30 @@ def read_history(folder: Path) -> SearchHistory:
         InvalidArgumentError: If the journal does not exist or lacks its beginning.
     """
     events = read_events(folder / JOURNAL_FOLDER)
-    if not events or events[0]["event"] != "started":
+    if events[0]["event"] != "started":
         raise InvalidArgumentError(f"the journal in {folder} does not begin with the event `started`")
     config = ExperimentConfig.read(events[0]["config"])
     found = Trials(config.goal)
     found.apply(events)
     found.close()
-    trials = [
-        TrialHistory(
-            trial.number,
-            trial.hyperparameters,
-            trial.state,
-            {length: measured.metric for length, measured in trial.curve.items()},
-            trial.spans,
-            trial.error or "",
-            trial.diverged,
-        )
-        for trial in found.all
-    ]
-    return SearchHistory(config, trials, events[0]["time"], events[-1]["time"], events[-1]["event"] == "finished")
+    return SearchHistory(config, found, events[0]["time"], events[-1]["time"], events[-1]["event"] == "finished")
+
+
+def place(leaf: Leaf, value: Any) -> float:
+    """Finds where a value is between the bounds of its hyperparameter, 0 to 1; listed values have equal distances."""
+    if isinstance(leaf, Categorical):
+        return [str(each) for each in leaf.vals].index(str(value)) / max(len(leaf.vals) - 1, 1)
+    low, high = float(leaf.minval), float(leaf.maxval)  # type: ignore[union-attr]  # a constant is not searched
+    number = math.log(value, leaf.base) if isinstance(leaf, Log) else float(value)
+    return (number - low) / (high - low) if high > low else 0.5
+
+
+def _value_at(trial: TrialState, dotted: str) -> Any:
+    value: Any = trial.hyperparameters
+    for name in dotted.split("."):
+        value = value[name]
+    return value
+
+
+def _curve_of(trial: TrialState) -> list[tuple[float, float]]:
+    return [(length, measured.metric) for length, measured in trial.curve.items()]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from ...errors import MissingDependencyError
-from ...training.configuration.hyperparameters import Categorical, Leaf, Log
-from .history import SearchHistory, value_at
+from .history import SearchHistory
 
 FEWEST_TRIALS = 10
 _FOLDS, _REPEATS, _TREES = 4, 5, 60
@@ -42,53 +39,37 @@ def importance_of(history: SearchHistory) -> Importance:
     Raises:
         MissingDependencyError: If scikit-learn is not installed.
     """
-    axes, trials = history.axes, [trial for trial in history.trials if trial.curve]
-    if not axes or len(trials) < FEWEST_TRIALS or history.best is None:
-        return Importance(note=f"{len(trials)} trials were validated; {FEWEST_TRIALS} are needed to estimate it.")
+    axes, curves = list(history.axes), history.curves
+    trials = curves["trial"].nunique()
+    if not axes or trials < FEWEST_TRIALS or history.best is None:
+        return Importance(note=f"{trials} trials were validated; {FEWEST_TRIALS} are needed to estimate it.")
     try:
         from sklearn.ensemble import RandomForestRegressor
+        from sklearn.inspection import permutation_importance
+        from sklearn.metrics import mean_squared_error
         from sklearn.model_selection import GroupKFold
     except ImportError as error:
         raise MissingDependencyError(
             "importance of hyperparameters needs scikit-learn: pip install 'lakelens[search]'"
         ) from error
-    rows = [(trial, length) for trial in trials for length in {*history.rungs, trial.length} & trial.curve.keys()]
-    columns = [
-        [_number(leaf, value_at(trial.hyperparameters, name)) for trial, _ in rows] for name, leaf in axes.items()
-    ]
-    inputs = np.array([*columns, [math.log1p(length) for _, length in rows]]).T
-    ranks = _ranks(history, [trial.curve[length] for trial, length in rows])
-    every = list(range(len(axes)))
+    last = curves["length"] == curves.groupby("trial")["length"].transform("max")
+    rows = curves[last | curves["length"].isin(history.rungs)]
+    inputs = np.column_stack([history.places.loc[rows["trial"]], np.log1p(rows["length"])])
+    losses = rows["metric"].where(np.isfinite(rows["metric"]), np.nan) * (1 if history.minimized else -1)
+    ranks = losses.rank(method="min", na_option="bottom", pct=True).to_numpy()
     random = np.random.default_rng(0)
     lost, lost_by_all, unexplained = np.zeros(len(axes)), 0.0, 0.0
-    for fit, held_out in GroupKFold(_FOLDS).split(inputs, groups=[trial.number for trial, _ in rows]):
+    for fit, held_out in GroupKFold(_FOLDS).split(inputs, groups=rows["trial"]):
         forest = RandomForestRegressor(_TREES, min_samples_leaf=2, random_state=0).fit(inputs[fit], ranks[fit])
-
-        def errors(permuted: list[int], forest: Any = forest, rows: Any = held_out) -> float:
-            changed = inputs[rows]
-            changed[:, permuted] = changed[random.permutation(len(rows))][:, permuted]
-            return float(((forest.predict(changed) - ranks[rows]) ** 2).sum())
-
-        unshuffled = errors([])
-        unexplained += unshuffled
+        given, expected, weight = inputs[held_out], ranks[held_out], len(held_out)
+        asked = {"scoring": "neg_mean_squared_error", "n_repeats": _REPEATS, "random_state": 0}
+        lost += weight * permutation_importance(forest, given, expected, **asked).importances_mean[:-1]
+        unexplained += weight * mean_squared_error(expected, forest.predict(given))
         for _ in range(_REPEATS):
-            lost_by_all += errors(every) / _REPEATS
-            lost += [(errors([column]) - unshuffled) / _REPEATS for column in every]
+            shuffled = np.column_stack([random.permutation(given[:, :-1]), given[:, -1]])
+            lost_by_all += weight * mean_squared_error(expected, forest.predict(shuffled)) / _REPEATS
     explained, shares = 1 - unexplained / lost_by_all if lost_by_all else 0.0, np.maximum(lost, 0.0)
     if explained < _LEAST_EXPLAINED or not shares.sum():
-        return Importance(note=f"No hyperparameter separates better from worse trials among these {len(trials)}.")
+        return Importance(note=f"No hyperparameter separates better from worse trials among these {trials}.")
     named = zip(axes, shares / shares.sum(), strict=True)
     return Importance({name: float(share) for name, share in sorted(named, key=lambda each: -each[1])}, explained)
-
-
-def _ranks(history: SearchHistory, metrics: list[float]) -> Any:
-    """Ranks metrics from 0, the best, to 1."""
-    sign = 1.0 if history.minimized else -1.0
-    losses = [sign * metric if math.isfinite(metric) else math.inf for metric in metrics]
-    return np.searchsorted(np.sort(losses), losses) / len(losses)
-
-
-def _number(leaf: Leaf, value: Any) -> float:
-    if isinstance(leaf, Categorical):
-        return float([str(each) for each in leaf.vals].index(str(value)))
-    return math.log(value) if isinstance(leaf, Log) else float(value)

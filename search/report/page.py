@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
+import numpy as np
+
 from ...html_page import render
-from .history import SearchHistory, TrialHistory, value_at
+from .history import SearchHistory
 from .importance import Importance
-from .plots import METRIC_BY, MOST_AXES
+from .plots import MOST_AXES
 
 
 def render_page(
@@ -24,11 +24,9 @@ def render_page(
         importance: Of the hyperparameters.
         experiment: The best trial's experiment file.
     """
-    sign = 1 if history.minimized else -1
-
-    def rank(trial: TrialHistory) -> tuple[float, float]:
-        return (-trial.length, sign * trial.last if math.isfinite(trial.last) else math.inf)
-
+    trials = history.trials
+    losses = trials["metric"].where(np.isfinite(trials["metric"]), np.nan) * (1 if history.minimized else -1)
+    order = trials.assign(longest=-trials["length"], loss=losses).sort_values(["longest", "loss"], kind="stable").index
     return render(
         __package__,
         "page.html",
@@ -38,32 +36,29 @@ def render_page(
         experiment=experiment,
         facts=_facts(history),
         started=datetime.fromtimestamp(history.start, timezone.utc),
-        ranked=sorted(history.trials, key=rank),
+        ranked=trials.loc[order],
         most_axes=MOST_AXES,
-        metric_plots={METRIC_BY + name: name for name in history.axes},
-        value_at=value_at,
     )
 
 
 def _facts(history: SearchHistory) -> list[tuple[str, str]]:
-    best, searcher = history.best, history.config.searcher
-    trained = sum(trial.length for trial in history.trials)
-    counted = [trial for trial in history.trials if trial.state != "invalid"]
-    states = Counter(trial.state for trial in history.trials)
+    best, trials, spans = history.best, history.trials, history.spans
+    states, trained = trials["state"].value_counts(), trials["length"].sum()
+    duration = history.end - history.start
     facts = [
-        ("none" if best is None else f"{best[2]:.5g}", f"best {history.metric}"),
-        (f"{len(history.trials):,}", "trials"),
+        ("none" if best is None or best.best is None else f"{best.best.metric:.5g}", f"best {history.metric}"),
+        (f"{len(trials):,}", "trials"),
+        *((f"{count:,}", str(state)) for state, count in states.items()),
+        (f"{trained:,.5g}", f"{history.unit} trained"),
     ]
-    facts += [(f"{count:,}", state) for state, count in states.most_common()]
-    facts += [(f"{trained:,.5g}", f"{history.unit} trained")]
-    whole = len(counted) * searcher.max_length.amount
+    whole = (len(trials) - states.get("invalid", 0)) * history.config.searcher.max_length.amount
     if 0 < trained < whole and history.finished:
         facts += [(f"{whole / trained:.1f}x", f"fewer {history.unit} than all trials to the end")]
-    facts += [(_duration(history.end - history.start), "on the clock")]
-    if history.slots:
-        held = sum((span.end - span.start) * len(span.slots) for trial in history.trials for span in trial.spans)
-        share = held / (len(history.slots) * max(history.end - history.start, 1e-9))
-        facts += [(f"{share:.0%}", f"of {len(history.slots)} slots used")]
+    facts += [(_duration(duration), "on the clock")]
+    if not spans.empty:
+        slots = spans["slot"].nunique()
+        share = (spans["end"] - spans["start"]).sum() / (slots * max(duration, 1e-9))
+        facts += [(f"{share:.0%}", f"of {slots} slots used")]
     return facts
 
 

@@ -1,34 +1,25 @@
-"""The plots of a search, as PNG bytes; pure. Only this module of the report needs matplotlib.
-
-Plots are small, with text that stays readable at one plot per row on a phone and two on a screen.
-"""
+"""The plots of a search, as PNG bytes; pure. Needs matplotlib."""
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
-from ...errors import MissingDependencyError
-from ...figures import INK, dress_axis, empty_figure, readable
+from ... import figures as style
 from ...training.configuration.hyperparameters import Categorical, Int, Leaf, Log
-from .history import SearchHistory, TrialHistory, value_at
+from .history import SearchHistory, place
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SOFT, _GRID, _FAILED = "#767676", "#e3e3e3", "#9a9a9a"
-_BEST = "#d55e00"  # Okabe and Ito's vermillion, apart from every colour of viridis also to the colour-blind
-_DPI = 160
-_WIDTH, _HEIGHT, _WIDE = 6.2, 3.9, 10.0
-_FONT = "DejaVu Sans"
-METRIC_BY = "metric_by_"  # begins the names of plots
+_SOFT, _FAILED = "#767676", "#9a9a9a"
+_BEST = "#d55e00"  # Okabe and Ito's vermillion, distinct from every colour of viridis, even for the colour-blind
 MOST_AXES = 8  # of the parallel coordinates; the most important hyperparameters are drawn first
+_COLUMNS = 3
 _MOST_SLOTS_NAMED = 24
 _SPREADS_SHOWN = 15  # so that a diverged loss does not compress the others
 
@@ -41,313 +32,211 @@ def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str
         importance: Of each hyperparameter, most important first; empty where it is not known.
 
     Returns:
-        PNG files by name without suffix: `learning_curves`, `parallel_coordinates`, `importance`, `slots`, and
-        `metric_by_<hyperparameter>`.
+        PNG files by name without suffix: `learning_curves`, `parallel_coordinates`, `importance`, `hyperparameters` and
+        `slots`.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise MissingDependencyError("the plots of a search need matplotlib: pip install 'lakelens[search]'") from error
     order = [*importance, *(name for name in history.axes if name not in importance)]
-    plots: dict[str, bytes] = {}
-    # Names and values of hyperparameters are plain text, even if they contain characters of formulas.
-    with mpl.rc_context({"font.family": _FONT, "text.parse_math": False}):
-        if history.best is not None:
-            plots["learning_curves"] = _png(_learning_curves(history))
-            if order:
-                plots["parallel_coordinates"] = _png(_parallel_coordinates(history, order[:MOST_AXES]))
-            plots |= {METRIC_BY + name: _png(_metric_by(history, name)) for name in order}
-        if importance:
-            plots["importance"] = _png(_importance(importance))
-        if history.slots:
-            plots["slots"] = _png(_slots(history))
-    return plots
+    figures: dict[str, Figure] = {}
+    if history.best is not None:
+        figures["learning_curves"] = _draw_curves(history)
+        if order:
+            figures["parallel_coordinates"] = _draw_parallel(history, order[:MOST_AXES])
+            figures["hyperparameters"] = _draw_hyperparameters(history, order)
+    if importance:
+        figures["importance"] = _draw_importance(importance)
+    if not history.spans.empty:
+        figures["slots"] = _draw_slots(history)
+    return {name: style.to_png(figure) for name, figure in figures.items()}
 
 
 def rung_colours(count: int) -> list[str]:
     """Gives a colour for each rung, darker with its length; in grey print and to the colour-blind, too."""
     import matplotlib as mpl
 
-    places = np.linspace(0.8, 0.05, count) if count > 1 else [0.3]
-    return [mpl.colors.to_hex(mpl.colormaps["viridis"](place)) for place in places]
+    shades = np.linspace(0.8, 0.05, count) if count > 1 else [0.3]
+    return [mpl.colors.to_hex(mpl.colormaps["viridis"](shade)) for shade in shades]
 
 
-def _learning_curves(history: SearchHistory) -> Figure:
-    figure, axis = _figure(_WIDTH, _HEIGHT)
-    colours, rungs = rung_colours(len(history.rungs)), history.rungs
-    shown = [trial for trial in history.trials if any(map(math.isfinite, trial.curve.values()))]
-    alpha = min(0.9, max(0.25, 24 / len(shown)))
-    for trial in sorted(shown, key=lambda each: each.length):
-        _curve(axis, trial, color=colours[history.rung_of(trial.length)], alpha=alpha, linewidth=1.2)
-    best = history.best
-    if best is not None:
-        trial, length, metric = best
-        _curve(axis, trial, color=_BEST, linewidth=2.4, label=f"best: trial {trial.number}")
-        axis.plot([length], [metric], "o", color=_BEST, markersize=6, zorder=5)
-    for index, rung in enumerate(rungs):
-        reached = sum(trial.length >= rung for trial in shown)
-        axis.plot([], [], color=colours[index], linewidth=2.4, label=f"{history.lengths(rung)}: {reached}")
-    longest = max(trial.length for trial in shown)
-    if 0 < 20 * min(min(trial.curve) for trial in shown) <= longest:
+def _draw_curves(history: SearchHistory) -> Figure:
+    figure, (axis,) = style.new_figure(4.6)
+    colours, curves = rung_colours(len(history.rungs)), history.curves
+    shown = history.trials.loc[curves.loc[np.isfinite(curves["metric"]), "trial"].unique()].sort_values("length")
+    alpha, best = min(0.9, max(0.25, 24 / len(shown))), history.best
+    for number, length in shown["length"].items():
+        _draw_curve(axis, history, number, color=colours[history.rung_of(length)], alpha=alpha, linewidth=1.2)
+    if best is not None and best.best is not None:
+        _draw_curve(axis, history, best.number, color=_BEST, linewidth=2.4, label=f"best: trial {best.number}")
+        axis.plot([best.best.length], [best.best.metric], "o", color=_BEST, markersize=6, zorder=5)
+    for colour, rung in zip(colours, history.rungs, strict=True):
+        reached = (shown["length"] >= rung).sum()
+        axis.plot([], [], color=colour, linewidth=2.4, label=f"to {history.lengths(rung)}: {reached} trials")
+    longest, shortest = shown["length"].max(), curves["length"].min()
+    if 0 < 20 * shortest <= longest:
         axis.set_xscale("log")
-        axis.set_xticks([rung for rung in rungs if rung <= longest], minor=False)
+        axis.set_xticks([rung for rung in history.rungs if rung <= longest])
         axis.set_xticks([], minor=True)
         axis.xaxis.set_major_formatter("{x:g}")
-    axis.set_xlabel(history.unit)
-    _metric_axis(axis, history, [value for trial in shown for value in trial.curve.values()])
-    _legend(figure, axis.get_legend_handles_labels()[0], "trials that reached")
+    _limit_metric(axis, history, curves["metric"])
+    style.name_axes(axis, history.unit, style.text_of(history.metric))
+    style.draw_legend(figure, axis)
     return figure
 
 
-def _curve(axis: Axes, trial: TrialHistory, **style: Any) -> None:
-    lengths = sorted(trial.curve)
-    marker = "o" if len(lengths) == 1 else None
-    axis.plot(lengths, [trial.curve[length] for length in lengths], marker=marker, markersize=3.5, **style)
+def _draw_curve(axis: Axes, history: SearchHistory, trial: Any, **look: Any) -> None:
+    curve = history.curves[history.curves["trial"] == trial]
+    axis.plot(curve["length"], curve["metric"], marker="o" if len(curve) == 1 else None, markersize=3.5, **look)
 
 
-def _parallel_coordinates(history: SearchHistory, names: Sequence[str]) -> Figure:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+def _draw_parallel(history: SearchHistory, names: Sequence[str]) -> Figure:
+    import matplotlib as mpl
 
-    figure, axis = _figure(max(_WIDTH, 1.5 * len(names) + 2.2), 4.3)
-    metrics = {trial.number: trial.last for trial in history.trials if math.isfinite(trial.last)}
-    low, high = _limits(history, list(metrics.values()))
-    norm, colormap = Normalize(low, high), "viridis" if not history.minimized else "viridis_r"
-    scales = [_Scale(history, name) for name in names]
-    shown = [trial for trial in history.trials if trial.number in metrics]
-    best = history.best[0] if history.best is not None else None
-    # The better a trial, the later it is drawn, on top of the others.
-    shown.sort(key=lambda trial: metrics[trial.number], reverse=history.minimized)
-    mapping = ScalarMappable(norm, colormap)
+    figure, (axis,) = style.new_figure(4.6)
+    shown = _with_number(history)
+    low, high = _limits(history, shown["metric"])
+    lines = history.places.loc[shown.index, list(names)].assign(
+        metric=((shown["metric"] - low) / (high - low)).clip(0, 1)
+    )
+    colours = mpl.colormaps["viridis_r" if history.minimized else "viridis"](lines["metric"])
     alpha = min(0.85, max(0.25, 25 / len(shown)))
-    for trial in shown:
-        places = [scale.place(value_at(trial.hyperparameters, scale.name)) for scale in scales]
-        metric = min(max(norm(metrics[trial.number]), 0.0), 1.0)
-        is_best = trial is best
-        colour, width = (_BEST, 2.6) if is_best else (mapping.cmap(metric), 1.1)
-        axis.plot([*places, metric], color=colour, linewidth=width, alpha=1 if is_best else alpha, zorder=2 + is_best)
-    for index, scale in enumerate(scales):
+    for (number, line), colour in zip(lines.iterrows(), colours, strict=True):
+        is_best = history.best is not None and number == history.best.number
+        look = (_BEST, 2.6, 1, 3) if is_best else (colour, 1.1, alpha, 2)
+        axis.plot(line.to_numpy(), **dict(zip(("color", "linewidth", "alpha", "zorder"), look, strict=True)))
+    ticks = [_ticks(history.axes[name]) for name in names]
+    ticks += [[(share, f"{low + share * (high - low):.3g}") for share in (0, 0.25, 0.5, 0.75, 1)]]
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+    for index, of_axis in enumerate(ticks):
         axis.axvline(index, color=_SOFT, linewidth=0.8, zorder=1)
-        for place, text in scale.ticks():
-            _tag(axis, index, place, text)
-    axis.axvline(len(scales), color=_SOFT, linewidth=0.8, zorder=1)
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        _tag(axis, len(scales), share, f"{low + share * (high - low):.3g}")
-    axis.set_xticks(range(len(scales) + 1), [*(_wrapped(name) for name in names), _wrapped(history.metric)])
-    axis.tick_params(axis="x", length=0, labelsize=10, pad=6)
-    axis.get_xticklabels()[-1].set_fontweight("bold")
+        for share, text in of_axis:
+            at = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            axis.annotate(
+                style.text_of(text, 12), (index, share), fontsize=8, color=style.INK, bbox=box, zorder=4, **at
+            )
     axis.set_yticks([])
     axis.spines[["left", "bottom"]].set_visible(False)
-    axis.set_xlim(-0.25, len(scales) + 0.55)
+    axis.set_xlim(-0.25, len(names) + 0.55)
     axis.set_ylim(-0.05, 1.05)
+    style.name_ticks(axis, range(len(ticks)), style.texts_of([*names, history.metric]), style.FIGURE_CHARACTERS)
+    axis.tick_params(axis="x", length=0)
     return figure
 
 
-def _tag(axis: Axes, x: float, y: float, text: str) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-    axis.annotate(
-        text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=9, color=INK, bbox=box, zorder=4
-    )
-
-
-def _metric_by(history: SearchHistory, name: str) -> Figure:
-    figure, axis = _figure(_WIDTH * 0.82, 3.3)
-    scale, colours = _Scale(history, name), rung_colours(len(history.rungs))
-    shown = [trial for trial in history.trials if math.isfinite(trial.last)]
-    shown.sort(key=lambda trial: trial.length)
-    places = [scale.position(value_at(trial.hyperparameters, name), trial.number) for trial in shown]
-    lasts = [trial.last for trial in shown]
-    colour = [colours[history.rung_of(trial.length)] for trial in shown]
-    axis.scatter(places, lasts, c=colour, s=max(14, min(42, 2400 / len(shown))), linewidths=0.4, edgecolors="white")
-    best = history.best
-    if best is not None:
-        trial, _, metric = best
-        place = scale.position(value_at(trial.hyperparameters, name), trial.number)
-        axis.scatter([place], [metric], s=90, facecolors="none", edgecolors=_BEST, linewidths=2, zorder=4)
-    if isinstance(scale.leaf, Log):
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
-    if isinstance(scale.leaf, Categorical):
-        axis.set_xticks(range(len(scale.names)), [readable(text, 12) for text in scale.names])
-        axis.set_xlim(-0.5, len(scale.names) - 0.5)
-        if len(scale.names) > 4:
-            axis.tick_params(axis="x", rotation=35)
-    axis.set_xlabel(readable(name, 48))
-    failed = [trial for trial in history.trials if not math.isfinite(trial.last)]
-    low = _metric_axis(axis, history, lasts)
-    if failed:
-        places = [scale.position(value_at(trial.hyperparameters, name), trial.number) for trial in failed]
-        axis.scatter(places, [low] * len(failed), marker="x", c=_FAILED, s=28, linewidths=1.3, clip_on=False, zorder=3)
+def _draw_hyperparameters(history: SearchHistory, names: Sequence[str]) -> Figure:
+    """Draws the last metric of each trial against each hyperparameter."""
+    columns = min(_COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    figure = style.empty_figure(9.0, 2.5 * rows + 0.3)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    shown, colours = _with_number(history), rung_colours(len(history.rungs))
+    shown = shown.sort_values("length", kind="stable")
+    colour = [colours[history.rung_of(length)] for length in shown["length"]]
+    without, best = history.trials.index.difference(shown.index), history.best
+    # Trials with equal values of a category lie next to each other.
+    spread = 0.3 * ((history.trials.index.to_numpy() * 0.618034) % 1 - 0.5)
+    for axis, name in zip(grid.flat, names, strict=False):
+        style.dress_axis(axis)
+        leaf, places = history.axes[name], history.places[name]
+        if isinstance(leaf, Categorical):
+            places = places + spread / max(len(leaf.vals) - 1, 1)
+        axis.scatter(places[shown.index], shown["metric"], c=colour, s=20, linewidths=0.4, edgecolors="white")
+        if best is not None and best.best is not None:
+            ring = {"s": 80, "facecolors": "none", "edgecolors": _BEST, "linewidths": 2, "zorder": 4}
+            axis.scatter([places[best.number]], [best.best.metric], **ring)
+        worst = _limit_metric(axis, history, shown["metric"])
+        axis.scatter(places[without], [worst] * len(without), marker="x", c=_FAILED, s=24, clip_on=False, zorder=3)
+        at, texts = zip(*_ticks(leaf), strict=True)
+        style.name_ticks(axis, at, style.texts_of(texts, 12), 28)
+        axis.set_xlim(-0.15, 1.15)
+        style.name_axes(axis, style.text_of(name), style.text_of(history.metric) if axis in grid[:, 0] else "")
+    for axis in grid.flat[len(names) :]:
+        axis.axis("off")
     return figure
 
 
-def _importance(importance: dict[str, float]) -> Figure:
-    names = list(importance)[:20]
-    figure, axis = _figure(_WIDTH, 0.34 * len(names) + 0.9)
-    places = range(len(names))
-    axis.barh(places, [importance[name] for name in names], color=rung_colours(1)[0], height=0.62)
-    for place, name in zip(places, names, strict=True):
-        axis.annotate(
-            f"{importance[name]:.0%}", (importance[name], place), (4, 0), textcoords="offset points", va="center"
-        )
-    axis.set_yticks(places, [readable(name, 30) for name in names])
-    axis.invert_yaxis()
-    axis.set_xlim(0, 1.14 * max(*importance.values(), 0.01))
+def _draw_importance(importance: dict[str, float]) -> Figure:
+    import pandas as pd
+
+    shares = pd.DataFrame({"importance": importance}).head(20)
+    figure, (axis,) = style.new_figure(0.34 * len(shares) + 0.6)
+    style.draw_bars(axis, shares, rung_colours(1), note="{:.0%}")
     axis.xaxis.set_visible(False)
     axis.spines["bottom"].set_visible(False)
-    axis.tick_params(axis="y", length=0)
     return figure
 
 
-def _slots(history: SearchHistory) -> Figure:
-    from matplotlib.colors import to_rgb
-    from matplotlib.patches import Patch
-
-    slots, colours = history.slots, rung_colours(len(history.rungs))
+def _draw_slots(history: SearchHistory) -> Figure:
+    spans, colours = history.spans, rung_colours(len(history.rungs))
+    slots = sorted(spans["slot"].unique())
     height = min(0.42, 7.0 / len(slots))
-    figure, axis = _figure(_WIDE, height * len(slots) + 1.2)
+    figure, (axis,) = style.new_figure(height * len(slots) + 1.2)
     divisor, unit = _time_unit(history.end - history.start)
     whole = (history.end - history.start) / divisor or 1.0
-    rows = {name: index for index, name in enumerate(slots)}
-    for trial in history.trials:
-        for span in trial.spans:
-            start, width = (span.start - history.start) / divisor, max((span.end - span.start) / divisor, whole / 1000)
-            colour = _FAILED if span.failed else colours[history.rung_of(span.length)]
-            hatch = "////" if span.failed else None
-            for row in (rows[slot] for slot in span.slots):
-                axis.barh(row, width, 0.8, start, color=colour, edgecolor="white", linewidth=0.6, hatch=hatch)
-                if width > 0.012 * whole * len(str(trial.number)) and height > 0.2:
-                    light = sum(to_rgb(colour)) > 1.5
-                    colour_of_text = "black" if light else "white"
-                    axis.text(
-                        start + width / 2, row, str(trial.number), ha="center", va="center", fontsize=8,
-                        color=colour_of_text,
-                    )  # fmt: skip
+    for span in spans.itertuples():
+        row, start = slots.index(span.slot), span.start / divisor
+        width = max((span.end - span.start) / divisor, whole / 1000)
+        colour, hatch = (_FAILED, "////") if span.failed else (colours[history.rung_of(span.length)], None)
+        axis.barh(row, width, 0.8, start, color=colour, edgecolor="white", linewidth=0.6, hatch=hatch)
+        if width > 0.012 * whole * len(str(span.trial)) and height > 0.2:
+            ink = "black" if history.rung_of(span.length) == 0 or span.failed else "white"
+            axis.text(start + width / 2, row, str(span.trial), ha="center", va="center", fontsize=8, color=ink)
+    for colour, rung in zip(colours, history.rungs, strict=True):
+        axis.barh(0, 0, color=colour, label=f"to {history.lengths(rung)}")
+    if spans["failed"].any():
+        axis.barh(0, 0, color=_FAILED, edgecolor="white", hatch="////", label="failed")
     named = len(slots) <= _MOST_SLOTS_NAMED
-    axis.set_yticks(range(len(slots)) if named else [], [f"slot {name}" for name in slots] if named else [])
-    axis.set_ylabel("" if named else f"{len(slots)} slots")
+    axis.set_yticks(range(len(slots)) if named else [], [f"slot {slot}" for slot in slots] if named else [])
     axis.invert_yaxis()
     axis.set_xlim(0, whole)
-    axis.set_xlabel(unit)
-    handles = [
-        Patch(color=colour, label=f"to {history.lengths(rung)}")
-        for colour, rung in zip(colours, history.rungs, strict=True)
-    ]
-    if any(span.failed for trial in history.trials for span in trial.spans):
-        handles.append(Patch(facecolor=_FAILED, edgecolor="white", hatch="////", label="failed"))
-    _legend(figure, handles)
+    style.name_axes(axis, unit, "" if named else f"{len(slots)} slots")
+    style.draw_legend(figure, axis)
     return figure
 
 
-class _Scale:
-    """Where the values of one hyperparameter are on an axis."""
-
-    def __init__(self, history: SearchHistory, name: str) -> None:
-        self.name, self.leaf = name, history.axes[name]
-        self.names = [str(value) for value in self.leaf.vals] if isinstance(self.leaf, Categorical) else []
-
-    def position(self, value: Any, trial: int) -> float:
-        """The coordinate of a value; values of a category are adjacent."""
-        if not self.names:
-            return float(value)
-        return self.names.index(str(value)) + 0.5 * ((trial * 0.618034) % 1 - 0.5)
-
-    def place(self, value: Any) -> float:
-        """The place of a value between 0 and 1."""
-        if self.names:
-            return self.names.index(str(value)) / max(len(self.names) - 1, 1)
-        low, high = _bounds(self.leaf)
-        number = math.log(value, self.leaf.base) if isinstance(self.leaf, Log) else float(value)
-        return (number - low) / (high - low) if high > low else 0.5
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places between 0 and 1 with the text there."""
-        if self.names:
-            step = max(len(self.names) - 1, 1)
-            return [(index / step, readable(text, 10)) for index, text in enumerate(self.names)][:12]
-        low, high = _bounds(self.leaf)
-        values = {share: low + share * (high - low) for share in (0.0, 0.5, 1.0)}
-        if isinstance(self.leaf, Int) and values[0.5] % 1:
-            del values[0.5]
-        if isinstance(self.leaf, Log):
-            values = {share: self.leaf.power(exponent) for share, exponent in values.items()}
-        return [(share, f"{value:.3g}") for share, value in values.items()]
+def _with_number(history: SearchHistory) -> pd.DataFrame:
+    """Gives the trials whose last metric is a number, the best last, so that it is drawn on top of the others."""
+    shown = history.trials[np.isfinite(history.trials["metric"])]
+    return shown.sort_values("metric", ascending=not history.minimized, kind="stable")
 
 
-def _bounds(leaf: Leaf) -> tuple[float, float]:
-    low, high = leaf.minval, leaf.maxval  # type: ignore[union-attr]  # only numbers come here
-    return float(low), float(high)
+def _ticks(leaf: Leaf) -> list[tuple[float, str]]:
+    """Gives places from 0 to 1 with the values there."""
+    if isinstance(leaf, Categorical):
+        return [(place(leaf, value), str(value)) for value in leaf.vals[:12]]
+    low, high = float(leaf.minval), float(leaf.maxval)  # type: ignore[union-attr]  # a constant is not searched
+    values = [low, (low + high) / 2, high] if high > low else [low]
+    if isinstance(leaf, Int) and values[len(values) // 2] % 1:
+        del values[1]
+    values = [leaf.power(exponent) for exponent in values] if isinstance(leaf, Log) else values
+    return [(place(leaf, value), f"{value:.3g}") for value in values]
 
 
-def _metric_axis(axis: Axes, history: SearchHistory, values: Sequence[float]) -> float:
-    """Labels the metric's axis and limits it to the range where trials differ; returns its worst end."""
+def _limit_metric(axis: Axes, history: SearchHistory, values: pd.Series) -> float:
+    """Limits the metric's axis to the range where trials differ; returns its worst end."""
     low, high = _limits(history, values)
     margin = 0.04 * (high - low)
-    hidden = sum(math.isfinite(value) and not low <= value <= high for value in values)
+    hidden = (np.isfinite(values) & ~values.between(low, high)).sum()
     axis.set_ylim(low - margin, high + margin)
-    axis.set_ylabel(readable(history.metric, 30))
-    axis.grid(axis="y", color=_GRID, linewidth=0.8)
+    axis.grid(axis="y", color="#e3e3e3", linewidth=0.8)
     axis.set_axisbelow(True)
     if hidden:
-        axis.annotate(
-            f"{hidden} worse values are outside", (0.99, 0.02 if not history.minimized else 0.98), fontsize=8,
-            xycoords="axes fraction", ha="right", va="bottom" if not history.minimized else "top", color=_SOFT,
-        )  # fmt: skip
+        height, side = (0.98, "top") if history.minimized else (0.02, "bottom")
+        note = f"{hidden} worse values are outside", (0.99, height)
+        axis.annotate(*note, xycoords="axes fraction", ha="right", va=side, fontsize=8, color=_SOFT)
     return high + margin if history.minimized else low - margin
 
 
-def _limits(history: SearchHistory, values: Sequence[float]) -> tuple[float, float]:
+def _limits(history: SearchHistory, values: pd.Series) -> tuple[float, float]:
     """From the best value to the worst, or so far beyond the median that the others can still be distinguished."""
-    finite = np.array([value for value in values if math.isfinite(value)])
-    sign = 1.0 if history.minimized else -1.0
-    ranked = np.sort(sign * finite)
-    best, worst = ranked[0], ranked[-1]
-    spread = np.median(ranked) - best
-    worst = min(worst, best + _SPREADS_SHOWN * spread) if spread > 0 else worst
+    losses = np.sort(values[np.isfinite(values)]) if history.minimized else np.sort(-values[np.isfinite(values)])
+    best, spread = float(losses[0]), float(np.median(losses) - losses[0])
+    worst = min(float(losses[-1]), best + _SPREADS_SHOWN * spread) if spread > 0 else float(losses[-1])
     if worst <= best:
         worst = best + (abs(best) * 0.05 or 1.0)
-    low, high = sorted((sign * best, sign * worst))
-    return float(low), float(high)
+    return (best, worst) if history.minimized else (-worst, -best)
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
     return (3600.0, "hours") if seconds >= 3 * 3600 else (60.0, "minutes") if seconds >= 180 else (1.0, "seconds")
-
-
-def _wrapped(name: str) -> str:
-    """Breaks a name after its dots and underscores into lines of at most a dozen letters."""
-    lines = [""]
-    for part in readable(name, 36).replace("_", "_\0").replace(".", ".\0").split("\0"):
-        if len(lines[-1]) + len(part) > 13 and lines[-1]:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
-
-
-def _legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, title=title,
-        title_fontsize=9, handlelength=1.4, columnspacing=1.4,
-    )  # fmt: skip
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = empty_figure(width, height, _DPI)
-    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
-    axis = figure.subplots()
-    dress_axis(axis)
-    axis.tick_params(labelsize=10)
-    axis.xaxis.label.set_fontsize(10.5)
-    axis.yaxis.label.set_fontsize(10.5)
-    return figure, axis
-
-
-def _png(figure: Figure) -> bytes:
-    """Writes a figure with its own palette colours: a page of many plots stays small."""
-    drawn, written = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png")
-    Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)
-    return written.getvalue()

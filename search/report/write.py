@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
@@ -14,7 +13,6 @@ from .plots import draw_plots
 
 REPORT_FOLDER = "report"
 PAGE, BEST = "report.html", "best.yaml"
-_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 def write_report(folder: str | Path, out: str | Path) -> Path:
@@ -39,7 +37,7 @@ def write_report(folder: str | Path, out: str | Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, data in plots.items():
-            (out / (_NOT_IN_NAMES.sub("_", name) + ".png")).write_bytes(data)
+            (out / f"{name}.png").write_bytes(data)
         if experiment is not None:
             (out / BEST).write_text(experiment, encoding="utf-8")
         page = out / PAGE

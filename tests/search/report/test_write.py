@@ -16,7 +16,7 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.search.journal import Journal, read_events
 from lakelens.search.report.best import best_experiment
-from lakelens.search.report.history import SearchHistory, read_history, value_at
+from lakelens.search.report.history import SearchHistory, read_history
 from lakelens.search.report.importance import importance_of
 from lakelens.search.report.page import render_page
 from lakelens.search.report.write import write_report
@@ -59,8 +59,7 @@ def test_a_report_has_everything_and_needs_nothing_else(
     assert "<script" not in page
     assert "http://" not in page
     assert "https://" not in page
-    axes = ("learning_rate", "dropout", "layers", "optimizer.name")
-    names = {"learning_curves", "parallel_coordinates", "importance", "slots", *(f"metric_by_{name}" for name in axes)}
+    names = {"learning_curves", "parallel_coordinates", "importance", "slots", "hyperparameters"}
     assert {path.stem for path in tmp_path.glob("*.png")} == names
     for path in tmp_path.glob("*.png"):
         Image.open(path).load()
@@ -81,41 +80,39 @@ def test_the_best_experiment_reads_back_with_the_values_of_the_best_trial(tmp_pa
     read = ExperimentConfig.read(tmp_path / "best.yaml")
     best = history.best
     assert best is not None
-    assert constants(read.hyperparameters) == best[0].hyperparameters
-    assert best[0].hyperparameters["clip"] == math.inf
+    assert constants(read.hyperparameters) == best.hyperparameters
+    assert best.hyperparameters["clip"] == math.inf
     assert (read.goal.metric, read.goal.mode, read.data.version) == ("val_accuracy", "max", 3)
     assert read.searcher.max_length.amount == 27
 
 
 def test_the_best_trial_is_the_one_with_the_best_finite_metric(history: SearchHistory) -> None:
-    best = history.best
+    best, finite = history.best, history.curves["metric"].loc[lambda values: values.map(math.isfinite)]
     assert best is not None
-    metrics = [value for trial in history.trials for value in trial.curve.values() if math.isfinite(value)]
-    assert best[2] == max(metrics)
-    assert best[0].curve[best[1]] == best[2]
+    assert best.best is not None
+    assert best.best.metric == finite.max()
+    assert best.curve[best.best.length].metric == finite.max()
 
 
 def test_states_errors_and_spans_are_those_of_the_journal(history: SearchHistory) -> None:
     assert len(history.trials) == 24
     assert history.finished
-    failed = history.trials[3]
-    assert (failed.state, failed.length, failed.spans[-1].failed) == ("failed", 0, True)
-    assert "shapes" in failed.error
-    assert all(span.start < span.end <= history.end for trial in history.trials for span in trial.spans)
-    by_slot: dict[int, list[tuple[float, float]]] = {}
-    for trial in history.trials:
-        for span in trial.spans:
-            by_slot.setdefault(span.slots[0], []).append((span.start, span.end))
-    assert sorted(by_slot) == history.slots == [0, 1]
-    for spans in by_slot.values():
-        assert all(one[1] <= other[0] for one, other in zip(sorted(spans), sorted(spans)[1:], strict=False))
+    failed, spans = history.trials.loc[3], history.spans
+    assert (failed["state"], failed["length"]) == ("failed", 0)
+    assert "shapes" in failed["error"]
+    assert list(spans.loc[spans["failed"], "trial"]) == [3]
+    assert (spans["start"] < spans["end"]).all()
+    assert spans["end"].max() <= history.end - history.start
+    assert sorted(spans["slot"].unique()) == [0, 1]
+    for _, of_slot in spans.sort_values("start").groupby("slot"):
+        assert (of_slot["end"].iloc[:-1].to_numpy() <= of_slot["start"].iloc[1:].to_numpy()).all()
 
 
 def test_a_search_whose_driver_was_killed_has_a_report_of_what_there_is(tmp_path: Path) -> None:
     write_journal(tmp_path, 24, stop_after=60)
     history = read_history(tmp_path)
     assert not history.finished
-    assert all(span.end <= history.end for trial in history.trials for span in trial.spans)
+    assert history.spans["end"].max() <= history.end - history.start
     assert "not finished" in render_page(history, {}, importance_of(history), best_experiment(history))
 
 
@@ -131,9 +128,9 @@ def test_a_kill_leaves_a_gap_on_the_slots(tmp_path: Path) -> None:
         {"event": "restarted", "time": 105, "trial": 0, "length": 1, "error": "rank 0 died"},
     ]
     rewrite_journal(tmp_path, events)
-    (trial,) = read_history(tmp_path).trials
-    assert [(span.start, span.end, span.failed) for span in trial.spans] == [(1, 5, False), (100, 105, True)]
-    assert math.isnan(trial.last)
+    history = read_history(tmp_path)
+    assert history.spans[["start", "end", "failed"]].to_numpy().tolist() == [[1, 5, False], [100, 105, True]]
+    assert math.isnan(history.trials.at[0, "metric"])
 
 
 def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> None:
@@ -151,9 +148,11 @@ def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> No
 )
 def test_a_trial_that_is_invalid_or_has_diverged_is_never_the_best(tmp_path: Path, end: dict[str, str]) -> None:
     write_journal(tmp_path, 6)
-    best, *_ = read_history(tmp_path).best or ()
+    best = read_history(tmp_path).best
+    assert best is not None
     Journal(tmp_path / "journal").append([{**end, "time": 2e9, "trial": best.number, "length": best.length}])
-    other, *_ = read_history(tmp_path).best or ()
+    other = read_history(tmp_path).best
+    assert other is not None
     assert other.number != best.number
 
 
@@ -171,9 +170,10 @@ def test_importance_is_not_told_from_too_few_trials(tmp_path: Path) -> None:
     assert importance_of(read_history(tmp_path)).note == "3 trials were validated; 10 are needed to estimate it."
 
 
-def test_values_by_dotted_path(history: SearchHistory) -> None:
-    trial = history.trials[0]
-    assert value_at(trial.hyperparameters, "optimizer.name") == trial.hyperparameters["optimizer"]["name"]
+def test_values_are_those_of_nested_hyperparameters(history: SearchHistory) -> None:
+    assert history.values.at[0, "optimizer.name"] == history.found.all[0].hyperparameters["optimizer"]["name"]
+    assert history.places.to_numpy().min() >= 0
+    assert history.places.to_numpy().max() <= 1
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn_and
     *events, last = read_events(tmp_path / "journal")
     first = [validated(event["time"], event["trial"], 0, 0.1) for event in events if event["event"] == "launched"]
     rewrite_journal(tmp_path, [*events, *first, last])
-    assert 0 in read_history(tmp_path).trials[0].curve
+    assert 0 in set(read_history(tmp_path).curves["length"])
     assert "<script>" not in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
     drawn = {file.stem for file in (tmp_path / "out").glob("*.png")}
-    assert drawn >= {"metric_by_kind", "metric_by_one", "metric_by__b_frac_", "parallel_coordinates"}
+    assert drawn >= {"hyperparameters", "parallel_coordinates"}
