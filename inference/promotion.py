@@ -20,12 +20,11 @@ from ..spark.session import SessionSource, opened
 from ..table import Table
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
-from .evaluation.metrics import SCORES
+from .evaluation.evaluator import Evaluator
+from .evaluation.evaluators import evaluator_of
 from .evaluation.result import EvaluationResult
 from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, registrable, set_alias, version_behind
 
-# Metrics of an evaluation for which smaller is better.
-_LESS_IS_BETTER = frozenset({"ece"})
 # A good model fails on a few damaged images; a diverged model fails on all.
 DEFAULT_MAX_ERRORS = 0.01
 
@@ -118,6 +117,11 @@ def promote(
     _check_conditions(if_better, on, by, max_errors, has_spark=spark is not None)
     uri = resolve_tracking_uri(tracking_uri)
     model, run_id = registrable(candidate, uri)
+    evaluator = evaluator_of(model)
+    if if_better is not None and if_better not in evaluator.scores:
+        raise InvalidArgumentError(
+            f"if_better={if_better!r} is not a metric of an evaluation: {', '.join(evaluator.scores)}"
+        )
     previous = version_behind(name, alias, uri)
     if previous is not None and previous.digest == model.digest:
         reason = "the alias points to this model already"
@@ -142,7 +146,7 @@ def promote(
     if previous is not None:
         decided = replace(decided, previous=previous.version, reason="no comparison was requested")
     if result is not None and if_better is not None:
-        decided = _decided(decided, result, if_better, by, max_errors)
+        decided = _decided(decided, result, evaluator, if_better, by, max_errors)
     client = open_client(uri)
     note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     with as_tracking_errors(uri, f"record the promotion of model {name!r}"):
@@ -157,8 +161,6 @@ def _check_conditions(
 ) -> None:
     if (if_better is None) != (on is None):
         raise InvalidArgumentError("if_better (a metric) and on (table@version) go together: give both, or neither")
-    if if_better is not None and if_better not in SCORES:
-        raise InvalidArgumentError(f"if_better={if_better!r} is not a metric of an evaluation: {', '.join(SCORES)}")
     if if_better is not None and not has_spark:
         raise InvalidArgumentError(f"if_better={if_better!r} evaluates models, which needs a Spark session")
     if not (_is_number(by) and 0 <= by < math.inf):
@@ -175,7 +177,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float, max_errors: float) -> Promotion:
+def _decided(
+    asked: Promotion, result: EvaluationResult, evaluator: type[Evaluator], metric: str, by: float, max_errors: float
+) -> Promotion:
     found = result.evaluation
     score, errors = found.scores.get(metric), found.errors / found.rows
     decided = replace(
@@ -199,7 +203,7 @@ def _decided(asked: Promotion, result: EvaluationResult, metric: str, by: float,
     if before is None:
         reason = f"{metric} {score:.4f} against none: version {asked.previous} scored no row without an error"
         return replace(decided, reason=f"{reason}, which counts as worse")
-    gain = before - score if metric in _LESS_IS_BETTER else score - before
+    gain = before - score if metric in evaluator.less_is_better else score - before
     better = gain > by
     reason = f"{metric} {score:.4f} against {before:.4f}: {'better' if better else 'not better'}"
     return replace(decided, promoted=better, previous_score=before, reason=f"{reason} by more than {by:g}")

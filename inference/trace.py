@@ -17,13 +17,15 @@ from ..table import Table, Version
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
 from ..tracking.runs import as_tracking_errors
 from ..tracking.scorings import Scoring
-from .scoring.predictions import COLUMNS
+from ..training.tasks.registry import task_of_columns
+from .scoring.predictions import SHARED, columns_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from mlflow import MlflowClient
 
-_PREDICTED = tuple(name for name in COLUMNS if name != "probabilities")
+# A probability per class, or the like: too long to read.
+_LISTS = "ARRAY<FLOAT>"
 # Columns of an image table that describe where an image came from.
 _SOURCE = ("path", "content_hash", "source_length", "source_modified", "batch_id", "label", "label_name", "split")
 _COUNTED = ("checkpoint_digest", "table", "version", "scored_at")
@@ -34,7 +36,7 @@ class PredictionTrace:
     """Where one prediction comes from.
 
     Attributes:
-        prediction: Its row in the predictions table, without the probabilities.
+        prediction: Its row in the predictions table, without lists of numbers.
         source: The image's row in the version of the table that was scored, without the image; empty if it is in
             `missing`.
         run: The run that trained the model; None if it is in `missing`.
@@ -91,7 +93,9 @@ def trace_prediction(
         TrackingError: If the store does not answer.
     """
     snapshot = _predictions(Table.of(predictions, version, storage_options))
-    rows = list(rows_with(snapshot, "path", path, _PREDICTED))
+    task = task_of_columns(snapshot.schema)
+    shown = SHARED if task is None else [name for name, kind in columns_of(task).items() if kind != _LISTS]
+    rows = list(rows_with(snapshot, "path", path, shown))
     if not rows:
         raise InvalidArgumentError(
             f"{snapshot.location}@{snapshot.version} has no prediction of {path!r}; a path is whole, as in "
@@ -170,7 +174,7 @@ def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[i
 
 def _predictions(table: Table) -> Snapshot:
     snapshot = table.snapshot()
-    missing = [name for name in COLUMNS if name not in snapshot.schema]
+    missing = [name for name in SHARED if name not in snapshot.schema]
     if missing:
         raise PredictionsSchemaError(
             f"{snapshot.location} has no column {missing[0]!r}, so it is not a predictions table; give the table that "

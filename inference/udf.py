@@ -12,7 +12,7 @@ from ..extras import require
 from ..options import named_options
 from ..spark.session import require_driver
 from ..training.checkpoints.references import resolve_model
-from .model.arrow_batches import PREDICTION_DDL, predict_pandas
+from .model.arrow_batches import predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from .model.shipping import ShippedModel, ship
 from .model.user_code import user_code
@@ -36,12 +36,13 @@ def predict_udf(
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     custom_objects: Mapping[str, Any] | None = None,
 ) -> UserDefinedFunctionLike:
-    """Makes a UDF that predicts the class of stored images.
+    """Makes a UDF that predicts for stored images.
 
     `df.select(udf("image"))` reads encoded images; `udf("image", "format", "height", "width")` reads `raw_rgb` too, and
-    with one column a `raw_rgb` table is an error. It returns
-    struct<prediction int, predicted_name string, probability float, probabilities array<float>, error string>;
-    a row that cannot be scored has an `error` and null elsewhere. For SQL: `spark.udf.register("predict", udf)`.
+    with one column a `raw_rgb` table is an error. It returns a struct with the columns of the model's task, which for
+    classification are struct<prediction int, predicted_name string, probability float, probabilities array<float>,
+    error string>; a row that cannot be scored has an `error` and null elsewhere. For SQL:
+    `spark.udf.register("predict", udf)`.
 
     The checkpoint is resolved on the driver and sent to every executor through `SparkContext.addFile` (see
     `shipping.ship`); each Python worker compares its digest and loads it once, however many tasks it runs.
@@ -83,7 +84,7 @@ def udf_of(shipped: ShippedModel) -> UserDefinedFunctionLike:
 
     # pyspark reads the kind of a pandas UDF from these; they must be types, which this module's annotations are not.
     predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
-    udf: UserDefinedFunctionLike = pandas_udf(predict, PREDICTION_DDL)
+    udf: UserDefinedFunctionLike = pandas_udf(predict, shipped.ddl)
     return udf
 
 

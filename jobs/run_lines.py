@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lakelens.inference.evaluation.comparison import ClassChange
@@ -77,14 +78,14 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     for name, value in result.evaluation.scores.items():
         rows.append((name, f"{value:.4f}", *([f"{before[name]:.4f}"] if name in before else [])))
     lines = table_lines(rows)
-    rows = [("CLASS", "ROWS", "PRECISION", "RECALL", "F1")]
-    for one in result.evaluation.classes:
-        rows.append((one.name, str(one.support), *map(_value, (one.precision, one.recall, one.f1))))
-    lines += ["", *table_lines(rows)]
-    changed = result.comparison
-    if changed is not None:
-        lines += ["", f"{changed.mended} answers fixed, {changed.broken} broken; p = {changed.p_value:.2g} (McNemar)"]
-        lines += [f"the class that gained most: {changed.mended_class}"] if changed.mended_class else []
+    classes = [
+        {name: value for name, value in asdict(one).items() if name != "label"} for one in result.evaluation.classes
+    ]
+    if classes:
+        heading = [{"name": "CLASS", "support": "ROWS"}.get(name, name.upper()) for name in classes[0]]
+        lines += ["", *table_lines([heading, *(list(map(_value, one.values())) for one in classes)])]
+    if result.comparison is not None:
+        lines += ["", *result.comparison.sentences]
     return lines + [
         f"{name}: {place}"
         for name, place in (("page", result.page), ("changes", result.changes), ("in", result.artifacts))

@@ -1,27 +1,16 @@
-"""The answers of models on the rows of one table version, as a DataFrame, and the counts behind the metrics."""
+"""The counts behind the metrics of classification, and the answers that the page shows; from DataFrames of answers."""
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
 from ...etl.images.stored_image import StoredImage
-from ...etl.spark.catalog import read_table
-from ...progress import image_progress
-from ...spark.port import counter, parallelism
-from ...training.checkpoints.references import ModelRef
-from ..model.arrow_batches import PREDICTION_DDL
-from ..model.shipping import prediction_task, ship
-from ..model.user_code import UserCode
-from ..scoring.predictions import PASSED_DDL
 from ..scoring.source import ScoredTable
-from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
-from ..scoring.work import of_scoring, same_row
+from .evaluator import SLICE
 from .metrics import CALIBRATION_BINS, TOP_K
 from .result import Shown
 
@@ -29,64 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import Column, DataFrame
 
-SLICE = "slice_{}"
 _MOST_VALUES = 50
 _ROWS_WRITTEN = 50_000
 _KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probability", "error")
-
-
-@contextmanager
-def predicted_now(
-    model: ModelRef,
-    source: ScoredTable,
-    slices: Sequence[str],
-    batch_bytes: int,
-    code: UserCode,
-) -> Iterator[DataFrame]:
-    """Runs a model over a table version; the answers stay with the executors until the body ends."""
-    spark = source.spark
-    row_count = source.row_count()
-    shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
-    images = spread(
-        source.images(more=_slice_columns(source, slices)),
-        row_count=row_count,
-        input_shape=model.input_shape,
-        slots=parallelism(spark),
-        row_groups=None,
-    )
-    ddl = ", ".join([PASSED_DDL, *(f"{SLICE.format(i)} STRING" for i in range(len(slices))), PREDICTION_DDL])
-    done = counter(spark)
-    with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
-        rows = _ranked(images.mapInArrow(prediction_task(shipped, count_file, done), ddl), len(slices)).persist()
-        try:
-            with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
-                rows.count()
-        except BaseException:
-            rows.unpersist()
-            raise
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
-
-
-def scored_before(
-    predictions: str, version: int, model: ModelRef, source: ScoredTable, slices: Sequence[str]
-) -> DataFrame:
-    """Reads a model's answers from a predictions table that holds them."""
-    from pyspark.sql import functions
-
-    rows = read_table(source.spark, predictions, version)
-    rows = rows.where(of_scoring(source, model.digest) & (functions.col("version") == source.version))
-    if source.split is not None:
-        rows = rows.where(functions.col("split") == source.split)
-    # An earlier table at this location may have had other images under this version's number.
-    rows = rows.alias("rows").join(source.keys().alias("keys"), same_row("rows", "keys"), "left_semi")
-    if slices:
-        values = source.images(more=_slice_columns(source, slices))
-        values = values.select("path", *(SLICE.format(i) for i in range(len(slices))))
-        rows = rows.join(values, "path", "left")
-    return _ranked(rows, len(slices))
 
 
 def answer_counts(rows: DataFrame, slices: Sequence[str] = ()) -> pd.DataFrame:
@@ -221,30 +155,7 @@ def _named(name: str | None, number: int | None) -> str:
     return name or ("error" if number is None else str(number))
 
 
-def check_slices(table: str, columns: Collection[str], slices: Sequence[str]) -> None:
-    """Checks that a table has the slice columns.
-
-    Raises:
-        InvalidArgumentError: If it lacks one.
-    """
-    for name in slices:
-        if name not in columns:
-            raise InvalidArgumentError(f"slice {name!r}: {table} has no such column; its columns: {', '.join(columns)}")
-
-
-def _slice_columns(source: ScoredTable, slices: Sequence[str]) -> list[Column]:
-    """Reads columns as texts.
-
-    Raises:
-        InvalidArgumentError: If the table lacks one.
-    """
-    from pyspark.sql import functions
-
-    check_slices(source.name, source.snapshot.schema, slices)
-    return [functions.col(f"`{name}`").cast("string").alias(SLICE.format(i)) for i, name in enumerate(slices)]
-
-
-def _ranked(rows: DataFrame, slices: int) -> DataFrame:
+def ranked(rows: DataFrame, slices: int) -> DataFrame:
     """Replaces the list of probabilities by the rank of the true class and the calibration bin."""
     from pyspark.sql import functions
 

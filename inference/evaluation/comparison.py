@@ -72,6 +72,18 @@ class ModelComparison(ReadableResult):
     classes: list[ClassChange]
     mended_class: str | None
 
+    @property
+    def scores(self) -> dict[str, float]:
+        """The numbers that a run keeps."""
+        return {"p_value": self.p_value, "mended": self.mended, "broken": self.broken}
+
+    @property
+    def sentences(self) -> list[str]:
+        """The comparison in a line or two."""
+        changed = f"{self.mended} answers fixed, {self.broken} broken; p = {self.p_value:.2g} (McNemar)"
+        gained = [f"the class that gained most: {self.mended_class}"] if self.mended_class else []
+        return [changed, *gained]
+
 
 def compare(
     pairs: pd.DataFrame,

@@ -13,8 +13,8 @@ from ...errors import ImageError
 from ...etl.images.stored_image import decode_image
 from ...figures import INK, empty_figure, to_png
 from ...html_page import tail_of
-from ...training.record.run_plots import draw_confusion_matrix
 from ...training.tasks.class_metrics import ClassMetrics
+from ...training.tasks.confusion_plot import draw_confusion_matrix
 from .comparison import ClassChange, ModelComparison
 from .metrics import CalibrationBin, ModelMetrics
 from .result import Shown

@@ -57,8 +57,7 @@ def record_evaluation(
 ) -> str | None:
     """Writes an evaluation into the model's run: metrics as `evaluation/<table>-v<version>-<split>/<name>`, and files.
 
-    A comparison with another model has a separate path, `...-vs-<other model>`, for its files and the metrics
-    `p_value`, `mended` and `broken`.
+    A comparison with another model has a separate path, `...-vs-<other model>`, for its files and its metrics.
 
     Returns:
         Where the files are, as `runs:/<id>/...`; None for a model named by its path.
@@ -75,8 +74,8 @@ def record_evaluation(
             client.log_metric(model.run_id, f"{place}/{name}", value)
         if other is not None and result.comparison is not None:
             place = f"{place}-vs-{short_name(other)}"
-            for name in ("p_value", "mended", "broken"):
-                client.log_metric(model.run_id, f"{place}/{name}", getattr(result.comparison, name))
+            for name, value in result.comparison.scores.items():
+                client.log_metric(model.run_id, f"{place}/{name}", value)
         with tempfile.TemporaryDirectory(prefix="lakelens-evaluation-") as folder:
             write_files(Path(folder), files)
             client.log_artifacts(model.run_id, folder, place)

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from ...etl.images.stored_image import StoredImage
 from ...results import ReadableResult
-from .comparison import ModelComparison
-from .metrics import ModelMetrics
+
+
+class TaskMetrics(Protocol):
+    """What every task's metrics of a model have."""
+
+    @property
+    def rows(self) -> int:
+        """Labelled rows."""
+
+    @property
+    def errors(self) -> int:
+        """How many of those have an error instead of a prediction."""
+
+    @property
+    def classes(self) -> list[Any]:
+        """A dataclass of metrics per class."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The metrics that are a single number and have a value."""
+
+
+class TaskComparison(Protocol):
+    """What every task's comparison of two models has; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def classes(self) -> list[Any]:
+        """A dataclass of changes per class."""
+
+    @property
+    def mended_class(self) -> str | None:
+        """The class that has gained most; None if no class has gained."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The numbers that a run keeps."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """The comparison in a line or two."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +98,11 @@ class EvaluationResult(ReadableResult):
     table: str
     version: int
     split: str | None
-    evaluation: ModelMetrics
-    slices: dict[str, dict[str, ModelMetrics]] = field(default_factory=dict)
+    evaluation: TaskMetrics
+    slices: dict[str, Mapping[str, TaskMetrics]] = field(default_factory=dict)
     compared: str | None = None
-    other: ModelMetrics | None = None
-    comparison: ModelComparison | None = None
+    other: TaskMetrics | None = None
+    comparison: TaskComparison | None = None
     page: str | None = None
     changes: str | None = None
     artifacts: str | None = None
@@ -83,5 +124,5 @@ class EvaluationResult(ReadableResult):
         return facts
 
 
-def _numbers(evaluation: ModelMetrics) -> dict[str, Any]:
+def _numbers(evaluation: TaskMetrics) -> dict[str, Any]:
     return {"rows": evaluation.rows, "errors": evaluation.errors, **evaluation.scores}

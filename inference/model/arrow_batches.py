@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...training.tasks.registry import DEFAULT_TASK, TASKS
+from ...training.tasks.task import Task
 from .decoding import StoredRows
 from .predictor import Predictions, Predictor
 
@@ -15,7 +13,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-PREDICTION_DDL = TASKS[DEFAULT_TASK].prediction_ddl
+
+def prediction_ddl(task: Task | type[Task]) -> str:
+    """Gives the columns of a prediction, as in SQL: those of the task, then `error`."""
+    return ", ".join(f"{name} {kind}" for name, kind in {**task.prediction_columns, "error": "STRING"}.items())
 
 
 def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:
@@ -40,31 +41,16 @@ def predict_arrow(predictor: Predictor, batches: Iterable[pa.RecordBatch]) -> It
         start = 0
         for piece in predictor.stream([stored_rows(columns)]):
             passed = {name: column.slice(start, len(piece)) for name, column in kept.items()}
-            yield pa.RecordBatch.from_pydict(passed | prediction_arrays(piece))
+            yield pa.RecordBatch.from_pydict(passed | prediction_arrays(predictor.task, piece))
             start += len(piece)
 
 
-def prediction_arrays(predictions: Predictions) -> dict[str, pa.Array]:
+def prediction_arrays(task: Task, predictions: Predictions) -> dict[str, pa.Array]:
     """Writes predictions as Arrow columns; a row with an error has null in all of them but `error`."""
     import pyarrow as pa
 
-    missing = ~predictions.valid
-    labels = predictions.labels
-    best = predictions.probabilities[np.arange(len(predictions)), labels]
-    lengths = np.where(missing, 0, predictions.probabilities.shape[1])
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    lists = pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()),
-        pa.array(predictions.probabilities[~missing].ravel(), pa.float32()),
-        mask=pa.array(missing),
-    )
-    return {
-        "prediction": pa.array(labels, pa.int32(), mask=missing),
-        "predicted_name": pa.array(predictions.names, pa.string()),
-        "probability": pa.array(best, pa.float32(), mask=missing),
-        "probabilities": lists,
-        "error": pa.array(predictions.errors, pa.string()),
-    }
+    arrays = task.prediction_arrays(predictions.answers, predictions.valid, predictions.sizes)
+    return {**arrays, "error": pa.array(predictions.errors, pa.string())}
 
 
 def predict_pandas(predictor: Predictor, batches: Iterable[Any]) -> Iterator[pd.DataFrame]:
@@ -76,7 +62,7 @@ def predict_pandas(predictor: Predictor, batches: Iterable[Any]) -> Iterator[pd.
     import pandas as pd
 
     for piece in predictor.stream(_rows_of_series(batch) for batch in batches):
-        arrays = prediction_arrays(piece)
+        arrays = prediction_arrays(predictor.task, piece)
         yield pd.DataFrame({name: pd.Series(array.to_pylist(), dtype=object) for name, array in arrays.items()})
 
 

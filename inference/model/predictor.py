@@ -7,7 +7,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,11 @@ from ...errors import InvalidArgumentError, ScoringFailedError
 from ...etl.images.encoding import encode_jpeg
 from ...etl.images.stored_image import Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
-from .compiled import compile_model
+from ...training.tasks.task import Task
+from .compiled import Answers, compile_model
 from .decoding import StoredRows, decode_rows
 from .failures import first_line, is_of_the_machine, is_transient
 from .user_code import UserCode
-
-Probabilities: TypeAlias = npt.NDArray[np.float32]
 
 DEFAULT_BATCH_BYTES = 32 << 20
 # Larger batches are not faster, and a model's activations, many times its input, only take memory.
@@ -32,17 +30,17 @@ _INPUT_BYTES = 4  # float32, as the model computes
 
 @dataclass(frozen=True)
 class Predictions:
-    """A model's predictions for some rows; one entry per row in each attribute.
+    """A model's answers for some rows; one entry per row in each attribute.
 
     Attributes:
-        probabilities: float32 [rows, classes]; a row with an error holds NaN.
+        answers: float32 [rows, ...], as the task gives them; a row with an error holds NaN.
         errors: None, or why the row has no prediction, as `<reason>: <message>`.
-        class_names: Class names by label number; None when the model has none.
+        sizes: int32 [rows, 2], height and width of the stored images; 0 if the task does not need them.
     """
 
-    probabilities: Probabilities
+    answers: Answers
     errors: list[str | None]
-    class_names: Sequence[str] | None = None
+    sizes: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -51,20 +49,6 @@ class Predictions:
     def valid(self) -> npt.NDArray[np.bool_]:
         """Bool [rows], whether the row has a prediction."""
         return np.array([error is None for error in self.errors], dtype=np.bool_)
-
-    @property
-    def labels(self) -> npt.NDArray[np.int32]:
-        """int32 [rows], the most probable class, of equals the smallest number; 0 for rows without a prediction."""
-        return np.where(self.valid, np.nan_to_num(self.probabilities, nan=-np.inf).argmax(axis=1), 0).astype(np.int32)
-
-    @property
-    def names(self) -> list[str | None]:
-        """The name of the most probable class; None without a prediction or a name."""
-        known = self.class_names or ()
-        return [
-            known[label] if valid and label < len(known) else None
-            for label, valid in zip(self.labels.tolist(), self.valid.tolist(), strict=True)
-        ]
 
 
 class Predictor:
@@ -75,28 +59,28 @@ class Predictor:
     fails.
 
     Args:
-        function: uint8 [rows, height, width, channels] to float32 [rows, classes].
+        function: uint8 [rows, height, width, channels] to float32 [rows, *answer_shape].
+        task: The task of the answers.
         input_shape: Height, width and channels of the model's images.
-        classes: Number of classes.
-        class_names: Class names by label number, or None.
+        answer_shape: Shape of one row's answer.
         batch_bytes: Most bytes of one batch of float32 input; a batch has at least one row.
         decode_threads: Threads that decode the next batch while the model runs.
     """
 
     def __init__(
         self,
-        function: Callable[[Pixels], Probabilities],
+        function: Callable[[Pixels], Answers],
+        task: Task,
         *,
         input_shape: tuple[int, int, int],
-        classes: int,
-        class_names: Sequence[str] | None = None,
+        answer_shape: tuple[int, ...],
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         decode_threads: int = 1,
     ) -> None:
         check_batch_bytes(batch_bytes)
+        self.task = task
         self.input_shape = input_shape
-        self.classes = classes
-        self.class_names = class_names
+        self.answer_shape = answer_shape
         self.batch_rows = max(1, min(MOST_BATCH_ROWS, batch_bytes // (int(np.prod(input_shape)) * _INPUT_BYTES)))
         self._function = function
         self._decode_threads = max(1, decode_threads)
@@ -117,9 +101,10 @@ class Predictor:
             ScoringFailedError: If the machine or the model fails.
         """
         parts = list(self.stream([StoredRows(images, formats, heights, widths)]))
-        probabilities = [part.probabilities for part in parts] or [np.empty((0, self.classes), np.float32)]
         return Predictions(
-            np.concatenate(probabilities), [error for part in parts for error in part.errors], self.class_names
+            np.concatenate([np.empty((0, *self.answer_shape), np.float32), *(part.answers for part in parts)]),
+            [error for part in parts for error in part.errors],
+            np.concatenate([np.empty((0, 2), np.int32), *(part.sizes for part in parts)]),
         )
 
     def stream(self, batches: Iterable[StoredRows]) -> Iterator[Predictions]:
@@ -155,16 +140,16 @@ class Predictor:
             if error is not None and is_transient(error):
                 errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[row : row + 1])
         decoded = np.array([error is None for error in errors], dtype=np.bool_)
-        probabilities = np.full((len(errors), self.classes), np.nan, dtype=np.float32)
+        answers = np.full((len(errors), *self.answer_shape), np.nan, dtype=np.float32)
         if decoded.any():
             given = pixels if decoded.all() else pixels[decoded]
-            probabilities[decoded], raised = self._run(given)
+            answers[decoded], raised = self._run(given)
             for row, error in zip(np.flatnonzero(decoded).tolist(), raised, strict=True):
                 errors[row] = error
-        for row in np.flatnonzero(~np.isfinite(probabilities).all(axis=1)).tolist():
+        for row in np.flatnonzero(~np.isfinite(answers.reshape(len(answers), -1)).all(axis=1)).tolist():
             errors[row] = errors[row] or "not_finite: the model's output for this image has NaN or infinite values"
-            probabilities[row] = np.nan
-        return Predictions(probabilities, errors, self.class_names)
+            answers[row] = np.nan
+        return Predictions(answers, errors, np.zeros((len(errors), 2), np.int32))
 
     def _decode_again(self, row: StoredRows, pixels: Pixels) -> str | None:
         """Decodes a row again whose error the machine may have caused, while this task decodes nothing else."""
@@ -184,7 +169,7 @@ class Predictor:
             return f"{type(error).__name__}: {error}"
         return fault
 
-    def _run(self, pixels: Pixels) -> tuple[Probabilities, list[str | None]]:
+    def _run(self, pixels: Pixels) -> tuple[Answers, list[str | None]]:
         """Runs the model; if it raises, halves the batch until only the failing rows are left out."""
         try:
             return self._function(pixels), [None] * len(pixels)
@@ -196,7 +181,7 @@ class Predictor:
         second, second_errors = self._run(pixels[middle:])
         return np.concatenate([first, second]), first_errors + second_errors
 
-    def _run_again(self, pixels: Pixels, raised: Exception) -> tuple[Probabilities, list[str | None]]:
+    def _run_again(self, pixels: Pixels, raised: Exception) -> tuple[Answers, list[str | None]]:
         """Decides whether one row, or the model or machine, caused an error of the model."""
         if is_of_the_machine(raised):
             raise ScoringFailedError(f"the model failed on a single image, {first_line(raised)}") from raised
@@ -209,7 +194,7 @@ class Predictor:
         try:
             return self._function(pixels), [None]
         except Exception as error:  # noqa: BLE001  as above
-            return np.full((1, self.classes), np.nan, np.float32), [f"model_raised: {first_line(error)}"]
+            return np.full((1, *self.answer_shape), np.nan, np.float32), [f"model_raised: {first_line(error)}"]
 
 
 @dataclass(frozen=True)
@@ -265,15 +250,15 @@ def build_predictor(checkpoint: Checkpoint, batch_bytes: int, decode_threads: in
 
     Raises:
         CheckpointError: If its model has refused content, or code that cannot be imported.
-        ModelMismatchError: If the model takes no images, or does not give one row of classes per image.
+        ModelMismatchError: If the model takes no images, or its output does not fit the task.
     """
     with code.loaded() as objects:
         compiled = compile_model(checkpoint, objects)
     return Predictor(
         compiled.function,
+        compiled.task,
         input_shape=checkpoint.input_shape,
-        classes=compiled.classes,
-        class_names=checkpoint.class_names,
+        answer_shape=compiled.answer_shape,
         batch_bytes=batch_bytes,
         decode_threads=decode_threads,
     )

@@ -20,7 +20,8 @@ from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.checkpoints.references import ModelRef
 from ...training.rank import lazy_imports
-from .arrow_batches import predict_arrow
+from ...training.tasks.registry import task_of
+from .arrow_batches import predict_arrow, prediction_ddl
 from .predictor import LOADED, Predictor, build_predictor, cache_key
 from .user_code import UserCode
 
@@ -42,6 +43,7 @@ class ShippedModel:
     Attributes:
         archive: Name of the archive among the session's files.
         digest: The checkpoint's digest, which a worker compares with its copy.
+        ddl: The columns of a prediction, as in SQL.
         batch_bytes: Most bytes of one batch of float32 input.
         code: What the model needs besides Keras.
         code_digest: Digest of `code` on the driver; each task has another object.
@@ -50,6 +52,7 @@ class ShippedModel:
 
     archive: str
     digest: str
+    ddl: str
     batch_bytes: int
     code: UserCode = field(default_factory=UserCode)
     code_digest: str = ""
@@ -105,7 +108,9 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
     ship_file(spark, archive)
     # An executor on another machine has its own log, which must show a failed start.
     is_quiet = is_local(spark) and not is_verbose()
-    return ShippedModel(name, model.digest, batch_bytes, code, code.digest(), is_quiet)
+    return ShippedModel(
+        name, model.digest, prediction_ddl(task_of(model.checkpoint)), batch_bytes, code, code.digest(), is_quiet
+    )
 
 
 def prediction_task(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +27,7 @@ from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_tabl
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.opening import open_table
 from ...table import Table
-from ..model.arrow_batches import PREDICTION_DDL
+from ...training.tasks.task import Task
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -35,26 +36,23 @@ if TYPE_CHECKING:
 # Columns copied from the image table to the predictions, if the image table has them.
 PASSED_DDL = "path STRING, content_hash STRING, label INT, label_name STRING, split STRING"
 PASSED = tuple(column.split()[0] for column in PASSED_DDL.split(", "))
-PREDICTED = tuple(column.split()[0] for column in PREDICTION_DDL.split(", "))
-ORIGIN_DDL = (
-    "model_uri STRING, checkpoint_digest STRING, table STRING, version BIGINT, scored_at TIMESTAMP, batch_id STRING"
-)
-DDL = f"{PASSED_DDL}, {PREDICTION_DDL}, {ORIGIN_DDL}"
-
-# Delta's names of the types above.
-_TYPES = {
-    "STRING": "string",
-    "INT": "integer",
-    "BIGINT": "long",
-    "FLOAT": "float",
-    "TIMESTAMP": "timestamp",
-    "ARRAY<FLOAT>": "array<float>",
+_BEFORE = dict(column.split() for column in PASSED_DDL.split(", "))
+_AFTER = {
+    "error": "STRING",
+    "model_uri": "STRING",
+    "checkpoint_digest": "STRING",
+    "table": "STRING",
+    "version": "BIGINT",
+    "scored_at": "TIMESTAMP",
+    "batch_id": "STRING",
 }
-COLUMNS = {name: _TYPES[kind] for name, kind in (column.split() for column in DDL.split(", "))}
+# What every predictions table has, whatever the task.
+SHARED = (*_BEFORE, *_AFTER)
 # A `batch_id` starts with the mark of its model, table and version. Delta's statistics hold 32 characters of a text.
 _MARK, _BATCH = 20, 32
-# Statistics of the columns that reads filter on; for a list of floats they are useless.
-_PROPERTIES = {"delta.dataSkippingStatsColumns": "path,label,split,prediction,checkpoint_digest,table,version,batch_id"}
+# Delta's statistics are of the columns that reads filter on, and of a prediction that is a number.
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_FILTERED = ("path", "label", "split", "checkpoint_digest", "table", "version", "batch_id")
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,12 @@ class PredictionsState:
     transaction: int | None
 
 
-def predictions_location(predictions: str | Path | None, table: Table) -> str:
+def columns_of(task: Task | type[Task]) -> dict[str, str]:
+    """Gives the columns of a predictions table of a task, with their SQL types."""
+    return {**_BEFORE, **task.prediction_columns, **_AFTER}
+
+
+def predictions_location(predictions: str | Path | None, table: Table, task: Task) -> str:
     """Gives the location of a predictions table, and checks it as far as possible without Spark.
 
     Raises:
@@ -89,7 +92,7 @@ def predictions_location(predictions: str | Path | None, table: Table) -> str:
         return target
     with suppress(UnsupportedTableFeatureError):
         try:
-            _check_schema(target, open_table(Table(target, table.storage_options)))
+            _check_schema(target, open_table(Table(target, table.storage_options)), task)
         except NotADeltaTableError:
             _require_vacant(target)
     return target
@@ -101,6 +104,7 @@ class PredictionsTable:
     Args:
         spark: A session with Delta.
         location: Path, URI or name.
+        task: The task of the model that scores.
         digest: Digest of the checkpoint that scores.
         table: Location of the image table that is scored.
         storage_options: Access to an object store, under delta-rs' names.
@@ -111,15 +115,22 @@ class PredictionsTable:
         spark: SparkSession,
         location: str,
         *,
+        task: Task,
         digest: str,
         table: str,
         storage_options: Mapping[str, str],
     ) -> None:
         self._spark = spark
+        self.task = task
         self.location = absolute(location)
         self._storage_options = storage_options
         place = hashlib.sha256(table.encode()).hexdigest()[:16]
         self._application = f"lakelens.score.{digest}.{place}"
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """The columns that a copied row keeps; the others name the run that has written it."""
+        return (*self.task.prediction_columns, "error", "model_uri", "scored_at")
 
     def state(self) -> PredictionsState:
         """Reads the table's version and the number of the last append.
@@ -133,7 +144,7 @@ class PredictionsTable:
             _require_vacant(self.location)
             return PredictionsState(None, None)
         table = self._opened()
-        _check_schema(self.location, table)
+        _check_schema(self.location, table, self.task)
         return PredictionsState(table.version(), table.transaction_version(self._application))
 
     def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
@@ -159,21 +170,25 @@ class PredictionsTable:
         In that case Delta either raises its conflict or silently adds nothing; `state_after` shows which.
 
         Args:
-            rows: Rows of `COLUMNS`.
+            rows: Rows with the columns of `columns_of`.
             state: The state from which the rows were chosen.
             note: Names this append in the table's history.
         """
+        columns = columns_of(self.task)
+        numbers = (name for name, kind in self.task.prediction_columns.items() if kind == "INT")
+        statistics = ",".join((*_FILTERED, *numbers))
         if state.version is None and is_table_name(self.location):
-            properties = ", ".join(f"'{name}' = '{value}'" for name, value in _PROPERTIES.items())
+            ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
             self._spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.location} ({_quoted_ddl()}) USING DELTA TBLPROPERTIES ({properties})"
+                f"CREATE TABLE IF NOT EXISTS {self.location} ({ddl}) USING DELTA "
+                f"TBLPROPERTIES ('{_STATISTICS}' = '{statistics}')"
             )
-        writer = rows.select(*COLUMNS).write.format("delta").mode("append").option("userMetadata", note)
+        writer = rows.select(*columns).write.format("delta").mode("append").option("userMetadata", note)
         writer = writer.option("txnAppId", self._application).option("txnVersion", str(next_number(state)))
         if is_table_name(self.location):
             writer.saveAsTable(self.location)
         else:
-            writer.options(**({} if state.version is not None else _PROPERTIES)).save(self.location)
+            writer.options(**({} if state.version is not None else {_STATISTICS: statistics})).save(self.location)
 
     def remove(self, condition: Column) -> None:
         """Removes rows in one commit."""
@@ -209,33 +224,33 @@ def _require_vacant(location: str) -> None:
         raise NotADeltaTableError(f"{location} exists and is not a Delta table; give the predictions a separate path")
 
 
-def _check_schema(location: str, table: DeltaTable) -> None:
+def _check_schema(location: str, table: DeltaTable, task: Task) -> None:
     fields = json.loads(table.schema().to_json())["fields"]
-    _check_columns(location, {field["name"]: _type_name(field["type"]) for field in fields})
-
-
-def _check_columns(location: str, found: Mapping[str, str]) -> None:
-    for name, kind in COLUMNS.items():
+    found = {field["name"]: _type_name(field["type"]) for field in fields}
+    for name, kind in columns_of(task).items():
         if name not in found:
             raise PredictionsSchemaError(
-                f"{location} has no column {name!r}, so it is not a predictions table of this lakelens; its columns: "
+                f"{location} has no column {name!r}, so it is not a predictions table of {task.name}; its columns: "
                 f"{', '.join(found)}. Add it (ALTER TABLE {sql_name(location)} ADD COLUMN {name} ...), or score into "
                 "another table"
             )
-        if found[name] != kind:
+        if found[name] != _delta_name(kind):
             raise PredictionsSchemaError(
-                f"{location}: column {name!r} is of type {found[name]}, predictions need {kind}; score into "
-                "another table"
+                f"{location}: column {name!r} is of type {found[name]}, predictions need {_delta_name(kind)}; score "
+                "into another table"
             )
 
 
+def _delta_name(kind: str) -> str:
+    """Gives Delta's name of an SQL type."""
+    names = {"int": "integer", "bigint": "long"}
+    return re.sub(r"\w+", lambda found: names.get(found[0], found[0]), kind.lower().replace(" ", ""))
+
+
 def _type_name(kind: object) -> str:
-    if isinstance(kind, str):
-        return kind
     if isinstance(kind, Mapping) and kind.get("type") == "array":
         return f"array<{_type_name(kind['elementType'])}>"
-    return json.dumps(kind)
-
-
-def _quoted_ddl() -> str:
-    return ", ".join(f"`{name}` {kind}" for name, kind in (column.split() for column in DDL.split(", ")))
+    if isinstance(kind, Mapping) and kind.get("type") == "struct":
+        fields = ",".join(f"{one['name']}:{_type_name(one['type'])}" for one in kind["fields"])
+        return f"struct<{fields}>"
+    return kind if isinstance(kind, str) else json.dumps(kind)

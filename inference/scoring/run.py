@@ -16,7 +16,6 @@ from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
 from ...spark.port import parallelism
 from ...training.checkpoints.references import ModelRef
-from ..model.arrow_batches import PREDICTION_DDL
 from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
 from .parts import first_rows, next_rows, shuffled, take
@@ -214,7 +213,7 @@ class ScoringRun:
             row_groups=self.source.row_groups(files),
         )
         return images.mapInArrow(
-            prediction_task(shipped, self._count_file), f"{PASSED_DDL}, {PREDICTION_DDL}"
+            prediction_task(shipped, self._count_file), f"{PASSED_DDL}, {shipped.ddl}"
         ).withColumns(
             {
                 "model_uri": functions.lit(self.model.uri),

@@ -19,6 +19,7 @@ from ...spark.session import SessionSource, opened, require_delta, require_drive
 from ...table import Table
 from ...tracking.scorings import Scoring, record_scoring
 from ...training.checkpoints.references import ModelRef, resolve_model
+from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.user_code import user_code
@@ -85,7 +86,7 @@ def score(
     key: str = "content_hash",
     storage_options: Mapping[str, str] | None = None,
 ) -> ScoreResult:
-    """Predicts the class of every image of one version of a table, and appends the predictions part by part.
+    """Predicts for every image of one version of a table, and appends the predictions part by part.
 
     A part is some data files, about half a minute of work, and one commit. A killed job keeps the parts that it has
     committed; the next call scores the rest. Concurrent calls for the same model and table share the parts and never
@@ -142,8 +143,9 @@ def score(
     require_driver(spark)
     columns = SourceColumns(path_column, image_column, label_column, key)
     named = Table.of(table, version, storage_options)
-    target = predictions_location(predictions, named)
     reference = resolve_model(model, tracking_uri)
+    task = task_of(reference.checkpoint)
+    target = predictions_location(predictions, named, task)
     snapshot = check_by_log(named, split, columns)
     code = user_code(reference, custom_objects)
     spark = opened(spark)
@@ -158,7 +160,12 @@ def score(
             key,
         )
     results = PredictionsTable(
-        spark, target, digest=reference.digest, table=source.location, storage_options=named.storage_options
+        spark,
+        target,
+        task=task,
+        digest=reference.digest,
+        table=source.location,
+        storage_options=named.storage_options,
     )
     with source.protected(reference.digest) as alive, typed_failures(source.name):
         run = ScoringRun(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ..model.failures import TRANSIENT
-from .predictions import PASSED, PREDICTED, PredictionsState, PredictionsTable, mark_of
+from .predictions import PASSED, PredictionsState, PredictionsTable, mark_of
 from .source import ALL_FILES, FILE, ScoredTable
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _STATUS = "_status"
 _EARLIER = "_earlier"
 _TODO, _CARRIED, _DONE, _RETRIED = "todo", "carried", "done", "retried"
-# Columns that a copied row keeps; the others name the run that has written it.
-_PREDICTED = (*PREDICTED, "model_uri", "scored_at")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Work:
         from pyspark.sql import functions as f
 
         carried = self.marked.where(f.col(_STATUS) == _CARRIED)
-        return carried.select(*PASSED, *(f.col(f"{_EARLIER}.{name}").alias(name) for name in _PREDICTED))
+        return carried.select(*PASSED, f"{_EARLIER}.*")
 
 
 @contextmanager
@@ -102,7 +100,7 @@ def split_work(
         InvalidArgumentError: If the predictions of this version were scored with another key.
     """
     predictions = None if state.version is None else results.read(state.version).where(of_scoring(source, digest))
-    marked = _mark(source.keys(), predictions, source.version, retry).persist()
+    marked = _mark(source.keys(), predictions, source.version, results.copied, retry=retry).persist()
     try:
         work = _counted(source, marked)
         if predictions is not None and work.todo_rows + work.carried_rows == work.total_rows:
@@ -173,7 +171,9 @@ def _require_same_key(source: ScoredTable, predictions: DataFrame, location: str
         )
 
 
-def _mark(keys: DataFrame, predictions: DataFrame | None, version: int, retry: bool) -> DataFrame:
+def _mark(
+    keys: DataFrame, predictions: DataFrame | None, version: int, copied: Sequence[str], *, retry: bool
+) -> DataFrame:
     """Gives each row its status, and each row to copy the earlier prediction.
 
     Null paths and null hashes are equal, so that rows without them are not scored again.
@@ -191,7 +191,7 @@ def _mark(keys: DataFrame, predictions: DataFrame | None, version: int, retry: b
     elsewhere = (
         predictions.where((f.col("version") != version) & f.col("error").isNull() & f.col("content_hash").isNotNull())
         .groupBy("path", "content_hash")
-        .agg(f.max_by(f.struct(*_PREDICTED), f.col("scored_at")).alias(_EARLIER))
+        .agg(f.max_by(f.struct(*copied), f.col("scored_at")).alias(_EARLIER))
     )
     status = f.coalesce(f.col("_here"), f.when(f.col(_EARLIER).isNotNull(), _CARRIED).otherwise(_TODO))
     rows = keys.alias("keys")

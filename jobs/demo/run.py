@@ -181,8 +181,8 @@ class Demo:
             "recall_before": held_back.recall_before,
             "recall_after": held_back.recall_after,
             "mended_class": None if found.comparison is None else found.comparison.mended_class,
-            "accuracy_before": None if found.other is None else found.other.accuracy,
-            "accuracy_after": found.evaluation.accuracy,
+            "accuracy_before": None if found.other is None else found.other.scores["accuracy"],
+            "accuracy_after": found.evaluation.scores["accuracy"],
             "predictions": self._predictions_summary(),
             "version_0_unchanged": same,
             "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
@@ -302,7 +302,8 @@ class Demo:
             )
             if found.comparison is not None and found.other is not None:
                 print("\n".join(recall_lines(found.comparison.classes, held_back)))
-                print(f"accuracy on all held-out images: {found.other.accuracy:.3f} -> {found.evaluation.accuracy:.3f}")
+                then, now = (one.scores["accuracy"] for one in (found.other, found.evaluation))
+                print(f"accuracy on all held-out images: {then:.3f} -> {now:.3f}")
                 print(f"the class that gained most from the new data: {found.comparison.mended_class}")
             print(f"page: {found.page}")
         return found

@@ -39,8 +39,8 @@ NUMPY_TYPES = {
 _TEXTS = ("string", "binary")
 # What stands for null in image tables and their quarantines: the class of an image without one, a missing text.
 _NO_CLASS = {LABEL: -1, LABEL_NAME: "", "error": ""}
-# What only predictions tables have, and what stands for null there.
-_PREDICTIONS = frozenset({"prediction", "predicted_name", "probability", "probabilities", "error", "checkpoint_digest"})
+# What only predictions tables have, whatever the task, and what stands for null there.
+_PREDICTIONS = frozenset({"error", "checkpoint_digest", "model_uri", "scored_at"})
 _NO_PREDICTION = {**_NO_CLASS, SPLIT: "", CONTENT_HASH: "", "prediction": -1, "predicted_name": ""}
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -123,9 +123,9 @@ def is_image_table(schema: Mapping[str, str]) -> bool:
 def lacks_values(schema: Mapping[str, str], name: str) -> bool:
     """Returns whether a column is null in rows of a table that lakelens writes, and nothing stands for it there.
 
-    Such are the probabilities of a row that could not be scored.
+    Such are the lists in the prediction of a row that could not be scored.
     """
-    return name == "probabilities" and _PREDICTIONS.issubset(schema)
+    return not has_tensors(schema[name]) and _PREDICTIONS.issubset(schema)
 
 
 def has_tensors(declared: str) -> bool:

@@ -1,4 +1,4 @@
-"""The result files of a finished run: learning curves, confusion matrix, metrics by class, TensorBoard."""
+"""The result files of a finished run: learning curves, the task's evaluation, TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import MissingDependencyError
 from ...tracking.run_writer import RunWriter
 from ..segments.evaluation import EVALUATION_FILE, read_counts
 from ..tasks.task import Task
-from .run_plots import draw_confusion_matrix, draw_learning_curves
+from .run_plots import draw_learning_curves
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,12 +50,11 @@ def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
         return {}
     evaluation = task.evaluate(counts)
     files = {f"{VALIDATION_ARTIFACT}/{name}": text.encode() for name, text in evaluation.tables.items()}
-    if evaluation.confusion is not None:
+    for name, draw in evaluation.plots.items():
         try:
-            picture = draw_confusion_matrix(evaluation.confusion, task.class_names)
-            files[f"{VALIDATION_ARTIFACT}/confusion_matrix.png"] = picture
+            files[f"{VALIDATION_ARTIFACT}/{name}"] = draw()
         except MissingDependencyError as error:
-            logger.warning("the run gets no plot of its confusion matrix: %s", error)
+            logger.warning("the run gets no %s: %s", name, error)
     return files
 
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import TrialError
 from .class_metrics import class_metrics, confusion_csv, per_class_csv
+from .confusion_plot import draw_confusion_matrix
 from .task import Task, TaskEvaluation
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     from .task import Counts, ModelOutput
 
@@ -26,9 +28,12 @@ class Classification(Task):
     """Labels are class numbers int32 [rows]; models give a value per class, or for two classes only the second's."""
 
     name: ClassVar[str] = "classification"
-    prediction_ddl: ClassVar[str] = (
-        "prediction INT, predicted_name STRING, probability FLOAT, probabilities ARRAY<FLOAT>, error STRING"
-    )
+    prediction_columns: ClassVar[Mapping[str, str]] = {
+        "prediction": "INT",
+        "predicted_name": "STRING",
+        "probability": "FLOAT",
+        "probabilities": "ARRAY<FLOAT>",
+    }
 
     # One array per image. From a tensor [-1, classes] spark_udf would make an array of arrays, and then fail.
     recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = (
@@ -56,6 +61,60 @@ class Classification(Task):
     def gives_probabilities(self, described: Mapping[str, Any]) -> bool | None:
         """Reads what `describe_output` has recorded; see `Task.gives_probabilities`."""
         return {LOGITS: False, PROBABILITIES: True}.get(described.get(VALUES_KEY, ""))
+
+    def answers(self, outputs: Any, described: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+        """Returns probabilities, float32 [rows, classes]; see `Task.answers`.
+
+        A softmax converts logits. If a model of two classes, or of classes without names, gives one value per image, it
+        belongs to the second class: a sigmoid converts its logit, and the first class gets the rest.
+        """
+        import numpy as np
+
+        classes = len(self.class_names)
+        if isinstance(outputs, (dict, list, tuple)):
+            raise TrialError(f"the model has {len(outputs)} outputs; one of shape [rows, classes] is needed")
+        values: npt.NDArray[np.float32] = np.asarray(outputs, np.float32)
+        if values.ndim != 2:
+            raise TrialError(f"the model gives shape {values.shape}; [rows, classes] is needed")
+        is_binary = values.shape[1] == 1 and classes in (0, 2)
+        if values.shape[1] < classes and not is_binary:
+            names = ", ".join(self.class_names[:5]) + (", ..." if classes > 5 else "")
+            raise TrialError(
+                f"the model gives {values.shape[1]} values per image, its checkpoint names {classes} classes "
+                f"({names}); end the model with one value per class"
+            )
+        logits = self.gives_probabilities(described) is False
+        if is_binary:
+            second = (1 + np.tanh(values / 2)) / 2 if logits else values  # a sigmoid that cannot overflow
+            return np.concatenate([1 - second, second], axis=1)
+        if not logits:
+            return values
+        with np.errstate(invalid="ignore"):  # infinite logits are an error of their row
+            powers = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
+
+    def prediction_arrays(
+        self, answers: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int32]
+    ) -> dict[str, pa.Array]:
+        """Writes the most probable class, of equals the smallest number, and all probabilities."""
+        import numpy as np
+        import pyarrow as pa
+
+        missing = ~valid
+        labels = np.where(valid, np.nan_to_num(answers, nan=-np.inf).argmax(axis=1), 0).astype(np.int32)
+        names = [
+            self.class_names[n] if ok and n < len(self.class_names) else None
+            for n, ok in zip(labels, valid, strict=True)
+        ]
+        offsets = np.concatenate([[0], np.cumsum(np.where(missing, 0, answers.shape[1]))]).astype(np.int32)
+        return {
+            "prediction": pa.array(labels, pa.int32(), mask=missing),
+            "predicted_name": pa.array(names, pa.string()),
+            "probability": pa.array(answers[np.arange(len(answers)), labels], pa.float32(), mask=missing),
+            "probabilities": pa.ListArray.from_arrays(
+                pa.array(offsets, pa.int32()), pa.array(answers[valid].ravel(), pa.float32()), mask=pa.array(missing)
+            ),
+        }
 
     def no_counts(self) -> Counts:
         """Returns a confusion matrix without rows."""
@@ -90,7 +149,9 @@ class Classification(Task):
         confusion = counts[_CONFUSION]
         per_class = per_class_csv(class_metrics(confusion, self.class_names))
         tables = {"per_class.csv": per_class, "confusion.csv": confusion_csv(confusion, self.class_names)}
-        return TaskEvaluation(tables, confusion)
+        return TaskEvaluation(
+            tables, {"confusion_matrix.png": lambda: draw_confusion_matrix(confusion, self.class_names)}
+        )
 
     def explain(self, text: str) -> str | None:
         """Names a label without a class in the model; see `Task.explain`."""

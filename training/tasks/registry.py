@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint
@@ -27,3 +27,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
             "that wrote it"
         )
     return TASKS[name](checkpoint.class_names or ())
+
+
+def task_of_columns(columns: Collection[str]) -> type[Task] | None:
+    """Finds the task whose predictions a table holds, by its columns; None if it is not one of `TASKS`."""
+    return next((kind for kind in TASKS.values() if kind.prediction_columns.keys() <= set(columns)), None)

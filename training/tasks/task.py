@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     Counts = dict[str, npt.NDArray[np.int64]]
 
@@ -35,11 +36,11 @@ class TaskEvaluation:
 
     Attributes:
         tables: CSV texts by file name.
-        confusion: int64 [classes, classes], row: true class, column: predicted class; None for a task without.
+        plots: Functions that draw PNG files, by file name; they raise MissingDependencyError without matplotlib.
     """
 
     tables: Mapping[str, str] = field(default_factory=dict)
-    confusion: npt.NDArray[np.int64] | None = None
+    plots: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
 
 
 class Task(ABC):
@@ -51,14 +52,14 @@ class Task(ABC):
         class_names: Names of the classes by label number.
 
     Attributes:
-        name: Its name in checkpoints.
-        prediction_ddl: The columns that inference writes, as in SQL.
+        name: Its name in experiments and checkpoints.
+        prediction_columns: The columns that inference writes, with their SQL types. An `error` follows them.
         recorded_outputs: The outputs in the signature of the MLflow model; None if they have no fixed form.
         makes_probabilities: Whether the MLflow model turns logits of a last linear layer into probabilities.
     """
 
     name: ClassVar[str]
-    prediction_ddl: ClassVar[str]
+    prediction_columns: ClassVar[Mapping[str, str]]
     recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = None
     makes_probabilities: ClassVar[bool] = False
 
@@ -99,6 +100,33 @@ class Task(ABC):
             described: The `task` of a checkpoint, with the result of `describe_output`.
         """
         return None
+
+    @abstractmethod
+    def answers(self, outputs: Any, described: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+        """Turns a model's outputs for a batch into its answers.
+
+        Args:
+            outputs: The outputs, as arrays.
+            described: The `task` of a checkpoint, with the result of `describe_output`.
+
+        Returns:
+            float32 [rows, ...]; the shape of a row is always the same, and finite for finite outputs.
+
+        Raises:
+            TrialError: If the outputs do not fit the task.
+        """
+
+    @abstractmethod
+    def prediction_arrays(
+        self, answers: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int32]
+    ) -> dict[str, pa.Array]:
+        """Writes answers as the columns of `prediction_columns`.
+
+        Args:
+            answers: float32 [rows, ...], as `answers` gives them.
+            valid: bool [rows]; the columns of other rows are null.
+            sizes: int32 [rows, 2], height and width of the stored images in pixels.
+        """
 
     @abstractmethod
     def no_counts(self) -> Counts:

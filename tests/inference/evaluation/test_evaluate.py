@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 import lakelens
 from lakelens.errors import InvalidArgumentError, VersionNotFoundError
-from lakelens.inference.evaluation import answers
+from lakelens.inference.evaluation import model_answers
 from lakelens.inference.model.shipping import prediction_task
 
 pytestmark = pytest.mark.spark
@@ -110,7 +110,9 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
 def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has_and_tasks_run_elsewhere(
     spark, checkpoint, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(answers, "prediction_task", lambda model, _, done: prediction_task(model, "/elsewhere", done))
+    monkeypatch.setattr(
+        model_answers, "prediction_task", lambda model, _, done: prediction_task(model, "/elsewhere", done)
+    )
     write_table(tmp_path / "images", [given(number) for number in range(ROWS)], partition_by=())
     monkeypatch.setattr("lakelens.progress.in_notebook", lambda: True)
     monkeypatch.setattr("lakelens.progress._bar_class", lambda: tqdm)

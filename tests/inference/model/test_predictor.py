@@ -19,11 +19,23 @@ from lakelens.errors import (
     ModelMismatchError,
     ScoringFailedError,
 )
+from lakelens.inference.model.arrow_batches import prediction_arrays
 from lakelens.inference.model.predictor import DEFAULT_BATCH_BYTES, Predictor, PredictorCache, build_predictor
 from lakelens.inference.model.user_code import UserCode
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.tasks.classification import Classification
 
 pytestmark = pytest.mark.tensorflow
+
+TWO = Classification(["a", "b"])
+
+
+def labels_in(given, names=NAMES):
+    return prediction_arrays(Classification(names), given)["prediction"].to_pylist()
+
+
+def names_in(given, names=NAMES):
+    return prediction_arrays(Classification(names), given)["predicted_name"].to_pylist()
 
 
 def load(path, custom_objects=None, batch_bytes=DEFAULT_BATCH_BYTES):
@@ -38,16 +50,16 @@ def predictor(checkpoint):
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
 def test_each_image_gets_its_class_name_and_probabilities(predictor, form):
     given = predictor.predict([image_of(name, form=form) for name in NAMES])
-    assert given.names == list(NAMES)
-    assert given.labels.tolist() == [0, 1, 2]
-    assert np.allclose(given.probabilities.sum(axis=1), 1, atol=1e-5)
+    assert names_in(given) == list(NAMES)
+    assert labels_in(given) == [0, 1, 2]
+    assert np.allclose(given.answers.sum(axis=1), 1, atol=1e-5)
     assert given.errors == [None] * 3
 
 
 def test_raw_pixels_and_images_of_another_size_are_scored_too(predictor):
     images = [image_of("green", form="raw_rgb"), image_of("blue", side=40), image_of("red", side=4, form="raw_rgb")]
     given = predictor.predict(images, ["raw_rgb", "jpeg", "raw_rgb"], [SIDE, 40, 4], [SIDE, 40, 4])
-    assert given.names == ["green", "blue", "red"]
+    assert names_in(given) == ["green", "blue", "red"]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +75,11 @@ def test_raw_pixels_and_images_of_another_size_are_scored_too(predictor):
 def test_a_bad_row_gets_an_error_and_its_neighbours_are_scored(predictor, data, form, reason):
     images = [image_of("red"), data, image_of("blue")]
     given = predictor.predict(images, ["jpeg", form, "jpeg"], [SIDE] * 3, [SIDE] * 3)
-    assert given.names == ["red", None, "blue"]
+    assert names_in(given) == ["red", None, "blue"]
     assert given.errors[0] is None
     assert given.errors[2] is None
     assert given.errors[1].startswith(reason)
-    assert np.isnan(given.probabilities[1]).all()
+    assert np.isnan(given.answers[1]).all()
 
 
 def test_only_the_row_that_makes_the_model_raise_gets_its_error():
@@ -76,7 +88,7 @@ def test_only_the_row_that_makes_the_model_raise_gets_its_error():
             raise ValueError("seven is not for me")
         return np.tile(np.array([0.25, 0.75], np.float32), (len(pixels), 1))
 
-    predictor = Predictor(picky, input_shape=(1, 1, 3), classes=2)
+    predictor = Predictor(picky, TWO, input_shape=(1, 1, 3), answer_shape=(2,))
     pixels = [bytes([7 if n in (3, 11) else n, 0, 0]) for n in range(20)]
     given = predictor.predict(pixels, ["raw_rgb"] * 20, [1] * 20, [1] * 20)
     bad = {n for n, error in enumerate(given.errors) if error}
@@ -94,7 +106,7 @@ def test_a_fault_of_the_machine_or_the_model_fails_the_predictions_and_is_no_err
                 raise error
             return np.full((len(pixels), 2), 0.5, np.float32)
 
-        return Predictor(function, input_shape=(1, 1, 3), classes=2, batch_bytes=4 * 12)
+        return Predictor(function, TWO, input_shape=(1, 1, 3), answer_shape=(2,), batch_bytes=4 * 12)
 
     for error in (MemoryError("no more"), OSError(5, "Input/output error"), RuntimeError("the device is gone")):
         with pytest.raises(ScoringFailedError, match=str(error).replace("[", r"\[")):
@@ -110,7 +122,7 @@ def test_a_row_on_which_the_model_raises_once_is_scored():
             raise RuntimeError("not now")
         return np.full((len(pixels), 2), 0.5, np.float32)
 
-    given = Predictor(unsteady, input_shape=(1, 1, 3), classes=2).predict(
+    given = Predictor(unsteady, TWO, input_shape=(1, 1, 3), answer_shape=(2,)).predict(
         [bytes([n + 1, 0, 0]) for n in range(4)], ["raw_rgb"] * 4, [1] * 4, [1] * 4
     )
     assert raised == [4, 2, 1, 2]
@@ -123,9 +135,12 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from lakelens.inference.model.predictor import Predictor
+from lakelens.training.tasks.classification import Classification
 
 image = Path(sys.argv[1]).read_bytes()
-predictor = Predictor(lambda pixels: np.ones((len(pixels), 1), np.float32), input_shape=(8, 8, 3), classes=1)
+predictor = Predictor(
+    lambda pixels: np.ones((len(pixels), 1), np.float32), Classification(()), input_shape=(8, 8, 3), answer_shape=(1,)
+)
 predictor.predict([b"text"])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (150 << 20),) * 2)
@@ -147,7 +162,7 @@ def test_an_output_that_is_not_finite_is_an_error_of_its_row():
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.stack([first / first, first / first], axis=1)
 
-    given = Predictor(dividing, input_shape=(1, 1, 3), classes=2).predict(
+    given = Predictor(dividing, TWO, input_shape=(1, 1, 3), answer_shape=(2,)).predict(
         [b"\x01\x00\x00", b"\x00\x00\x00"], ["raw_rgb"] * 2, [1, 1], [1, 1]
     )
     assert given.errors[0] is None
@@ -163,10 +178,15 @@ def test_batches_are_bounded_by_bytes_and_keep_the_order(checkpoint):
 
     row_bytes = SIDE * SIDE * 3 * 4
     predictor = Predictor(
-        watched, input_shape=(SIDE, SIDE, 3), classes=3, class_names=NAMES, batch_bytes=4 * row_bytes, decode_threads=3
+        watched,
+        Classification(NAMES),
+        input_shape=(SIDE, SIDE, 3),
+        answer_shape=(3,),
+        batch_bytes=4 * row_bytes,
+        decode_threads=3,
     )
     names = [NAMES[(n * n) % 3] for n in range(30)]
-    assert predictor.predict([image_of(name) for name in names]).names == names
+    assert names_in(predictor.predict([image_of(name) for name in names])) == names
     assert max(sizes) == 4
     assert sum(sizes) == 30
 
@@ -177,7 +197,7 @@ def test_the_model_is_loaded_once_whoever_asks(checkpoint):
 
     def load():
         loaded.append(threading.get_ident())
-        return Predictor(lambda pixels: np.zeros((len(pixels), 1), np.float32), input_shape=(1, 1, 3), classes=1)
+        return Predictor(lambda _: np.zeros((1, 2), np.float32), TWO, input_shape=(1, 1, 3), answer_shape=(2,))
 
     threads = [threading.Thread(target=cache.get, args=("digest", load)) for _ in range(8)]
     for thread in threads:
@@ -193,8 +213,8 @@ def test_logits_become_probabilities(tmp_path):
     model = colour_model()
     model.layers[-1].activation = keras.activations.linear
     given = load(save(model, tmp_path).path).predict([image_of("green")])
-    assert given.probabilities.sum() == pytest.approx(1, abs=1e-5)
-    assert given.names == ["green"]
+    assert given.answers.sum() == pytest.approx(1, abs=1e-5)
+    assert names_in(given) == ["green"]
 
 
 @pytest.mark.parametrize("labels", [{"0": "blue", "1": "red"}, {}])
@@ -211,12 +231,12 @@ def test_one_value_per_image_is_the_second_of_two_classes(tmp_path, activation, 
     )
     model.layers[-1].set_weights([np.array([[0.02], [0], [-0.02]], np.float32), np.zeros(1, np.float32)])
     given = load(save(model, tmp_path, labels=labels).path).predict([image_of("red"), image_of("blue")])
-    assert given.labels.tolist() == [1, 0]
-    assert given.names == (["red", "blue"] if labels else [None, None])
-    red, blue = given.probabilities
+    assert labels_in(given) == [1, 0]
+    assert names_in(given, list(labels.values())) == (["red", "blue"] if labels else [None, None])
+    red, blue = given.answers
     assert red[1] == pytest.approx(blue[0], abs=1e-2)
     assert red[1] > 0.9
-    assert given.probabilities.sum(axis=1) == pytest.approx([1, 1], abs=1e-6)
+    assert given.answers.sum(axis=1) == pytest.approx([1, 1], abs=1e-6)
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
@@ -273,7 +293,7 @@ def predicted(model, folder, custom_objects=None):
     """The model's probabilities for a green image."""
     path = save(model, folder).path
     image = image_of("green", form="raw_rgb")
-    return load(path, custom_objects).predict([image], ["raw_rgb"], [SIDE], [SIDE]).probabilities[0]
+    return load(path, custom_objects).predict([image], ["raw_rgb"], [SIDE], [SIDE]).answers[0]
 
 
 def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):

@@ -15,12 +15,14 @@ from pyspark.sql import functions
 from lakelens import progress
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.model.arrow_batches import prediction_arrays
 from lakelens.inference.model.shipping import ship
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.score import score
 from lakelens.inference.udf import predict_udf
 from lakelens.training.checkpoints.references import resolve_model
+from lakelens.training.tasks.registry import task_of
 
 pytestmark = pytest.mark.spark
 
@@ -93,7 +95,8 @@ def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_sa
             from lakelens.inference.model.predictor import LOADED
 
             before = LOADED.loads
-            (name,) = shipped.predictor().predict([red]).names
+            predictor = shipped.predictor()
+            (name,) = prediction_arrays(predictor.task, predictor.predict([red]))["predicted_name"].to_pylist()
             yield os.getpid(), LOADED.loads - before, name
 
         return spark.sparkContext.parallelize(range(2), 2).mapPartitions(task).collect()
@@ -247,9 +250,8 @@ def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):
 def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, checkpoint, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(story["predictions"], copy)
-    results = PredictionsTable(
-        spark, str(copy), digest=checkpoint.digest, table=str(story["table"]), storage_options={}
-    )
+    task, table = task_of(checkpoint), str(story["table"])
+    results = PredictionsTable(spark, str(copy), task=task, digest=checkpoint.digest, table=table, storage_options={})
     state = results.state()
     again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
     results.append(again, state, "first")

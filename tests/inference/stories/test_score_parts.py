@@ -24,6 +24,7 @@ from lakelens.inference.scoring.score import score
 from lakelens.inference.scoring.source import FILE, open_scored_table
 from lakelens.table import Table
 from lakelens.training.checkpoints.references import resolve_model
+from lakelens.training.tasks.registry import task_of
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +58,14 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
 
     source, model = open_scored_table(spark, Table.of(table)), resolve_model(checkpoint.path)
     predictions = str(tmp_path / "predictions")
-    results = PredictionsTable(spark, predictions, digest=model.digest, table=source.location, storage_options={})
+    results = PredictionsTable(
+        spark,
+        predictions,
+        task=task_of(checkpoint),
+        digest=model.digest,
+        table=source.location,
+        storage_options={},
+    )
     run = ScoringRun(spark, model, source, results, 1 << 20, UserCode(), rows_per_commit=PART, alive=end_after_two)
     with pytest.raises(KeyboardInterrupt):
         run.until_done()

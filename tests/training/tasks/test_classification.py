@@ -83,3 +83,45 @@ def test_a_model_gives_a_value_per_class_or_for_two_classes_the_second_one(task,
         return
     with pytest.raises(TrialError, match=words):
         task.check_output(output)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("task", "values", "kind", "probabilities"),
+    [
+        (THREE, [[0.2, 0.5, 0.3]], PROBABILITIES, [[0.2, 0.5, 0.3]]),
+        (THREE, [[0, np.log(2), -800]], LOGITS, [[1 / 3, 2 / 3, 0]]),
+        (TWO, [[0.25], [1]], PROBABILITIES, [[0.75, 0.25], [0, 1]]),
+        (TWO, [[-np.log(3)], [800], [-800]], LOGITS, [[0.75, 0.25], [0, 1], [1, 0]]),
+        (Classification([]), [[0.25]], PROBABILITIES, [[0.75, 0.25]]),
+        (Classification([]), [[0.5, 0.3, 0.2]], PROBABILITIES, [[0.5, 0.3, 0.2]]),
+    ],
+)
+def test_answers_are_a_probability_per_class(task, values, kind, probabilities):
+    given = task.answers(np.array(values, np.float32), {VALUES_KEY: kind})
+    np.testing.assert_allclose(given, probabilities, atol=1e-6)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        (np.zeros((1, 2)), "gives 2 values per image, its checkpoint names 3 classes"),
+        (np.zeros((1, 2, 3)), r"shape \(1, 2, 3\); \[rows, classes\]"),
+        ({"boxes": np.zeros((1, 4)), "scores": np.zeros(1)}, "2 outputs; one"),
+    ],
+)
+def test_outputs_without_a_value_per_class_are_no_answers(outputs, words):
+    with pytest.raises(TrialError, match=words):
+        THREE.answers(outputs, {})
+
+
+@pytest.mark.unit
+def test_a_row_without_an_answer_is_null_in_every_column():
+    answers = np.array([[0.2, 0.5, 0.3], [np.nan] * 3, [0.4, 0.4, 0.2]], np.float32)
+    arrays = THREE.prediction_arrays(answers, np.array([True, False, True]), np.zeros((3, 2), np.int32))
+    assert list(arrays) == list(THREE.prediction_columns)
+    assert arrays["prediction"].to_pylist() == [1, None, 0]
+    assert arrays["predicted_name"].to_pylist() == ["b", None, "a"]
+    assert arrays["probability"].to_pylist() == pytest.approx([0.5, None, 0.4])
+    assert [row and len(row) for row in arrays["probabilities"].to_pylist()] == [3, None, 3]

@@ -9,7 +9,7 @@ import pytest
 from lakelens.errors import CheckpointError
 from lakelens.training.checkpoints.checkpoint import Checkpoint
 from lakelens.training.tasks.classification import Classification
-from lakelens.training.tasks.registry import task_of
+from lakelens.training.tasks.registry import TASKS, task_of, task_of_columns
 
 pytestmark = pytest.mark.unit
 
@@ -25,3 +25,9 @@ def test_the_task_of_a_checkpoint_has_its_class_names(told):
 def test_a_checkpoint_of_an_unknown_task_is_refused():
     with pytest.raises(CheckpointError, match=r"c: the model's task is 'detection'; this lakelens has classification"):
         task_of(Checkpoint(Path("c"), "", {"task": {"name": "detection"}}))
+
+
+def test_a_predictions_table_shows_its_task_by_its_columns():
+    for kind in TASKS.values():
+        assert task_of_columns(["path", *kind.prediction_columns, "error"]) is kind
+    assert task_of_columns(["path", "prediction", "error"]) is None

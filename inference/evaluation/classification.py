@@ -1,0 +1,140 @@
+"""The evaluation of classification: right and wrong answers by class, calibration, and the answers that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
+from ...etl.model import schema
+from ...etl.versions.classes import class_counts
+from ...table import Table
+from ...training.checkpoints.references import ModelRef
+from ..scoring.mismatch import is_same_table
+from ..scoring.source import ScoredTable, files_of_split
+from . import answers
+from .comparison import ModelComparison, compare
+from .evaluator import Answered, Evaluator, names_of
+from .metrics import SCORES, ModelMetrics, measure, one_numbering
+from .page import evaluation_page
+from .plots import draw_comparison, draw_plots, draw_slices
+from .record import CHANGES, PAGE, file_name
+from .result import EvaluationResult, Shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_WORST_SHOWN = 24
+_CHANGED_SHOWN = 12
+_TRAIN_SPLIT = "train"
+
+
+class ClassificationEvaluator(Evaluator):
+    """Compares the most probable class of each row with its label."""
+
+    scores: ClassVar[tuple[str, ...]] = SCORES
+    less_is_better: ClassVar[frozenset[str]] = frozenset({"ece"})
+
+    def kept(self, rows: DataFrame) -> DataFrame:
+        """Keeps the answers, the rank of the true class and the calibration bin; see `Evaluator.kept`."""
+        return answers.ranked(rows, len(self.slices))
+
+    def report(self, after: Answered, before: Answered | None) -> tuple[EvaluationResult, dict[str, bytes]]:
+        """Evaluates a model, also against an earlier one; see `Evaluator.report`."""
+        evaluation, names = self._evaluated(after)
+        result = self.result(after.model, evaluation)
+        mistakes = answers.with_images(answers.worst_mistakes(after.rows, _WORST_SHOWN), self.source)
+        plots = draw_plots(evaluation, mistakes)
+        for place, column in enumerate(self.slices):
+            counts = answers.counts_by_value(after.rows, place)
+            values = {value: measure(of_value, names) for value, of_value in counts.items()}
+            result.slices[column] = values
+            plots[f"slice_{column}"] = draw_slices(values, column, evaluation.accuracy)
+        changes: dict[str, list[Shown]] = {}
+        files: dict[str, bytes] = {}
+        if before is not None:
+            other, comparison, changes, files[CHANGES] = self._compared(before, after, names)
+            result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
+            shown = [one for group in changes.values() for one in group]
+            plots["comparison"] = draw_comparison(comparison, shown, names_of(before.model, after.model))
+        page = evaluation_page(result, plots, mistakes, changes)
+        return result, {PAGE: page.encode(), **files, **{file_name(name, ".png"): data for name, data in plots.items()}}
+
+    def _compared(
+        self, before: Answered, after: Answered, names: Mapping[int, str]
+    ) -> tuple[ModelMetrics, ModelComparison, dict[str, list[Shown]], bytes]:
+        """Compares two models, fetches images whose answers changed, and lists all such rows as a Parquet file."""
+        evaluation, other_names = self._evaluated(before)
+        pairs = answers.paired(before.rows, after.rows).persist()
+        try:
+            counts = answers.pair_counts(pairs)
+            trained = (_training_rows(before.model, self.source), _training_rows(after.model, self.source))
+            # The longer name of a renamed class shows both names.
+            joined = {
+                number: max(names.get(number, ""), other_names.get(number, ""), key=len)
+                for number in {**other_names, **names}
+            }
+            comparison = compare(counts, joined, trained)
+            return evaluation, comparison, self._changes(pairs, comparison), answers.changes_file(pairs)
+        finally:
+            pairs.unpersist()
+
+    def _evaluated(self, answered: Answered) -> tuple[ModelMetrics, dict[int, str]]:
+        """Computes the metrics of one model; also gives the names of the classes by number."""
+        model, counts = answered.model, answers.answer_counts(answered.rows)
+        labelled = counts.dropna(subset=["label"])
+        unlabelled = int(counts["rows"].sum() - labelled["rows"].sum())
+        if labelled.empty:
+            raise InvalidArgumentError(
+                f"{self.source.name}, split {self.source.split}: none of {unlabelled} rows has a label to compare with"
+            )
+        try:
+            is_own = is_same_table(model.metadata.get("table"), self.source.location)
+            # A class that the model never answered counts too.
+            true_names = answers.names_in(labelled, "label", "label_name")
+            known = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
+            predicted_names = {n: known[n] for n in true_names if n in known}
+            predicted_names |= answers.names_in(labelled, "prediction", "predicted_name")
+            names = one_numbering(true_names, predicted_names, is_own=is_own)
+        except PredictionsSchemaError as error:
+            raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
+        return measure(labelled, names, unlabelled), names
+
+    def _changes(self, pairs: DataFrame, comparison: ModelComparison) -> dict[str, list[Shown]]:
+        right_before = "prediction_before <=> label"
+        right_after = "prediction_after <=> label"
+        found = {
+            "Wrong before, right now": answers.changed_answers(
+                pairs, f"not ({right_before}) and {right_after}", _CHANGED_SHOWN
+            ),
+            "Right before, wrong now": answers.changed_answers(
+                pairs, f"{right_before} and not ({right_after})", _CHANGED_SHOWN
+            ),
+            "Wrong before, another wrong answer now": answers.changed_answers(
+                pairs,
+                f"not ({right_before}) and not ({right_after}) and not (prediction_before <=> prediction_after)",
+                _CHANGED_SHOWN,
+            ),
+        }
+        # Sorted by gain, the largest first.
+        for shown in found.values():
+            shown.sort(key=lambda one: one.truth != comparison.mended_class)
+        return {title: answers.with_images(shown, self.source) for title, shown in found.items()}
+
+
+def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | None:
+    """Counts a model's training rows by class number; None if its table version cannot be read, or not by split."""
+    table, version = model.metadata.get("table"), model.metadata.get("version")
+    if table is None or not isinstance(version, int) or model.class_names is None:
+        return None
+    try:
+        snapshot = Table(str(table), source.snapshot.table.storage_options, version).snapshot()
+        if schema.SPLIT not in snapshot.partition_columns:
+            return None
+        trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))
+        # By number: a class may have been renamed since; the checkpoint has the names of the version.
+        counts = class_counts(trained)
+        return {number: counts.get(name, 0) for number, name in enumerate(model.class_names)}
+    except LakelensError:
+        return None

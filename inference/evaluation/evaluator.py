@@ -1,0 +1,118 @@
+"""The evaluation side of a task: what is kept of a model's answers, and the report that follows from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import InvalidArgumentError
+from ...training.checkpoints.references import ModelRef
+from ..scoring.source import ScoredTable
+from .result import EvaluationResult, TaskMetrics
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SLICE = "slice_{}"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One model with its answers on the rows of a table version.
+
+    Attributes:
+        model: The model.
+        rows: Its answers, as `Evaluator.kept` leaves them.
+    """
+
+    model: ModelRef
+    rows: DataFrame
+
+
+class Evaluator(ABC):
+    """The evaluation of one task on one table version.
+
+    Args:
+        source: The table version.
+        slices: Columns of the table; the metrics are computed separately for each value of them.
+
+    Attributes:
+        scores: The metrics that are a single number, by which models can be compared.
+        less_is_better: Those of them that are better when smaller.
+    """
+
+    scores: ClassVar[Sequence[str]]
+    less_is_better: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, source: ScoredTable, slices: Sequence[str]) -> None:
+        self.source = source
+        self.slices = tuple(slices)
+
+    def columns(self) -> dict[str, tuple[str, Column]]:
+        """Gives the table's columns that stand next to the answers: by name their SQL type and what they are made of.
+
+        Raises:
+            InvalidArgumentError: If the table lacks one.
+        """
+        from pyspark.sql import functions
+
+        require_slices(self.source.name, self.source.snapshot.schema, self.slices)
+        return {
+            SLICE.format(i): ("STRING", functions.col(f"`{name}`").cast("string")) for i, name in enumerate(self.slices)
+        }
+
+    @abstractmethod
+    def kept(self, rows: DataFrame) -> DataFrame:
+        """Reduces answers to what the report needs of them.
+
+        Args:
+            rows: Columns of a predictions table, and those of `columns`.
+        """
+
+    @abstractmethod
+    def report(self, after: Answered, before: Answered | None) -> tuple[EvaluationResult, dict[str, bytes]]:
+        """Evaluates a model, also against an earlier one.
+
+        Returns:
+            The numbers, and the files of the report: a page, pictures, lists.
+
+        Raises:
+            InvalidArgumentError: If no row has a label.
+        """
+
+    def result(self, model: ModelRef, evaluation: TaskMetrics) -> EvaluationResult:
+        """Starts the result of a model."""
+        trained_on = None
+        if model.metadata.get("table") is not None:
+            trained_on = f"{model.metadata['table']}@{model.metadata.get('version')}"
+        return EvaluationResult(
+            model=model.uri,
+            digest=model.digest,
+            run_id=model.run_id,
+            trained_on=trained_on,
+            table=self.source.location,
+            version=self.source.version,
+            split=self.source.split,
+            evaluation=evaluation,
+        )
+
+
+def require_slices(table: str, columns: Collection[str], slices: Sequence[str]) -> None:
+    """Checks that a table has the slice columns.
+
+    Raises:
+        InvalidArgumentError: If it lacks one.
+    """
+    for name in slices:
+        if name not in columns:
+            raise InvalidArgumentError(f"slice {name!r}: {table} has no such column; its columns: {', '.join(columns)}")
+
+
+def names_of(before: ModelRef, after: ModelRef) -> tuple[str, str]:
+    """Names two models by the versions that they were trained on, if these differ."""
+    versions = [model.metadata.get("version") for model in (before, after)]
+    if None not in versions and versions[0] != versions[1]:
+        return f"version {versions[0]}", f"version {versions[1]}"
+    return before.uri, after.uri

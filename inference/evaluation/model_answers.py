@@ -1,0 +1,68 @@
+"""The answers of a model on the rows of one table version, as a DataFrame: predicted now, or read from a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ...etl.spark.catalog import read_table
+from ...progress import image_progress
+from ...spark.port import counter, parallelism
+from ...training.checkpoints.references import ModelRef
+from ..model.shipping import prediction_task, ship
+from ..model.user_code import UserCode
+from ..scoring.predictions import PASSED_DDL
+from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
+from ..scoring.work import of_scoring, same_row
+from .evaluator import Evaluator
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@contextmanager
+def predicted_now(model: ModelRef, evaluator: Evaluator, batch_bytes: int, code: UserCode) -> Iterator[DataFrame]:
+    """Runs a model over a table version; the answers stay with the executors until the body ends."""
+    source, columns = evaluator.source, evaluator.columns()
+    spark = source.spark
+    row_count = source.row_count()
+    shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
+    images = spread(
+        source.images(more=[made.alias(name) for name, (_, made) in columns.items()]),
+        row_count=row_count,
+        input_shape=model.input_shape,
+        slots=parallelism(spark),
+        row_groups=None,
+    )
+    ddl = ", ".join([PASSED_DDL, *(f"{name} {kind}" for name, (kind, _) in columns.items()), shipped.ddl])
+    done = counter(spark)
+    with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
+        rows = evaluator.kept(images.mapInArrow(prediction_task(shipped, count_file, done), ddl)).persist()
+        try:
+            with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
+                rows.count()
+        except BaseException:
+            rows.unpersist()
+            raise
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
+
+
+def scored_before(predictions: str, version: int, model: ModelRef, evaluator: Evaluator) -> DataFrame:
+    """Reads a model's answers from a predictions table that holds them."""
+    from pyspark.sql import functions
+
+    source, columns = evaluator.source, evaluator.columns()
+    rows = read_table(source.spark, predictions, version)
+    rows = rows.where(of_scoring(source, model.digest) & (functions.col("version") == source.version))
+    if source.split is not None:
+        rows = rows.where(functions.col("split") == source.split)
+    # An earlier table at this location may have had other images under this version's number.
+    rows = rows.alias("rows").join(source.keys().alias("keys"), same_row("rows", "keys"), "left_semi")
+    if columns:
+        values = source.images(more=[made.alias(name) for name, (_, made) in columns.items()]).select("path", *columns)
+        rows = rows.join(values, "path", "left")
+    return evaluator.kept(rows)
