@@ -41,15 +41,18 @@ def predict_arrow(predictor: Predictor, batches: Iterable[pa.RecordBatch]) -> It
         start = 0
         for piece in predictor.stream([stored_rows(columns)]):
             passed = {name: column.slice(start, len(piece)) for name, column in kept.items()}
-            yield pa.RecordBatch.from_pydict(passed | prediction_arrays(predictor.task, piece))
+            yield pa.RecordBatch.from_pydict(passed | prediction_arrays(predictor, piece))
             start += len(piece)
 
 
-def prediction_arrays(task: Task, predictions: Predictions) -> dict[str, pa.Array]:
+def prediction_arrays(predictor: Predictor, predictions: Predictions) -> dict[str, pa.Array]:
     """Writes predictions as Arrow columns; a row with an error has null in all of them but `error`."""
     import pyarrow as pa
 
-    arrays = task.prediction_arrays(predictions.answers, predictions.valid, predictions.sizes)
+    height, width, _ = predictor.input_shape
+    arrays = predictor.task.prediction_arrays(
+        predictions.answers, predictions.valid, predictions.sizes, (height, width)
+    )
     return {**arrays, "error": pa.array(predictions.errors, pa.string())}
 
 
@@ -62,7 +65,7 @@ def predict_pandas(predictor: Predictor, batches: Iterable[Any]) -> Iterator[pd.
     import pandas as pd
 
     for piece in predictor.stream(_rows_of_series(batch) for batch in batches):
-        arrays = prediction_arrays(predictor.task, piece)
+        arrays = prediction_arrays(predictor, piece)
         yield pd.DataFrame({name: pd.Series(array.to_pylist(), dtype=object) for name, array in arrays.items()})
 
 

@@ -94,7 +94,11 @@ class Classification(Task):
         return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
     def prediction_arrays(
-        self, answers: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int32]
+        self,
+        answers: npt.NDArray[np.float32],
+        valid: npt.NDArray[np.bool_],
+        sizes: npt.NDArray[np.int32],
+        image_size: tuple[int, int],
     ) -> dict[str, pa.Array]:
         """Writes the most probable class, of equals the smallest number, and all probabilities."""
         import numpy as np

@@ -118,7 +118,11 @@ class Task(ABC):
 
     @abstractmethod
     def prediction_arrays(
-        self, answers: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int32]
+        self,
+        answers: npt.NDArray[np.float32],
+        valid: npt.NDArray[np.bool_],
+        sizes: npt.NDArray[np.int32],
+        image_size: tuple[int, int],
     ) -> dict[str, pa.Array]:
         """Writes answers as the columns of `prediction_columns`.
 
@@ -126,6 +130,7 @@ class Task(ABC):
             answers: float32 [rows, ...], as `answers` gives them.
             valid: bool [rows]; the columns of other rows are null.
             sizes: int32 [rows, 2], height and width of the stored images in pixels.
+            image_size: Height and width of the images that the model takes.
         """
 
     @abstractmethod

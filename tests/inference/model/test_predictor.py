@@ -19,7 +19,6 @@ from lakelens.errors import (
     ModelMismatchError,
     ScoringFailedError,
 )
-from lakelens.inference.model.arrow_batches import prediction_arrays
 from lakelens.inference.model.predictor import DEFAULT_BATCH_BYTES, Predictor, PredictorCache, build_predictor
 from lakelens.inference.model.user_code import UserCode
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
@@ -30,12 +29,18 @@ pytestmark = pytest.mark.tensorflow
 TWO = Classification(["a", "b"])
 
 
+def column_of(given, name, names):
+    return (
+        Classification(names).prediction_arrays(given.answers, given.valid, given.sizes, (SIDE, SIDE))[name].to_pylist()
+    )
+
+
 def labels_in(given, names=NAMES):
-    return prediction_arrays(Classification(names), given)["prediction"].to_pylist()
+    return column_of(given, "prediction", names)
 
 
 def names_in(given, names=NAMES):
-    return prediction_arrays(Classification(names), given)["predicted_name"].to_pylist()
+    return column_of(given, "predicted_name", names)
 
 
 def load(path, custom_objects=None, batch_bytes=DEFAULT_BATCH_BYTES):

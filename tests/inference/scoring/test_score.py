@@ -96,7 +96,7 @@ def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_sa
 
             before = LOADED.loads
             predictor = shipped.predictor()
-            (name,) = prediction_arrays(predictor.task, predictor.predict([red]))["predicted_name"].to_pylist()
+            (name,) = prediction_arrays(predictor, predictor.predict([red]))["predicted_name"].to_pylist()
             yield os.getpid(), LOADED.loads - before, name
 
         return spark.sparkContext.parallelize(range(2), 2).mapPartitions(task).collect()
