@@ -145,11 +145,6 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["evaluate", "model", "table", "--key", "etag"], "NotAnImageTableError", "no column 'etag'"),
         (["evaluate", "model", "table", "--predictions", "notes"], "NotADeltaTableError", "notes exists"),
         (["evaluate", "model", "table", "--out", "search.yaml"], "InvalidArgumentError", "cannot be written"),
-        (
-            ["models", "promote", "m", "n", "--if-better", "beauty", "--on", "t"],
-            "InvalidArgumentError",
-            "'beauty' is not",
-        ),
         (["models", "promote", "m", "n", "--by", "-1"], "InvalidArgumentError", "by=-1.0 (--by)"),
         (["models", "promote", "m", "n", "--by", "nan"], "InvalidArgumentError", "by=nan (--by)"),
         (
