@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import TrialError
 from .class_metrics import class_metrics, confusion_csv, per_class_csv
-from .confusion_plot import draw_confusion_matrix
 from .task import Task, TaskEvaluation
 
 if TYPE_CHECKING:
@@ -153,9 +152,13 @@ class Classification(Task):
         confusion = counts[_CONFUSION]
         per_class = per_class_csv(class_metrics(confusion, self.class_names))
         tables = {"per_class.csv": per_class, "confusion.csv": confusion_csv(confusion, self.class_names)}
-        return TaskEvaluation(
-            tables, {"confusion_matrix.png": lambda: draw_confusion_matrix(confusion, self.class_names)}
-        )
+
+        def draw() -> bytes:
+            from .confusion_plot import draw_confusion_matrix
+
+            return draw_confusion_matrix(confusion, self.class_names)
+
+        return TaskEvaluation(tables, {"confusion_matrix.png": draw})
 
     def explain(self, text: str) -> str | None:
         """Names a label without a class in the model; see `Task.explain`."""
