@@ -1,5 +1,5 @@
 """HorovodRunner: a function on many processes, on the driver or as one Spark barrier stage. Start: `runner`.
 
-runner --> local_run (np < 0) ------> processes
-       --> spark.barrier_run (np >= 0) --> a task each: spark.barrier_task --> processes
+runner --> supervisor --> local_ranks (np < 0) --------> processes
+                      --> spark.stage_ranks (np >= 0) --> a task each: spark.barrier_task --> processes
 """

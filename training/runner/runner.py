@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -10,10 +11,11 @@ from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from ...options import named_options
 from ...spark.shipping import ship_wheel
 from .function_pickle import pickle_function
-from .local_run import run_on_driver
+from .local_ranks import start_on_driver
 from .placement.conversation import Controls, OnQuestion
 from .placement.job import Job, Listener
 from .spark.preflight import active_connect_session, check_horovod, check_settings, require_classic
+from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,13 +203,15 @@ class HorovodRunner:
             on_question=on_question,
             controls=controls,
         )
+        supervisor = Supervisor(job, listener)
         if self.np < 0:
-            return run_on_driver(job, listener)
-        from .spark.barrier_run import run_on_cluster
+            return supervisor.run(start_on_driver)
+        from .spark.stage_ranks import start_on_cluster
 
-        return run_on_cluster(
-            self._session(), job, listener, slots_wait_s=self.slots_wait_s, driver_port=self.driver_port
+        on_cluster = functools.partial(
+            start_on_cluster, spark=self._session(), slots_wait_s=self.slots_wait_s, driver_port=self.driver_port
         )
+        return supervisor.run(on_cluster)
 
 
 def _require_seconds(name: str, value: float, least: float) -> None:

@@ -6,9 +6,9 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import IO, Any
 
-from ..processes.failure_verdict import JobRecord
+from ..processes.rank_process import RankSpec
 from ..processes.rank_record import RankEvent
 from .conversation import Controls, OnQuestion
 
@@ -151,6 +151,25 @@ def rank_environment(job: Job, base: Mapping[str, str] = os.environ) -> dict[str
     return {**_DEFAULTS, **inherited, **job.environment}
 
 
+def rank_spec(job: Job, rank: int, payload: IO[bytes], value: IO[bytes]) -> RankSpec:
+    """How to start one rank of a job.
+
+    Args:
+        job: The job.
+        rank: The rank.
+        payload: File with the job's payload.
+        value: Empty file for rank 0's value.
+    """
+    return RankSpec(
+        rank=rank,
+        payload=payload,
+        value=value,
+        environment=rank_environment(job),
+        preload=job.preload,
+        title=job.name,
+    )
+
+
 # Reasons and measurements: docs/decisions/gradients-in-groups.md.
 _DEFAULTS = {
     "HOROVOD_DISABLE_GROUP_FUSION": "1",
@@ -185,8 +204,3 @@ def assignment(job: Job, placement: RankPlacement, environment: Mapping[str, str
         "name": job.name,
         "env": dict(environment),
     }
-
-
-def new_record(job: Job) -> JobRecord:
-    """A record that follows the ranks of `job`."""
-    return JobRecord(job.size, job.stall_timeout_s, job.attempt + 1)

@@ -19,11 +19,11 @@ from ....errors import LaunchError
 from ....horovod_build import problem
 from ...rank.frames import MAX_BODY_BYTES, Frame, Kind, pack_pair, unpack_pair
 from ...rank.network import executor_key, interface_of, loopback_interface, machine_key
-from ..placement.job import Job, rank_environment
+from ..placement.job import Job, rank_spec
 from ..processes.gloo_store import LoopbackStore
-from ..processes.rank_process import RankProcess, RankSpec, temporary_file
+from ..processes.process_watch import ProcessWatch
+from ..processes.rank_process import RankProcess, temporary_file
 from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
-from ..processes.supervisor import Supervisor
 from .task_channel import TaskChannel
 
 BEAT_S = 2.0
@@ -117,8 +117,8 @@ class _Task:
         """Runs the rank to its end and gives, from rank 0, the pickled value in pieces."""
         with temporary_file(payload) as function, temporary_file() as value:
             try:
-                with Supervisor(self._hear) as supervisor:
-                    self._supervise(supervisor, function, value)
+                with ProcessWatch(self._hear) as watch:
+                    self._follow(watch, function, value)
             finally:
                 if self._store is not None:
                     self._store.close()
@@ -132,17 +132,8 @@ class _Task:
                 )
             yield from pickled
 
-    def _supervise(self, supervisor: Supervisor, function: Any, value: Any) -> None:
-        process = supervisor.start(
-            RankSpec(
-                rank=self.rank,
-                payload=function,
-                value=value,
-                environment=rank_environment(self.job),
-                preload=self.job.preload,
-                title=self.job.name,
-            )
-        )
+    def _follow(self, watch: ProcessWatch, function: IO[bytes], value: IO[bytes]) -> None:
+        process = watch.start(rank_spec(self.job, self.rank, function, value))
 
         def take(data: bytes) -> None:
             if not data:
@@ -159,18 +150,18 @@ class _Task:
             except LaunchError as error:
                 self._refuse(error)
 
-        supervisor.watch(self._channel.socket, take)
+        watch.watch(self._channel.socket, take)
         next_beat = 0.0
-        while not supervisor.gone:
-            supervisor.step(_STEP_S)
+        while not watch.gone:
+            watch.step(_STEP_S)
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + BEAT_S
                 self._channel.send(Kind.BEAT)
             if self._told_to_end or self._refused or self._driver_gone or self._channel.lost:
                 if self._dump:
-                    supervisor.dump_stacks([self.rank])
-                supervisor.end()
+                    watch.dump_stacks([self.rank])
+                watch.end()
 
     def _take(self, frame: Frame, process: RankProcess) -> None:
         """Carries out a frame of the driver."""

@@ -12,8 +12,8 @@ import lakelens
 from lakelens.errors import LaunchError
 from lakelens.training.rank.frames import Kind
 from lakelens.training.runner.function_pickle import pickle_function
-from lakelens.training.runner.placement.job import Job, assignment, new_record, place
-from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S
+from lakelens.training.runner.placement.job import Job, assignment, place
+from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S, JobRecord
 from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import barrier_task
 from lakelens.training.runner.spark.barrier_task import TaskPlan, _Task
@@ -28,7 +28,7 @@ def test_a_task_that_finds_no_interface_for_its_rank_tells_the_driver_so(monkeyp
 
     monkeypatch.setattr(barrier_task, "interface_of", none)
     job = Job(name="train", size=2, payload=pickle_function(lambda: None, {}), stall_timeout_s=60)
-    record, heard = new_record(job), queue.SimpleQueue()
+    record, heard = JobRecord(job.size, job.stall_timeout_s), queue.SimpleQueue()
     channel = DriverChannel(
         job.size, bytes.fromhex(job.key), "127.0.0.1", 0, lambda *told: heard.put(told), lambda rank, rule: None
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import queue
 import secrets
 import socket
 import threading
@@ -16,10 +17,9 @@ from lakelens.errors import LaunchError
 from lakelens.training.rank.frames import HEADER, MAX_BODY_BYTES, Kind, pack, pack_pair, unpack_pair
 from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import driver_channel, task_channel
-from lakelens.training.runner.spark.barrier_run import _BarrierRun
 from lakelens.training.runner.spark.driver_channel import DriverChannel
-from lakelens.training.runner.spark.event_inbox import EventInbox
 from lakelens.training.runner.spark.sealed_frames import Seal, SealedReader
+from lakelens.training.runner.spark.stage_ranks import StageRanks
 from lakelens.training.runner.spark.task_channel import TaskChannel
 
 pytestmark = pytest.mark.unit
@@ -275,10 +275,10 @@ HELLO = {
 
 
 @pytest.fixture
-def running() -> Iterator[tuple[Driver, _BarrierRun]]:
+def running() -> Iterator[tuple[Driver, StageRanks]]:
     """A channel whose frames go where a job on the cluster takes them."""
-    run = object.__new__(_BarrierRun)
-    run._inbox, run._heard_at = EventInbox(2, lambda event: None), [None, None]
+    run = object.__new__(StageRanks)
+    run._inbox, run._heard_at = queue.SimpleQueue(), [None, None]
     driver = Driver()
     driver.channel._on_frame = run._receive
     yield driver, run
@@ -314,9 +314,10 @@ def test_a_malformed_frame_ends_its_own_connection_with_the_rule_and_no_other(ru
     tasks[0].send(kind, body)
     driver.wait(lambda: driver.lost == [0])
     assert rule in driver.rules[0]
-    run._inbox.take(0.0)
+    while not run._inbox.empty():
+        run._inbox.get()
     tasks[1].send(Kind.EVENT, {"kind": "ready", "data": {}})
-    assert run._inbox.take(60.0) == [(1, RankEvent(1, "ready"))]
+    assert run._inbox.get(timeout=60) == (1, RankEvent(1, "ready"))
     for task in tasks:
         task.close()
 
@@ -326,5 +327,5 @@ def test_an_introduction_that_lacks_what_the_driver_needs_ends_its_connection_wi
     task = TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": 0, "python": None})
     driver.wait(lambda: driver.lost == [0])
     assert driver.rules == ["a HELLO has python=None; it must be str"]
-    assert run._inbox.take(0.0) == []
+    assert run._inbox.empty()
     task.close()

@@ -1,6 +1,6 @@
-"""Watches ranks from one thread until none of their processes remains, and ends them on request.
+"""Watches the processes of ranks from one thread until none of them remains, and ends them on request.
 
-One supervisor runs in the driver (ranks on the driver) or in each barrier task (one rank).
+The driver has one for its ranks; each barrier task has one for its rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DRAIN_S = 1.0
 _DUMP_S = 0.5
 
 
-class Supervisor:
+class ProcessWatch:
     """Watches ranks from one thread. Use as a context manager: leaving it ends every rank.
 
     Args:
@@ -36,7 +36,7 @@ class Supervisor:
         self.ranks: dict[int, RankProcess] = {}
         self._closing: dict[int, float] = {}
 
-    def __enter__(self) -> Supervisor:
+    def __enter__(self) -> ProcessWatch:
         return self
 
     def __exit__(self, *_: object) -> None:

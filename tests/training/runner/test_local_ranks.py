@@ -14,11 +14,12 @@ import pytest
 from leftovers import Watch, leaves_nothing
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UnpicklableFunctionError
-from lakelens.training.runner import runner as runner_module
+from lakelens.training.runner.placement.conversation import Controls
 from lakelens.training.runner.processes.gloo_store import LoopbackStore
+from lakelens.training.runner.processes.process_watch import ProcessWatch
 from lakelens.training.runner.processes.rank_process import RankProcess
-from lakelens.training.runner.processes.supervisor import Supervisor
 from lakelens.training.runner.runner import HorovodRunner
+from lakelens.training.runner.supervisor import Supervisor
 
 pytestmark = pytest.mark.system
 
@@ -364,7 +365,7 @@ def test_a_killed_keeper_takes_its_rank_along(watch):
 
 
 def test_a_rank_whose_threads_never_end_does_not_hold_up_the_job(watch, monkeypatch):
-    monkeypatch.setattr("lakelens.training.runner.processes.supervisor.EXIT_GRACE_S", 1.0)
+    monkeypatch.setattr("lakelens.training.runner.processes.process_watch.EXIT_GRACE_S", 1.0)
 
     def main():
         import threading
@@ -434,17 +435,21 @@ def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(watch, 
         runner(-2, watch, max_restarts=1).run(main)
 
 
-def test_a_cancelled_job_is_not_started_again(monkeypatch):
-    starts = []
+def test_a_job_that_the_driver_ends_leaves_nothing_and_is_not_started_again(watch, capfd):
+    def main():
+        import time
 
-    def cancelled(job, listener):
-        starts.append(job.attempt)
-        raise RankFailedError("somebody cancelled it", reason="cancelled")
+        from lakelens.training.rank.process_context import log_to_driver
 
-    monkeypatch.setattr(runner_module, "run_on_driver", cancelled)
-    with pytest.raises(RankFailedError, match="somebody cancelled it"):
-        HorovodRunner(np=-1, max_restarts=3).run(lambda: None)
-    assert starts == [0]
+        log_to_driver("runs")
+        time.sleep(600)
+
+    controls = Controls()
+    with pytest.raises(RankFailedError, match="the job was ended by the driver") as caught:
+        runner(-2, watch, max_restarts=3).run_with(main, {}, controls=controls, on_message=lambda _: controls.end())
+    assert caught.value.reason == "cancelled"
+    assert watch.processes() == []
+    assert "Starting again" not in capfd.readouterr().err
 
 
 def test_the_users_environment_reaches_the_ranks_and_another_jobs_place_does_not(watch, monkeypatch):
@@ -494,7 +499,9 @@ def test_many_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(
     for _ in range(10):
         assert runner(-2, watch).run(main) == 1
     gc.collect()
-    assert [kept for kept in gc.get_objects() if type(kept) in (RankProcess, Supervisor, LoopbackStore)] == []
+    assert [
+        kept for kept in gc.get_objects() if type(kept) in (RankProcess, ProcessWatch, Supervisor, LoopbackStore)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from lakelens.errors import LakelensError, NotEnoughSlotsError, RankFailedError,
 from lakelens.training.runner import runner as runner_module
 from lakelens.training.runner.processes.rank_process import append
 from lakelens.training.runner.runner import HorovodRunner
-from lakelens.training.runner.spark import barrier_run as launch_barrier
-from lakelens.training.runner.spark import preflight
+from lakelens.training.runner.spark import preflight, stage_ranks
 from lakelens.training.runner.spark.slots import registered_now, slots_now, total_slots
 
 pytestmark = pytest.mark.spark
@@ -115,7 +114,7 @@ def test_a_value_that_the_disk_takes_slowly_is_waited_for_though_spark_is_done(w
 
         return np.full(6 << 20, 7, np.uint8)
 
-    monkeypatch.setattr(launch_barrier, "append", slowly)
+    monkeypatch.setattr(stage_ranks, "append", slowly)
     assert runner(2, watch).run(main).nbytes == 6 << 20
 
 
