@@ -142,6 +142,9 @@ def unpack_pair(body: bytes) -> tuple[str, bytes]:
 class FrameReader:
     """Divides a stream of bytes into frames."""
 
+    trailer_bytes = 0
+    """Number of bytes that follow each frame."""
+
     def __init__(self) -> None:
         self._buffer = bytearray()
 
@@ -149,15 +152,20 @@ class FrameReader:
         """Takes bytes and yields the frames that are now complete.
 
         Raises:
-            LaunchError: If a frame announces more than MAX_BODY_BYTES.
+            LaunchError: If a frame announces more than MAX_BODY_BYTES, or its trailer is wrong.
         """
         self._buffer += data
         while len(self._buffer) >= HEADER.size:
             kind, length = HEADER.unpack_from(self._buffer)
             if length > MAX_BODY_BYTES:
                 raise LaunchError(f"a frame announces {length} bytes; at most {MAX_BODY_BYTES} are accepted")
-            if len(self._buffer) < HEADER.size + length:
+            end = HEADER.size + length
+            if len(self._buffer) < end + self.trailer_bytes:
                 return
-            body = bytes(self._buffer[HEADER.size : HEADER.size + length])
-            del self._buffer[: HEADER.size + length]
-            yield Frame(kind, body)
+            frame, trailer = bytes(self._buffer[:end]), bytes(self._buffer[end : end + self.trailer_bytes])
+            del self._buffer[: end + self.trailer_bytes]
+            self._check(frame, trailer)
+            yield Frame(kind, frame[HEADER.size :])
+
+    def _check(self, frame: bytes, trailer: bytes) -> None:
+        """Checks the bytes that follow a frame."""

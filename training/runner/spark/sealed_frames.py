@@ -2,7 +2,7 @@
 
 Both sides prove with HMAC-SHA256 that they hold the job's secret, which Spark sends with the task. Every frame then has
 an HMAC with the connection's key over its direction and number, so that frames cannot be forged, repeated or reordered.
- Bodies are not encrypted: they are addresses, log lines and large values.
+Bodies are not encrypted: they are addresses, log lines and large values.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import hmac
 import secrets
 import struct
-from collections.abc import Iterator
 
 from ....errors import LaunchError
-from ...rank.frames import HEADER, MAX_BODY_BYTES, Frame
+from ...rank.frames import FrameReader
 
 NONCE_BYTES = 32
 MAC_BYTES = 32
@@ -56,29 +55,19 @@ class Seal:
         return _mac(self._key, struct.pack(">Q", self._number), data)
 
 
-class SealedReader:
-    """Divides a stream into frames and checks the HMAC of each."""
+class SealedReader(FrameReader):
+    """Divides a stream into frames and checks the HMAC of each.
+
+    Args:
+        seal: Of the sender's direction.
+    """
+
+    trailer_bytes = MAC_BYTES
 
     def __init__(self, seal: Seal) -> None:
+        super().__init__()
         self._seal = seal
-        self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Takes bytes and yields the frames that are complete and genuine.
-
-        Raises:
-            LaunchError: If a frame is too large or its HMAC is wrong.
-        """
-        self._buffer += data
-        while len(self._buffer) >= HEADER.size:
-            kind, length = HEADER.unpack_from(self._buffer)
-            if length > MAX_BODY_BYTES:
-                raise LaunchError(f"a frame announces {length} bytes; at most {MAX_BODY_BYTES} are accepted")
-            end = HEADER.size + length
-            if len(self._buffer) < end + MAC_BYTES:
-                return
-            signed, mac = bytes(self._buffer[:end]), bytes(self._buffer[end : end + MAC_BYTES])
-            del self._buffer[: end + MAC_BYTES]
-            if not hmac.compare_digest(mac, self._seal.mac(signed)):
-                raise LaunchError("a frame's HMAC is wrong; the connection is closed")
-            yield Frame(kind, signed[HEADER.size :])
+    def _check(self, frame: bytes, trailer: bytes) -> None:
+        if not hmac.compare_digest(trailer, self._seal.mac(frame)):
+            raise LaunchError("a frame's HMAC is wrong; the connection is closed")
