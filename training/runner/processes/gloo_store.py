@@ -14,7 +14,6 @@ import secrets
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import cast
 from urllib.parse import unquote
 
 LOOPBACK = "127.0.0.1"
@@ -29,44 +28,11 @@ REQUEST_TIMEOUT_S = 5.0
 WAIT_FOR_KEY_S = 0.2
 
 
-class KeyValueStore:
-    """Opaque bytes by key, bounded, for many threads.
-
-    Args:
-        size: Number of ranks; bounds the number of keys.
-        on_put: Called with key and value after each local put, to pass them on to the other hosts.
-    """
-
-    def __init__(self, size: int, on_put: Callable[[str, bytes], None] | None = None) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._most_keys = MAX_KEYS_PER_RANK * size
-        self._on_put = on_put
-
-    def put(self, key: str, value: bytes, *, local: bool = True) -> bool:
-        """Stores a value; False if it or the key is too large or there are too many."""
-        if len(key) > MAX_KEY_CHARACTERS or len(value) > MAX_VALUE_BYTES:
-            return False
-        with self._changed:
-            if key not in self._values and len(self._values) >= self._most_keys:
-                return False
-            self._values[key] = value
-            self._changed.notify_all()
-        if local and self._on_put is not None:
-            self._on_put(key, value)
-        return True
-
-    def get(self, key: str, wait_s: float = 0.0) -> bytes | None:
-        """Returns a value, waiting up to `wait_s` for it; None if it is absent."""
-        with self._changed:
-            self._changed.wait_for(lambda: key in self._values, timeout=wait_s)
-            return self._values.get(key)
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Answers Gloo's client."""
 
     timeout = REQUEST_TIMEOUT_S
+    server: LoopbackStore
     server_version = "lakelens"
     sys_version = ""
 
@@ -75,7 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
         if key is None:
             return
         # Gloo reads the host names ("rank_N") without waiting for them, and does not need them.
-        value = self._store.get(key, 0.0 if "/rank_" in key else WAIT_FOR_KEY_S)
+        value = self.server.get(key, 0.0 if "/rank_" in key else WAIT_FOR_KEY_S)
         self._answer(404 if value is None else 200, value or b"")
 
     def do_PUT(self) -> None:
@@ -93,22 +59,17 @@ class _Handler(BaseHTTPRequestHandler):
         if len(value) != length:
             self._answer(400)
             return
-        self._answer(200 if self._store.put(key, value) else 507)
+        self._answer(200 if self.server.put(key, value) else 507)
 
     def do_DELETE(self) -> None:
         # Gloo reports that a rank has finished with a scope. The store closes soon anyway.
         if self._key() is not None:
             self._answer(200)
 
-    @property
-    def _store(self) -> KeyValueStore:
-        return cast("_Server", self.server).store
-
     def _key(self) -> str | None:
         """Returns scope and key of a request that carries the secret; answers any other."""
         _, secret, *rest = unquote(self.path).split("/", 2) if self.path.startswith("/") else ("", "")
-        expected = cast("_Server", self.server).prefix
-        if not hmac.compare_digest(secret.encode("utf-8", "replace"), expected.encode()) or not rest:
+        if not hmac.compare_digest(secret.encode("utf-8", "replace"), self.server.prefix.encode()) or not rest:
             self._answer(403)
             return None
         return rest[0]
@@ -123,57 +84,34 @@ class _Handler(BaseHTTPRequestHandler):
         """Keeps foreign requests out of the job's log."""
 
 
-class _Server(ThreadingHTTPServer):
-    """An HTTP server that serves a bounded number of requests at once."""
+class LoopbackStore(ThreadingHTTPServer):
+    """Opaque bytes by key for Gloo's client, on this host's loopback interface, bounded, for many threads.
+
+    Args:
+        size: Number of ranks in the job; bounds the number of keys.
+        on_put: Called with key and value after each put by a rank of this host, to pass them on to the other hosts.
+
+    Attributes:
+        port: Where it listens.
+    """
 
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = False
     request_queue_size = 256
 
-    def __init__(self, store: KeyValueStore, secret: str) -> None:
-        super().__init__((LOOPBACK, 0), _Handler)
-        self.store = store
-        # Gloo appends ":PORT" to its address, and so to the secret at its end.
-        self.prefix = f"{secret}:{self.server_port}"
-        self._places = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
-
-    def process_request(self, request: object, client_address: object) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)  # type: ignore[arg-type]
-            return
-        super().process_request(request, client_address)  # type: ignore[arg-type]
-
-    def process_request_thread(self, request: object, client_address: object) -> None:
-        try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores clients that disconnect during a request."""
-
-
-class LoopbackStore:
-    """A store for Gloo's client on this host's loopback interface.
-
-    Args:
-        size: Number of ranks in the job.
-        on_put: Called with key and value after each put by a rank of this host.
-
-    Attributes:
-        store: What it holds; `store.put(key, value, local=False)` adds values from other hosts.
-        port: Where it listens.
-    """
-
     def __init__(self, size: int, on_put: Callable[[str, bytes], None] | None = None) -> None:
-        self.store = KeyValueStore(size, on_put)
+        super().__init__((LOOPBACK, 0), _Handler)
+        self.port = self.server_port
         self._secret = secrets.token_hex(32)
-        self._server: _Server | None = _Server(self.store, self._secret)
-        self.port = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="lakelens-store", daemon=True
-        )
+        # Gloo appends ":PORT" to its address, and so to the secret at its end.
+        self.prefix = f"{self._secret}:{self.port}"
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._most_keys = MAX_KEYS_PER_RANK * size
+        self._on_put = on_put
+        self._places = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="lakelens-store", daemon=True)
         self._thread.start()
 
     @property
@@ -184,10 +122,47 @@ class LoopbackStore:
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
         }
 
+    def put(self, key: str, value: bytes, *, local: bool = True) -> bool:
+        """Stores a value, of another host unless `local`; False if it, its key or their number is too large."""
+        if len(key) > MAX_KEY_CHARACTERS or len(value) > MAX_VALUE_BYTES:
+            return False
+        with self._changed:
+            if key not in self._values and len(self._values) >= self._most_keys:
+                return False
+            self._values[key] = value
+            self._changed.notify_all()
+        if local and self._on_put is not None:
+            self._on_put(key, value)
+        return True
+
+    def get(self, key: str, wait_s: float = 0.0) -> bytes | None:
+        """Returns a value, waiting up to `wait_s` for it; None if it is absent."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._values, timeout=wait_s)
+            return self._values.get(key)
+
     def close(self) -> None:
         """Stops listening; called again it does nothing."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        if self._thread.is_alive():
+            self.shutdown()
+            self.server_close()
             self._thread.join(timeout=5)
+
+    # --- of the HTTP server ---------------------------------------------------------------------------------------
+
+    def process_request(self, request: object, client_address: object) -> None:
+        """Serves a bounded number of requests at once."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)  # type: ignore[arg-type]
+            return
+        super().process_request(request, client_address)  # type: ignore[arg-type]
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        """Serves one request in its thread."""
+        try:
+            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignores clients that disconnect during a request."""

@@ -22,7 +22,7 @@ from ...rank.network import executor_key, interface_of, loopback_interface, mach
 from ..placement.job import Job, rank_spec
 from ..processes.gloo_store import LoopbackStore
 from ..processes.process_watch import ProcessWatch
-from ..processes.rank_process import RankProcess, temporary_file
+from ..processes.rank_process import temporary_file
 from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
 from .task_channel import TaskChannel
 
@@ -87,14 +87,9 @@ class _Task:
         import lakelens
 
         self.plan, self.job, self.rank, self.host = plan, plan.job, rank, host
-        self._store: LoopbackStore | None = None
         self._returned: dict[str, Any] | None = None
-        self._failed = False
-        self._told_to_end = False
+        self._to_end = self._refused = False
         self._dump = False
-        self._driver_gone = False
-        self._refused = False
-        self._backlog: list[tuple[str, bytes]] = []
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_LOG_LINES)
         self._channel = TaskChannel(
             plan.address,
@@ -112,6 +107,7 @@ class _Task:
                 "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
             },
         )
+        self._store = LoopbackStore(plan.job.size, self._share) if plan.job.size > 1 else None
 
     def run(self, payload: bytes) -> Iterator[bytes]:
         """Runs the rank to its end and gives, from rank 0, the pickled value in pieces."""
@@ -122,7 +118,7 @@ class _Task:
             finally:
                 if self._store is not None:
                     self._store.close()
-            pickled = [] if self._returned is None else self._send_value(value)
+            pickled = self._send_value(value)
             if self._returned is None:
                 self._wait_for_the_driver()
             self._channel.close()
@@ -133,24 +129,8 @@ class _Task:
             yield from pickled
 
     def _follow(self, watch: ProcessWatch, function: IO[bytes], value: IO[bytes]) -> None:
-        process = watch.start(rank_spec(self.job, self.rank, function, value))
-
-        def take(data: bytes) -> None:
-            if not data:
-                self._driver_gone = True
-                return
-            try:
-                frames = list(self._channel.feed(data))
-            except LaunchError:
-                self._driver_gone = True
-                return
-            try:
-                for frame in frames:
-                    self._take(frame, process)
-            except LaunchError as error:
-                self._refuse(error)
-
-        watch.watch(self._channel.socket, take)
+        self._process = watch.start(rank_spec(self.job, self.rank, function, value))
+        watch.watch(self._channel.socket, self._read)
         next_beat = 0.0
         while not watch.gone:
             watch.step(_STEP_S)
@@ -158,19 +138,29 @@ class _Task:
             if now >= next_beat:
                 next_beat = now + BEAT_S
                 self._channel.send(Kind.BEAT)
-            if self._told_to_end or self._refused or self._driver_gone or self._channel.lost:
+            if self._to_end or self._refused or self._channel.lost:
                 if self._dump:
                     watch.dump_stacks([self.rank])
                 watch.end()
 
-    def _take(self, frame: Frame, process: RankProcess) -> None:
-        """Carries out a frame of the driver."""
+    def _read(self, data: bytes) -> None:
+        """Carries out the driver's frames; the rank ends when the driver wants it, is gone or breaks the protocol."""
+        try:
+            frames = list(self._channel.feed(data))
+        except LaunchError:
+            data, frames = b"", []
+        self._to_end = self._to_end or not data
+        try:
+            for frame in frames:
+                self._take(frame)
+        except LaunchError as error:  # the rank cannot be placed
+            self._refused = True
+            self._hear(RankEvent(self.rank, "raised", {**report_of(error), "consequence": False}))
+
+    def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.ASSIGN:
             assignment = frame.json()
-            if assignment["size"] > 1:
-                self._store = LoopbackStore(assignment["size"], self._share)
-                for key, value in self._backlog:
-                    self._store.store.put(key, value, local=False)
+            if self._store is not None:
                 interface = self._interface(assignment["single_host"])
                 assignment["env"] |= {
                     **self._store.environment,
@@ -178,27 +168,16 @@ class _Task:
                     "NCCL_SOCKET_IFNAME": interface,
                 }
             assignment["env"].update(self.job.environment)
-            process.assign(assignment, self.job.key)
+            self._process.assign(assignment, self.job.key)
         elif frame.kind in (Kind.ANSWER, Kind.TELL):
-            process.send(Kind(frame.kind), frame.body)
-        elif frame.kind == Kind.PUT:
-            key, value = unpack_pair(frame.body)
-            if self._store is None:
-                self._backlog.append((key, value))
-            else:
-                self._store.store.put(key, value, local=False)
-        elif frame.kind == Kind.CLOSE_STORE:
-            if self._store is not None:
-                self._store.close()
+            self._process.send(Kind(frame.kind), frame.body)
+        elif frame.kind == Kind.PUT and self._store is not None:
+            self._store.put(*unpack_pair(frame.body), local=False)
+        elif frame.kind == Kind.CLOSE_STORE and self._store is not None:
+            self._store.close()
         elif frame.kind == Kind.END:
-            self._told_to_end = True
+            self._to_end = True
             self._dump = self.rank in frame.json().get("dump", [])
-
-    def _refuse(self, error: LaunchError) -> None:
-        """Ends the rank because it cannot be placed, and reports that to the driver."""
-        self._refused = True
-        data = {**report_of(error), "consequence": False}
-        self._hear(RankEvent(self.rank, "raised", data))
 
     def _share(self, key: str, value: bytes) -> None:
         self._channel.send(Kind.PUT, pack_pair(key, value))
@@ -213,8 +192,6 @@ class _Task:
         """Forwards an event of the rank to the driver."""
         if event.kind == "returned":
             self._returned = event.data
-        elif event.kind == "raised":
-            self._failed = True
         data = {**event.data, "host": self.host} if event.kind == "started" else event.data
         if event.kind == "line" and not self.plan.want_lines:
             self._kept.append(data)
@@ -241,10 +218,6 @@ class _Task:
         """Gives the driver time to read the reason before Spark ends the stage."""
         self._channel.socket.settimeout(END_WAIT_S)
         deadline = time.monotonic() + END_WAIT_S
-        with contextlib.suppress(OSError, LaunchError):
-            while not self._told_to_end and not self._driver_gone and time.monotonic() < deadline:
-                data = self._channel.socket.recv(65536)
-                if not data:
-                    return
-                for frame in self._channel.feed(data):
-                    self._told_to_end = self._told_to_end or frame.kind == Kind.END
+        with contextlib.suppress(OSError):
+            while not self._to_end and time.monotonic() < deadline:
+                self._read(self._channel.socket.recv(65536))
