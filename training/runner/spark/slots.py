@@ -31,8 +31,7 @@ _MOST_REASON_CHARACTERS = 100
 # Default of YARN and Kubernetes if spark.executor.instances is not set.
 _SPARKS_INSTANCES = 2
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*]")
-_SIZE = re.compile(r"(\d+)([mgt]?)b?")
-_SETTINGS = ("spark.executor.instances", "spark.executor.cores", "spark.executor.memory", "spark.cores.max")
+_SETTINGS = ("spark.executor.instances", "spark.executor.cores", "spark.cores.max")
 
 
 def slots_now(spark: SparkSession) -> int:
@@ -125,31 +124,21 @@ def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
 
     Args:
         master: The Spark master URL.
-        conf: The settings that Spark reads for it: `spark.executor.instances`, `spark.executor.cores`,
-            `spark.executor.memory` and `spark.cores.max`.
+        conf: The settings that Spark reads for it: `spark.executor.instances`, `spark.executor.cores` and
+            `spark.cores.max`.
     """
     local = _LOCAL_CLUSTER.match(master)
-    if local is not None:
-        workers, cores, megabytes = (int(number) for number in local.groups())
-        return Expected(cores=_granted(workers, cores, megabytes, conf))
-    if master.startswith("local"):
+    if master.startswith("local") and local is None:
         return Expected(executors=0)
-    if master.startswith("spark:"):
+    if local is not None or master.startswith("spark:"):
         # The master ignores spark.executor.instances: it starts what fits on its workers.
-        most = _whole(conf.get("spark.cores.max"))
-        return Expected(cores=None if most is None else _multiple(most, _whole(conf.get("spark.executor.cores"))))
+        most, each = _whole(conf.get("spark.cores.max")), _whole(conf.get("spark.executor.cores"))
+        if local is not None:
+            on_workers = int(local.group(1)) * _multiple(int(local.group(2)), each)
+            most = on_workers if most is None else min(on_workers, most)
+        return Expected(cores=None if most is None else _multiple(most, each))
     instances = conf.get("spark.executor.instances")
     return Expected(executors=_SPARKS_INSTANCES if instances is None else _whole(instances))
-
-
-def _granted(workers: int, cores: int, megabytes: int, conf: Mapping[str, str | None]) -> int:
-    """The cores that Spark's own master gives an application that has all workers to itself."""
-    each = _whole(conf.get("spark.executor.cores"))
-    most = _whole(conf.get("spark.cores.max"))
-    if each is not None:
-        memory = _megabytes(conf.get("spark.executor.memory") or "1g")
-        cores = min(cores // each, megabytes // memory if memory else cores) * each
-    return _multiple(workers * cores if most is None else min(workers * cores, most), each)
 
 
 def _multiple(number: int, of: int | None) -> int:
@@ -158,12 +147,6 @@ def _multiple(number: int, of: int | None) -> int:
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text and text.isdigit() else None
-
-
-def _megabytes(text: str) -> int:
-    """Reads a size as Spark writes it: `512m`, `1g`, a plain number of megabytes; 0 if it is not a size."""
-    match = _SIZE.fullmatch(text.strip().lower())
-    return 0 if match is None else int(match.group(1)) * {"t": 1 << 20, "g": 1024, "": 1, "m": 1}[match.group(2)]
 
 
 def total_slots(

@@ -22,9 +22,8 @@ MOST = "spark.cores.max"
         ("local[*]", {"spark.executor.instances": "9"}, Expected(executors=0)),
         ("local-cluster[3,2,1024]", {}, Expected(cores=6)),
         ("local-cluster[3, 2, 1024]", {MOST: "4"}, Expected(cores=4)),
-        # Several executors on a worker, as many as its cores and its memory allow.
+        # Several executors on a worker, as many as its cores allow.
         ("local-cluster[2,5,4096]", {EACH: "2"}, Expected(cores=8)),
-        ("local-cluster[2,4,1024]", {EACH: "1", "spark.executor.memory": "512m"}, Expected(cores=4)),
         ("local-cluster[2,4,4096]", {EACH: "2", MOST: "5"}, Expected(cores=4)),
         # Its master starts what its workers have room for, whatever number of executors is set.
         ("spark://h:7077", {"spark.executor.instances": "1"}, Expected()),
