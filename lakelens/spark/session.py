@@ -35,6 +35,9 @@ SessionSource: TypeAlias = Union["SparkSession", "Callable[[], SparkSession]"]
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta 4.3 depends on these, which Spark has. Every session would copy 50 MB, and every Python process would read
+    # their 29,000 entries at its first import: Spark puts the JARs of packages on Python's path too.
+    "spark.jars.excludes": "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime",
 }
 # Jobs of one application share its slots: a trial of a search need not wait for jobs that were submitted before it.
 _SCHEDULING = {"spark.scheduler.mode": "FAIR"}

@@ -86,6 +86,13 @@ def test_the_jobs_of_a_session_share_its_slots_fairly(spark: SparkSession) -> No
 
 
 @pytest.mark.spark
+def test_delta_brings_no_jars_that_spark_has_and_that_every_python_process_would_read(spark: SparkSession) -> None:
+    jars = spark.sparkContext.getConf().get("spark.jars") or ""
+    assert "delta-spark" in jars
+    assert "hadoop-client" not in jars
+    assert [entry for entry in sys.path if "hadoop-client" in entry] == []
+
+
 def test_another_master_beside_an_active_session_is_refused(spark: SparkSession) -> None:
     with pytest.raises(SessionError, match=r"local-cluster.*is active, local\[3\] was asked for.*stop"):
         spark_session("local[3]")

@@ -249,6 +249,21 @@ def test_sys_exit_zero_is_a_return_and_another_code_a_failure(watch):
         runner(-1, watch).run(main, code=3)
 
 
+def test_a_rank_looks_for_modules_where_the_driver_does_but_not_in_sparks_jars(watch, tmp_path, monkeypatch):
+    (tmp_path / "on_the_drivers_path.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "io.delta_delta-storage.jar"))
+
+    def main():
+        import sys
+
+        import on_the_drivers_path  # noqa: F401
+
+        return [entry for entry in sys.path if entry.endswith(".jar")]
+
+    assert runner(-1, watch).run(main) == []
+
+
 def test_what_a_rank_has_not_closed_is_written_when_it_ends(watch, tmp_path):
     def main(folder):
         import atexit

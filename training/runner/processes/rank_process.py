@@ -114,7 +114,7 @@ class RankProcess:
             "payload": spec.payload.fileno(),
             "value": spec.value.fileno(),
             "preload": list(spec.preload),
-            "path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - '' is the working directory
+            "path": _python_path(),
         }
         keep = [theirs.fileno(), spec.payload.fileno(), spec.value.fileno()]
         specification = {
@@ -276,6 +276,11 @@ class RankProcess:
         except subprocess.TimeoutExpired:
             self.destroy()
             self.keeper.wait(timeout=5)
+
+
+def _python_path() -> list[str]:
+    """This process' path, without the JARs that Spark puts on it: Python would read their directories."""
+    return [os.path.abspath(entry) for entry in sys.path if not entry.endswith(".jar")]  # noqa: PTH100 - '' is the working directory
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
