@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -146,10 +147,12 @@ def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
 
 def _draw_recalls(axis: Any, classes: pd.DataFrame, highlighted: str | None) -> None:
     style.dress_axis(axis)
-    names = classes["name"].map(_text)
-    trained = classes[["trained_before", "trained_after"]].dropna()
-    names.loc[trained.index] += [f"  ({before:,.0f} → {after:,.0f})" for before, after in trained.to_numpy()]
-    style.draw_shares(axis, classes[["recall_before", "recall_after"]].astype(float), [_BEFORE, _AFTER], list(names))
+    trained = classes[["trained_before", "trained_after"]].astype(float).itertuples(index=False)
+    names = [
+        _text(name) + ("" if math.isnan(before + after) else f"  ({before:,.0f} → {after:,.0f})")
+        for name, (before, after) in zip(classes["name"], trained, strict=True)
+    ]
+    style.draw_shares(axis, classes[["recall_before", "recall_after"]].astype(float), [_BEFORE, _AFTER], names)
     for bar, label, name in zip(axis.containers[1], axis.get_yticklabels(), classes["name"], strict=True):
         if name == highlighted:
             bar.set_color(_HIGHLIGHT)

@@ -27,7 +27,7 @@ from lakelens.inference.evaluation.result import EvaluationResult, Shown
 pytestmark = pytest.mark.unit
 
 COLUMNS = ["label", "prediction", "true_rank", "bin", "rows", "confidence"]
-LONG = (("a class", 0.91), ("another class", 0.55))
+LONG = "a class whose name is longer than a line"
 SHOWN = Shown("file:/a/b.jpg", "red", (("green", 0.9), ("red", None)), StoredImage(image_of("red")))
 
 
@@ -52,18 +52,21 @@ def test_pictures_are_drawn_with_few_and_with_many_classes(classes):
             assert max(picture.size) < 2000, name
 
 
-def test_no_text_of_a_comparison_lies_over_another():
+@pytest.mark.parametrize("samples", [3, 12])
+def test_no_text_of_a_comparison_lies_over_another(samples):
     from itertools import combinations
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
     _, comparison = evaluated(10)
-    one = replace(SHOWN, path="file:/photos/batch-00000001/IMG_20260101_original.jpeg", answers=LONG)
-    figure = comparison_figure(comparison, [one] * 12, ("version 0", "version 1"))
+    path = "file:/photos/batch-00000001/IMG_20260101_original.jpeg"
+    one = replace(SHOWN, path=path, truth=LONG, answers=((LONG, 0.91), (LONG, 0.55)))
+    models = ("runs:/0123456789abcdef0123456789abcdef", "models:/a model of birds and of other animals@champion")
+    figure = comparison_figure(comparison, [one] * samples, models)
     FigureCanvasAgg(figure).draw()
-    texts = [text for text in figure.subfigs[1].findobj(Text) if text.get_text().strip()]
-    assert len(texts) == 2 * 12 + 1
+    texts = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    assert sum("→" in text.get_text() and "0.55" in text.get_text() for text in texts) == samples
     for first, second in combinations(texts, 2):
         assert not first.get_window_extent().overlaps(second.get_window_extent()), (first, second)
 
