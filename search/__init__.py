@@ -1,6 +1,6 @@
 """Search over hyperparameters: which trials to start, continue and stop. Start: `run`, `resume`.
 
-A searcher is a pure state machine: events go in, operations come out, and its whole state is one JSON object. It knows
+A searcher is a pure state machine: events go in, operations come out, and the same events give the same operations. It knows
 no clock, no file and no Spark; its caller runs the trials and reports what happened:
 
     create_searcher -> start() -> [Create] -> train -> validated() -> [Continue | Stop | Create] -> ... -> finished
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .create import create_searcher, restore_searcher
+from .create import create_searcher
 from .operations import Continue, Create, Operation, Stop
 from .preview import preview
 from .searchers.base import SearchMethod
@@ -29,7 +29,6 @@ __all__ = [
     "Stop",
     "create_searcher",
     "preview",
-    "restore_searcher",
     "resume",
     "run",
 ]

@@ -1,11 +1,9 @@
-"""What all searchers share: events in, operations out, snapshots."""
+"""What all searchers share: events in, operations out."""
 
 from __future__ import annotations
 
-import copy
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -17,8 +15,6 @@ from ..operations import Continue, Create, Operation
 from ..settings import SearcherSettings, read_sections
 from .trial_book import ERROR, INVALID, PAUSED, TrialBook
 
-SNAPSHOT_FORMAT = 1
-
 
 @dataclass(frozen=True)
 class Definition:
@@ -28,15 +24,11 @@ class Definition:
         settings: The parsed `searcher` section.
         space: The parsed `hyperparameters` section.
         seed: Of the draws.
-        searcher_config: The original `searcher` section.
-        hyperparameters: The original `hyperparameters` section as JSON text, with NaN and infinities.
     """
 
     settings: SearcherSettings
     space: Space
     seed: int
-    searcher_config: dict[str, Any]
-    hyperparameters: str
 
     @classmethod
     def read(cls, searcher_config: Any, hyperparameters: Any, seed: int) -> Definition:
@@ -46,13 +38,7 @@ class Definition:
             ConfigurationError: If a key is unknown, missing or breaks its rule.
         """
         sections = read_sections(searcher_config, hyperparameters)
-        return cls(
-            sections.searcher,
-            Space.read(sections.hyperparameters),
-            seed,
-            copy.deepcopy(searcher_config),
-            json.dumps(sections.hyperparameters, default=dict),
-        )
+        return cls(sections.searcher, Space.read(sections.hyperparameters), seed)
 
 
 class SearchMethod(ABC):
@@ -132,7 +118,7 @@ class SearchMethod(ABC):
 
     @property
     def pending(self) -> list[Create | Continue]:
-        """The operations that wait for an answer, oldest first; after a restore they have to be carried out again."""
+        """The operations that wait for an answer, oldest first."""
         return self._trials.pending
 
     def next_trial(self, waiting: Collection[int]) -> int:
@@ -172,22 +158,6 @@ class SearchMethod(ABC):
     def finished(self) -> bool:
         """Whether no trial runs and none will be created."""
 
-    def snapshot(self) -> dict[str, Any]:
-        """The whole state as one JSON object, for `restore_searcher`."""
-        return {
-            "format": SNAPSHOT_FORMAT,
-            "searcher": copy.deepcopy(self.definition.searcher_config),
-            "hyperparameters": self.definition.hyperparameters,
-            "seed": self.definition.seed,
-            **self._trials.snapshot(),
-            "method": self._snapshot(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a snapshot; called once, by `restore_searcher`."""
-        self._trials.restore(state)
-        self._restore(state["method"])
-
     @abstractmethod
     def _start(self) -> None: ...
 
@@ -200,12 +170,6 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def _invalid(self, trial: int) -> None: ...
-
-    @abstractmethod
-    def _snapshot(self) -> Any: ...
-
-    @abstractmethod
-    def _restore(self, state: Any) -> None: ...
 
 
 def _whole(name: str, value: Any) -> int:

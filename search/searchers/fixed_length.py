@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .base import Definition, SearchMethod
 
 
@@ -59,9 +57,3 @@ class FixedLengthSearcher(SearchMethod):
         while self._running < self._at_once and self._running + self._ended < self.total:
             self._trials.create(0, self.settings.max_length.amount)
             self._running += 1
-
-    def _snapshot(self) -> Any:
-        return {"running": self._running, "ended": self._ended}
-
-    def _restore(self, state: Any) -> None:
-        self._running, self._ended = state["running"], state["ended"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..brackets import Bracket
 from .rung import Rung
@@ -73,23 +72,6 @@ class Halving(ABC, Generic[R]):
         """Creates trials while fewer run than the limit."""
         while len(self._rung_of) < self.limit and self._counted < self.bracket.trials:
             self._create()
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state as JSON."""
-        return {
-            "rungs": [rung.snapshot() for rung in self.rungs],
-            "running": [[trial, rung] for trial, rung in self._rung_of.items()],
-            "counted": self._counted,
-            "ended": self._ended,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a snapshot."""
-        for rung, found in zip(self.rungs, state["rungs"], strict=True):
-            rung.restore(found)
-        for trial, index in state["running"]:
-            self._enter(trial, index)
-        self._counted, self._ended = state["counted"], state["ended"]
 
     def _create(self) -> None:
         trial = self.book.create(self.index, self.rungs[0].length)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping
-from typing import Any
 
 _Key = tuple[bool, float, int, int]  # not finite, loss, place among equals, trial
 
@@ -60,15 +58,6 @@ class Rung:
             del self._losses[trial]
             del self._keys[bisect_left(self._keys, key)]
 
-    def snapshot(self) -> dict[str, Any]:
-        """The state as JSON."""
-        return {"metrics": [[trial, _as_json(loss)] for trial, loss in self._losses.items()]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a snapshot."""
-        for trial, loss in state["metrics"]:
-            self.insert(trial, float(loss))
-
 
 class PromotionRung(Rung):
     """A rung whose trials wait for their promotion."""
@@ -95,18 +84,3 @@ class PromotionRung(Rung):
         """Returns the trials that wait, best first; they can no longer be promoted."""
         taken, self._waiting = self._waiting, []
         return [key[-1] for key in taken]
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state as JSON."""
-        return {**super().snapshot(), "waiting": [key[-1] for key in self._waiting]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a snapshot."""
-        super().restore(state)
-        self._waiting = [self._key_of[trial] for trial in state["waiting"]]
-
-
-def _as_json(loss: float) -> float | str:
-    if math.isnan(loss):
-        return "NaN"
-    return loss if math.isfinite(loss) else ("Infinity" if loss > 0 else "-Infinity")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..brackets import plan_brackets
 from .asha_promote import PromotionHalving
 from .asha_stop import StoppingHalving
@@ -45,10 +43,3 @@ class TournamentSearcher(SearchMethod):
 
     def _bracket_of(self, trial: int) -> StoppingHalving | PromotionHalving:
         return self._brackets[self._trials.trials[trial].bracket]
-
-    def _snapshot(self) -> Any:
-        return [bracket.snapshot() for bracket in self._brackets]
-
-    def _restore(self, state: Any) -> None:
-        for bracket, found in zip(self._brackets, state, strict=True):
-            bracket.restore(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,20 +123,6 @@ class TrialBook:
         """Returns the operations since the last call."""
         issued, self._issued = self._issued, []
         return issued
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state as JSON."""
-        return {
-            "trials": [[trial.bracket, trial.state, trial.reached, trial.asked] for trial in self.trials],
-            "running": list(self._running),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a snapshot."""
-        self.trials = [TrialRecord(*values) for values in state["trials"]]
-        self._running = dict.fromkeys(state["running"])
-        for trial in self.trials:
-            self._trained[trial.bracket] += trial.reached
 
     def _ask(self, trial: int) -> None:
         self._running[trial] = None
