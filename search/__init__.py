@@ -1,7 +1,7 @@
 """Search over hyperparameters: which trials to start, continue and stop. Start: `run`, `resume`.
 
-A searcher is a pure state machine: events go in, operations come out, and the same events give the same operations. It knows
-no clock, no file and no Spark; its caller runs the trials and reports what happened:
+A searcher is a pure state machine: events go in, operations come out, and the same events give the same operations. It
+knows no clock, no file and no Spark; its caller runs the trials and reports what happened:
 
     create_searcher -> start() -> [Create] -> train -> validated() -> [Continue | Stop | Create] -> ... -> finished
 """
