@@ -69,6 +69,7 @@ DEVELOPMENT = [
     "nbformat>=5.10",
     "moto>=5",
     "mypy>=1.10",
+    "pycocotools>=2.0.8",  # the reference of average precision
     "pytest>=8,<9",  # pytest-xdist 3.8 does not see groups in pytest 9.2
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",

@@ -38,6 +38,10 @@ class Placement:
         """Carries a point of the upright source to the stored image."""
         return x * self.scale_x + self.offset_x, y * self.scale_y + self.offset_y
 
+    def source_point(self, x: float, y: float) -> tuple[float, float]:
+        """Carries a point of the stored image back to the upright source."""
+        return (x - self.offset_x) / self.scale_x, (y - self.offset_y) / self.scale_y
+
 
 def place(resize: str, source_width: int, source_height: int, size: int) -> Placement:
     """Derives the placement of an upright source of the given size in pixels.
@@ -49,17 +53,26 @@ def place(resize: str, source_width: int, source_height: int, size: int) -> Plac
         return Placement(source_width, source_height, 0, 0, source_width, source_height, 1.0, 1.0)
     if resize == "stretch":
         return Placement(size, size, 0, 0, size, size, size / source_width, size / source_height)
-    ratios = (size / source_width, size / source_height)
-    ratio = min(ratios) if resize == "fit" else max(ratios)
+    if resize == "fit":
+        return letterbox(source_width, source_height, size, size)
+    return _scaled(source_width, source_height, size, size, max(size / source_width, size / source_height))
+
+
+def letterbox(source_width: int, source_height: int, width: int, height: int) -> Placement:
+    """Places a source as a whole, its sides in proportion, in the middle of an image of the given size in pixels."""
+    return _scaled(source_width, source_height, width, height, min(width / source_width, height / source_height))
+
+
+def _scaled(source_width: int, source_height: int, width: int, height: int, ratio: float) -> Placement:
     scaled_width = max(1, round(source_width * ratio))
     scaled_height = max(1, round(source_height * ratio))
     return Placement(
         scaled_width,
         scaled_height,
-        (size - scaled_width) // 2,
-        (size - scaled_height) // 2,
-        size,
-        size,
+        (width - scaled_width) // 2,
+        (height - scaled_height) // 2,
+        width,
+        height,
         scaled_width / source_width,
         scaled_height / source_height,
     )

@@ -20,6 +20,7 @@ from PIL import Image
 from ...errors import ImageError
 from ..model import schema
 from .codec import DEFAULT_MAX_PIXELS, Decoded, decode, decode_source, read_size
+from .geometry import letterbox
 
 # The form whose bytes are the pixels themselves, rows of RGB triples from the top.
 RAW_RGB = "raw_rgb"
@@ -28,6 +29,7 @@ CHANNELS = 3
 MODES = {1: "L", CHANNELS: "RGB"}
 
 _WHOLE = (int, np.integer)
+_WHITE = 255  # as an ingest fills up
 # Below twice the size that is asked for, resampling no longer hides the aliasing of libjpeg's scaled decoding.
 _SCALED_MARGIN = 2
 # JPEG markers: start of a file, of the segments before the picture's own, and those that change how it is shown.
@@ -84,6 +86,7 @@ class PixelDecoder:
 
     Attributes:
         resize: Whether an image of another size is resized, bilinear with antialiasing; else that is an error.
+        letterbox: Whether a resized image keeps its proportions, in the middle of white; else each side is scaled.
         fast: Whether JPEG is decoded with libjpeg's fast inverse transform and at a fraction of its size.
         simplejpeg: Whether simplejpeg decodes JPEG.
     """
@@ -91,6 +94,7 @@ class PixelDecoder:
     resize: bool = True
     fast: bool = False
     simplejpeg: bool = field(default_factory=simplejpeg_works)
+    letterbox: bool = False
 
     def decode(self, image: StoredImage, pixels: Pixels) -> None:
         """Decodes an image into `pixels`: [height, width, channels], of 3 channels or of 1 (grey).
@@ -121,7 +125,13 @@ class PixelDecoder:
         if fitted.mode != MODES[channels]:
             fitted = fitted.convert(MODES[channels])
         if fitted.size != (width, height):
-            fitted = fitted.resize((width, height), Image.Resampling.BILINEAR)
+            place = letterbox(*fitted.size, width, height) if self.letterbox else None
+            scaled = (place.scaled_width, place.scaled_height) if place is not None else (width, height)
+            fitted = fitted.resize(scaled, Image.Resampling.BILINEAR)
+            if place is not None and scaled != (width, height):
+                pixels[...] = _WHITE
+                left, top = place.offset_x, place.offset_y
+                pixels = pixels[top : top + scaled[1], left : left + scaled[0]]
         pixels[...] = np.asarray(fitted).reshape(pixels.shape)
 
     def _with_simplejpeg(self, pixels: Pixels, data: Bytes) -> bool:

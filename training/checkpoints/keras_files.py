@@ -23,8 +23,8 @@ _CONFIG_LIMIT_BYTES = 64 << 20
 _REFUSED_CLASSES = frozenset({"Lambda", "__lambda__", "TFSMLayer", "TorchModuleWrapper", "FlaxLayer", "JaxLayer"})
 # `builtins` marks a Keras function such as an activation, which is looked up in Keras only.
 _OWN_PACKAGES = frozenset({"keras", "builtins"})
-# Layers of lakelens itself: class and registered name. For a function Keras would use its module instead.
-_OWN_LAYERS = frozenset({("SyncBatchNormalization", "lakelens>SyncBatchNormalization")})
+# Classes of lakelens itself, with their registered names. For a function Keras would use its module instead.
+_OWN_CLASSES = frozenset({(name, f"lakelens>{name}") for name in ("SyncBatchNormalization", "DetectionLoss")})
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def user_objects(path: Path, *, compile: bool) -> tuple[UserObject, ...]:
                 "only (a Rescaling layer or a class of your own instead of a Lambda)"
             )
         is_foreign = "module" in entry and (module is None or str(module).partition(".")[0] not in _OWN_PACKAGES)
-        if is_foreign and (name, registered) not in _OWN_LAYERS:
+        if is_foreign and (name, registered) not in _OWN_CLASSES:
             # Keras writes a function's own name under `config`.
             plain = entry["config"] if name == "function" and isinstance(entry.get("config"), str) else name
             found[UserObject(registered or plain, str(module), plain)] = None

@@ -59,6 +59,11 @@ class Data(Section):
     cache_bytes: int = Field(
         64 << 30, ge=1, description="Most bytes of the cache; the least recently used files are removed."
     )
+    box_limit: int = Field(
+        200,
+        ge=1,
+        description="Most boxes of an image in task `detection`; the smallest beyond it are left out and counted.",
+    )
     bad_rows: Literal["error", "skip"] = Field(
         "error",
         description="A row that cannot be decoded or has no label: `error` ends the training, `skip` "
@@ -110,7 +115,9 @@ class Data(Section):
     @property
     def dataset_options(self) -> dict[str, Any]:
         """Options of `DeltaFeed.as_dataset`: how rows are read."""
-        return {name: getattr(self, name) for name in ("bad_rows", "read_timeout_s", "cache", "cache_bytes")}
+        return {
+            name: getattr(self, name) for name in ("box_limit", "bad_rows", "read_timeout_s", "cache", "cache_bytes")
+        }
 
 
 class Resources(Section):

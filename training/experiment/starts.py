@@ -26,6 +26,7 @@ from ..checkpoints.references import ModelRef, resolve_model
 from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig
 from ..segments.training_state import TrainingState
+from ..tasks.registry import task_of
 from .config_record import read_recorded
 from .run_folder import checkpoint_root
 
@@ -76,7 +77,14 @@ class TrainingStart:
         if config.continue_from is not None:
             return cls(finished=FinishedRun.of(plan))
         if config.warm_start is not None:
-            return cls(model=resolve_model(config.warm_start, resolve_tracking_uri(config.tracking.uri)))
+            model = resolve_model(config.warm_start, resolve_tracking_uri(config.tracking.uri))
+            task = task_of(model.checkpoint).name
+            if task != config.task:
+                raise ConfigurationError(
+                    f"warm_start: {model.uri} is a model for task {task}, and this experiment's task is {config.task}; "
+                    f"name a model for {config.task}, or give a backbone's weights to the Trial"
+                )
+            return cls(model=model)
         return cls()
 
     @property

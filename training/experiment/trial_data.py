@@ -52,9 +52,10 @@ class TrialData:
         Raises:
             UsageError: If table, version or split does not exist, or a required setting cannot be read from the table.
         """
-        data, seed = config.data, config.reproducibility.experiment_seed
-        options = data.feed_options
+        data, seed, task = config.data, config.reproducibility.experiment_seed, config.make_task()
+        options = {**data.feed_options, **task.table_options}
         training = DeltaFeed(location_of(data.table, spark), data.version, data.train_split, seed, **options)
+        task.check_feed(training)
         validation = None
         if data.validation_split is not None:
             try:

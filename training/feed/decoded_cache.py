@@ -43,7 +43,7 @@ from .shard import Shard
 logger = logging.getLogger(__name__)
 
 # Counted up when the same plan and decoder come to mean another entry.
-_FORMAT = 2
+_FORMAT = 3
 _BATCH_ROWS = 256
 _SECONDS_BETWEEN_REPORTS = 10.0
 # Only folders of such names are removed: a user may name a folder that holds other things.
@@ -160,7 +160,7 @@ def _key(wanted: ImagePlan) -> str:
         [plan.stored_name(column) for column in plan.columns.of_image(plan.image_column)],
         [(plan.stored_name(row_filter.column), sorted(map(repr, row_filter.values))) for row_filter in plan.filters],
         wanted.size,
-        (decoder.resize, decoder.fast, *_decoder_versions(decoder.simplejpeg)),
+        (decoder.resize, decoder.fast, decoder.letterbox, *_decoder_versions(decoder.simplejpeg)),
     ]
     digest = hashlib.sha256(repr(described).encode())
     for file, path in enumerate(plan.files.paths):

@@ -22,7 +22,7 @@ from ...log.snapshot import Snapshot
 from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S
 from ...table import Table
-from .image_plan import ImagePlan, SkippedRows
+from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns
 from .plan.position import position_after, position_of
@@ -125,6 +125,7 @@ class DeltaFeed:
                 )
         self.split = split
         self.skipped = SkippedRows()
+        self.left_out = LeftOutBoxes()
         self._equal_weights = False
         self._reported: set[str] = set()
         has_sizes = all(snapshot.schema.get(name) in INTEGERS for name in (HEIGHT, WIDTH))
@@ -286,9 +287,19 @@ class DeltaFeed:
                 dtype: `float32` or `uint8`.
                 one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
                     know it.
+                letterbox: Whether images of other proportions than `image_size` keep theirs, in the middle of white; by
+                    default each side is scaled.
+                seeded: Whether `preprocess` gets a third argument, an int32 pair for `tf.random.stateless_uniform` that
+                    differs by batch, epoch and rank, and is the same for the same `seed` and after a resume.
                 max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32 [rows,
                     max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
                     [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
+                box_classes: Number of classes of boxes. When given, labels are one array instead, float32 [rows, boxes,
+                    6]: xmin, ymin, xmax, ymax, class number, and 1 for a difficult one; as many boxes as the row of the
+                    batch with most has, filled up with class -1. Boxes are cut at the image's edges; those narrower or
+                    lower than a pixel are left out and counted in `left_out`. A row whose boxes are null, not finite,
+                    inverted, outside the image or of another class is a bad row.
+                box_limit: Most boxes of a row in that array (200); the smallest beyond it are left out and counted.
                 bad_rows: `error` stops at a row that does not decode, or whose label is null, no int32 or none of the
                     classes of `one_hot`, and names it. `skip` logs it, counts it in `skipped`, and leaves it out of
                     its batch; with several ranks, or in a batch of bad rows only, it stays with weight 0.
@@ -502,7 +513,8 @@ class DeltaFeed:
 
         shard = self._shard(global_batch_size, rank, size, epochs, output)
         image_size = self.stored_size if output.image_size is None else image_size_of(output.image_size)
-        images = ImagePlan.of(self.plan, output, image_size, self.classes_of(output.one_hot), self.skipped)
+        classes = self.classes_of(output.one_hot)
+        images = ImagePlan.of(self.plan, output, image_size, classes, self.skipped, self.left_out)
         batches = ImageBatches.of(shard, images, output)
         self._report_share(shard.batches, batches.bytes_held)
         return batches

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...etl.images.stored_image import CHANNELS
+from .box_rows import BOX_COLUMNS
 from .buffers import BatchBuffers
 from .decode import DecodedBatch, DecodingPool
 from .decoded_cache import DecodedImages, decoded_images
@@ -18,7 +19,7 @@ from .image_rows import Boxes, stored_batches
 from .rank_batches import BatchReader
 from .read_options import ImageOutput
 from .shard import Shard
-from .tf_pipeline import dataset_of, preprocess_calls
+from .tf_pipeline import dataset_of, preprocess_calls, seeds_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -76,14 +77,15 @@ class ImageBatches:
             self._signature(),
             lambda shard: replace(self, shard=shard).decoded_batches(),
             self.output.preprocess,
+            seeded=self.output.seeded,
         )
 
     def as_arrays(self) -> Iterator[Batch]:
         """Yields what `DeltaFeed.as_numpy` promises."""
         preprocess = self.output.preprocess
-        for images, target, weights in self.decoded_batches():
+        for (images, target, weights), seed in zip(self.decoded_batches(), seeds_of(self.shard), strict=False):
             if preprocess is not None:
-                images, target = preprocess(images, target)
+                images, target = preprocess(images, target, *([seed] if self.output.seeded else []))
             yield images, target, weights
 
     def decoded_batches(self) -> Iterator[Batch]:
@@ -109,6 +111,8 @@ class ImageBatches:
             target = (target[:, None] == np.arange(self.images.classes)).astype(np.float32)
         if batch.stored.boxes is not None:
             target = _with_boxes(target, batch.stored.boxes)
+        if batch.stored.box_rows is not None:
+            target = batch.stored.box_rows
         real = batch.weights > 0
         if not self.shard.batches.is_whole or real.all() or not real.any():
             return batch.images, target, batch.weights
@@ -130,6 +134,8 @@ class ImageBatches:
                 "box_labels": tf.TensorSpec((None, boxes), tf.int32),
                 "box_count": tf.TensorSpec((None,), tf.int32),
             }
+        if self.images.box_classes is not None:
+            target = tf.TensorSpec((None, None, BOX_COLUMNS), tf.float32)
         images = tf.TensorSpec((None, *self.shape[1:]), self.output.dtype)
         return images, target, tf.TensorSpec((None,), tf.float32)
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import BadRowError, InvalidArgumentError, MissingDependencyError
+from ...etl.images.geometry import letterbox
 from ...etl.images.stored_image import PixelDecoder, simplejpeg_works
 from .plan.feed_plan import FeedPlan
-from .read_options import ImageOutput
+from .read_options import DEFAULT_BOX_LIMIT, ImageOutput
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,21 @@ class SkippedRows:
             self.first.append(message)
 
 
+@dataclass
+class LeftOutBoxes:
+    """The boxes that a feed has left out, in this process, each time that their row was read.
+
+    Attributes:
+        read: Boxes read.
+        small: Those narrower or lower than a pixel of the image that comes out.
+        beyond: Those beyond `box_limit`, the smallest of their image.
+    """
+
+    read: int = 0
+    small: int = 0
+    beyond: int = 0
+
+
 @dataclass(frozen=True)
 class ImagePlan:
     """How the rows of a plan become images, labels and boxes.
@@ -47,6 +63,9 @@ class ImagePlan:
         skipped: Where skipped rows are counted.
         classes: Number of classes of one-hot labels; None gives numbers.
         max_boxes: Boxes of a row; None leaves boxes out.
+        box_classes: Number of classes of boxes in one array; None gives none.
+        box_limit: Most boxes of a row in that array.
+        left_out: Where boxes that are not in it are counted.
     """
 
     plan: FeedPlan
@@ -56,10 +75,19 @@ class ImagePlan:
     skipped: SkippedRows
     classes: int | None = None
     max_boxes: int | None = None
+    box_classes: int | None = None
+    box_limit: int = DEFAULT_BOX_LIMIT
+    left_out: LeftOutBoxes = field(default_factory=LeftOutBoxes)
 
     @classmethod
     def of(
-        cls, plan: FeedPlan, output: ImageOutput, size: tuple[int, int], classes: int | None, skipped: SkippedRows
+        cls,
+        plan: FeedPlan,
+        output: ImageOutput,
+        size: tuple[int, int],
+        classes: int | None,
+        skipped: SkippedRows,
+        left_out: LeftOutBoxes,
     ) -> ImagePlan:
         """Makes the plan of what a caller wants.
 
@@ -67,25 +95,41 @@ class ImagePlan:
             InvalidArgumentError: If the table has no column of boxes, and they are wanted.
             MissingDependencyError: If the decoder that was named is not installed.
         """
-        if output.max_boxes is not None and plan.columns.boxes not in plan.schema:
-            raise InvalidArgumentError(
-                f"max_boxes={output.max_boxes}: {plan.location} has no column {plan.columns.boxes!r} of boxes"
-            )
+        given = [(name, value) for name in ("max_boxes", "box_classes") if (value := getattr(output, name)) is not None]
+        for name, value in given:
+            if plan.columns.boxes in plan.schema:
+                continue
+            raise InvalidArgumentError(f"{name}={value}: {plan.location} has no column {plan.columns.boxes!r} of boxes")
         resizes = output.image_size is not None
-        decoder = PixelDecoder(resizes, output.jpeg == "fast", _by_simplejpeg(output.decoder))
-        return cls(plan, size, decoder, output.bad_rows, skipped, classes, output.max_boxes)
+        decoder = PixelDecoder(
+            resizes, output.jpeg == "fast", _by_simplejpeg(output.decoder), letterbox=output.letterbox
+        )
+        boxes = (output.max_boxes, output.box_classes, output.box_limit, left_out)
+        return cls(plan, size, decoder, output.bad_rows, skipped, classes, *boxes)
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether boxes come out."""
+        return self.max_boxes is not None or self.box_classes is not None
+
+    def placement(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """Returns (scale_x, scale_y, offset_x, offset_y) from an image of this size to the one that comes out."""
+        if not self.decoder.letterbox:
+            return self.size[1] / width, self.size[0] / height, 0.0, 0.0
+        place = letterbox(width, height, self.size[1], self.size[0])
+        return place.scale_x, place.scale_y, place.offset_x, place.offset_y
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read where images are decoded."""
         columns = self.plan.columns
-        sizes = columns.sizes if self.max_boxes is not None else ()
+        sizes = columns.sizes if self.has_boxes else ()
         return list(dict.fromkeys([*columns.of_image(self.plan.image_column), *self.small_columns, *sizes]))
 
     @property
     def small_columns(self) -> list[str]:
         """The columns that are read where images are decoded already: label and boxes."""
-        boxes = self.plan.columns.boxes if self.max_boxes is not None else None
+        boxes = self.plan.columns.boxes if self.has_boxes else None
         return list(dict.fromkeys(name for name in (self.plan.columns.label, boxes) if name is not None))
 
     def undecodable(self, reason: str) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BadRowError, ImageError
-from ...etl.images.stored_image import StoredImage, size_of
+from ...etl.images.stored_image import StoredImage
 from ...etl.model.labels import LABELS_PROPERTY
 from ...etl.model.schema import BOX_CORNERS
+from .box_rows import box_rows_of, size_for_boxes
 from .decoded_cache import DecodedImages
 from .image_plan import ImagePlan
 from .plan.epoch_order import IntArray
@@ -46,6 +47,7 @@ class StoredBatch:
         origins: int64 [rows, 2], file index and row of the file, for each of `images`.
         labels: int32 [local rows].
         boxes: The boxes, if they were asked for.
+        box_rows: The boxes as one array, if that was asked for.
         weights: float32 [local rows], 0 for padding.
         copy: Fills some rows of the batch's images where they are decoded already; None where they are not.
     """
@@ -54,6 +56,7 @@ class StoredBatch:
     origins: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int32]
     boxes: Boxes | None
+    box_rows: npt.NDArray[np.float32] | None
     weights: npt.NDArray[np.float32]
     copy: Callable[[npt.NDArray[Any], range], None] | None = None
 
@@ -86,6 +89,10 @@ def stored_batches(
         if images.max_boxes is not None:
             boxes, refused_boxes = _boxes_of(images, batch, stored, images.max_boxes)
             refused = {**refused_boxes, **refused}
+        box_rows = None
+        if images.box_classes is not None:
+            box_rows, refused_boxes = box_rows_of(images, batch, stored)
+            refused = {**refused_boxes, **refused}
         refused = {**undecodable, **refused}
         weights = batch.weights.copy() if refused else batch.weights
         for row, reason in sorted(refused.items()):
@@ -97,6 +104,7 @@ def stored_batches(
             origins=origins,
             labels=labels,
             boxes=boxes,
+            box_rows=box_rows,
             weights=weights,
             copy=partial(copy, list(refused)) if copy is not None else None,
         )
@@ -142,7 +150,7 @@ def _boxes_of(
     images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage], max_boxes: int
 ) -> tuple[Boxes, dict[int, str]]:
     """Gives the boxes, and what is wrong by row: the size of the image is unknown, or a label outside its range."""
-    rows, column, size = len(batch.weights), images.plan.columns.boxes, images.size
+    rows, column = len(batch.weights), images.plan.columns.boxes
     numbers = np.zeros((rows, max_boxes), dtype=np.int64)
     refused: dict[int, str] = {}
     boxes = Boxes(
@@ -160,13 +168,15 @@ def _boxes_of(
         if not found:
             continue
         try:
-            height, width = _size_for_boxes(stored[i])
+            placement = images.placement(*size_for_boxes(stored[i]))
         except ImageError as error:
             refused[i] = f"has boxes and an image that does not tell its size: {error}"
             continue
-        scale = (size[1] / width, size[0] / height) * 2
+        scale, offset = placement[:2] * 2, placement[2:] * 2
         for j, box in enumerate(found):
-            boxes.corners[i, j] = [box[corner] * factor for corner, factor in zip(BOX_CORNERS, scale, strict=True)]
+            boxes.corners[i, j] = [
+                box[corner] * factor + by for corner, factor, by in zip(BOX_CORNERS, scale, offset, strict=True)
+            ]
             numbers[i, j] = box["label"]
         boxes.count[i] = len(found)
     outside = (numbers < _INT32.min) | (numbers > _INT32.max)
@@ -179,8 +189,3 @@ def _boxes_of(
         boxes.corners[row], numbers[row], boxes.count[row] = 0, 0, 0
     boxes.labels[...] = numbers
     return boxes, {**refused, **outside_by_row}
-
-
-def _size_for_boxes(image: StoredImage) -> tuple[int, int]:
-    """Gives what the table says of an image's height and width, else what the image says."""
-    return (image.height, image.width) if image.height and image.width else size_of(image)

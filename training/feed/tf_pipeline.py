@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .plan.position import Position
 from .read_options import Preprocess, available_cores
@@ -25,6 +27,8 @@ def dataset_of(
     signature: Any,
     batches: Callable[[Shard], Iterator[Any]],
     preprocess: Preprocess | None = None,
+    *,
+    seeded: bool = False,
 ) -> tf.data.Dataset:
     """Makes a pipeline of batches, whole and in order, of known length.
 
@@ -37,6 +41,7 @@ def dataset_of(
         signature: TensorFlow's description of a batch, a tuple.
         batches: Gives the batches of one iteration.
         preprocess: Called with the first two parts of a batch inside the pipeline; gives both.
+        seeded: Whether it is called with the batch's seed too.
     """
     import tensorflow as tf
 
@@ -49,24 +54,25 @@ def dataset_of(
         first = this.start.epoch
         # Not a loop, whose variable would keep the last batch while the next one is waited for.
         yield from map(
-            lambda batch, count: (batch, _WITHIN_EPOCH if count % steps else first + count // steps),
+            lambda batch, seed, count: (batch, seed, _WITHIN_EPOCH if count % steps else first + count // steps),
             batches(this),
+            seeds_of(this),
             itertools.count(1),
         )
 
-    def take(batch: Any, following: Any) -> Any:
+    def take(batch: Any, _seed: Any, following: Any) -> Any:
         tf.cond(
             following == _WITHIN_EPOCH, lambda: following, lambda: tf.numpy_function(epochs.end, [following], tf.int64)
         )
         return batch
 
-    following = tf.TensorSpec((), tf.int64)
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=(signature, following))
+    described = (signature, tf.TensorSpec((2,), tf.int32), tf.TensorSpec((), tf.int64))
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=described)
     if preprocess is not None:
 
-        def preprocessed(batch: Any, following: Any) -> Any:
-            images, target = preprocess(batch[0], batch[1])
-            return (images, target, batch[2]), following
+        def preprocessed(batch: Any, seed: Any, following: Any) -> Any:
+            images, target = preprocess(batch[0], batch[1], *([seed] if seeded else []))
+            return (images, target, batch[2]), seed, following
 
         dataset = dataset.map(preprocessed, num_parallel_calls=preprocess_calls())
     if shard.steps is not None:
@@ -77,6 +83,14 @@ def dataset_of(
     # TensorFlow would add a prefetch behind `take`, which would count the batches that it reads ahead as taken.
     settings.experimental_optimization.inject_prefetch = False
     return dataset.prefetch(shard.reading.prefetch).map(take).with_options(settings)
+
+
+def seeds_of(shard: Shard) -> Iterator[npt.NDArray[np.int32]]:
+    """Yields the seed of each batch, int32 [2]: it differs by batch, epoch and rank, and is the same after a resume."""
+    batches, start = shard.batches, shard.start
+    own = zlib.crc32(f"{shard.plan.order.seed}/{batches.rank}".encode()) >> 1
+    first = start.epoch * batches.steps() + start.row // batches.global_batch_size
+    return (np.array([own, number], np.int32) for number in itertools.count(first))
 
 
 class _Epochs:

@@ -1,6 +1,6 @@
-"""Evaluates a training's final checkpoint on the validation rows of all ranks.
+"""Measures a training on the validation rows of all ranks: at each validation, and its final checkpoint at the end.
 
-Rank 0 writes the task's counts into the folder of the run, where the driver reads them.
+At the end rank 0 writes the task's counts into the folder of the run, where the driver reads them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,44 @@ def read_counts(folder: Path) -> Counts:
         return dict(counts)
 
 
+def validate(prepared: PreparedRank) -> dict[str, float]:
+    """Measures the model on the validation rows of all ranks; every rank calls it.
+
+    Returns:
+        The model's metrics and those of the task's counts, as `val_...`; empty without such rows.
+
+    Raises:
+        TrialError: If model or labels do not fit the task; on every rank.
+    """
+    task, metrics = prepared.job.task, prepared.backend.validate()
+    if not task.metric_names or prepared.job.validation_feed is None:
+        return metrics
+    counted = task.metrics(counts_over_ranks(prepared))
+    return metrics | {f"val_{name}": value for name, value in counted.items()}
+
+
+def counts_over_ranks(prepared: PreparedRank) -> Counts:
+    """Returns the task's counts of the validation rows of all ranks; every rank calls it.
+
+    Raises:
+        TrialError: If the model or the labels of a rank do not fit the task, or NotFiniteError, if the model gives NaN
+            or infinity for a row; on every rank.
+    """
+    task, backend = prepared.job.task, prepared.backend
+    described = world.broadcast_object(backend.described, 0, name="lakelens.described")
+    failure, counts = None, task.no_counts()
+    try:
+        counts = backend.count(described)
+    except TrialError as error:
+        failure = (isinstance(error, NotFiniteError), str(error))
+    gathered = world.allgather_object((failure, counts), name="lakelens.counted")
+    failures = [found for found, _ in gathered if found is not None]
+    if failures:
+        not_finite, message = max(failures)
+        raise (NotFiniteError if not_finite else TrialError)(message)
+    return task.joined([each for _, each in gathered])
+
+
 def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     """Counts over all ranks, in another read of the validation rows; every rank calls it.
 
@@ -49,28 +87,22 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     """
     import numpy as np
 
-    task, backend = prepared.job.task, prepared.backend
     if prepared.job.validation_feed is None:
         return
-    backend.load(Path(checkpoint, MODEL_FILE) if checkpoint else None)
-    described = world.broadcast_object(backend.described, 0, name="lakelens.described")
-    failure, counts = None, task.no_counts()
+    prepared.backend.load(Path(checkpoint, MODEL_FILE) if checkpoint else None)
     try:
-        counts = backend.count(described)
+        counts = counts_over_ranks(prepared)
+    except NotFiniteError as error:
+        raise NotFiniteError(f"{error} after step {step}; lower the learning rate, or look at the loss") from error
     except TrialError as error:
-        failure = (isinstance(error, NotFiniteError), str(error))
-    failures = [found for found in world.allgather_object(failure, name="lakelens.counted") if found is not None]
-    if failures:
-        not_finite, message = max(failures)  # all ranks raise, or none does
-        if not_finite:
-            raise NotFiniteError(f"{message} after step {step}; lower the learning rate, or look at the loss")
         if prepared.rank == 0:
-            log_to_driver(f"the model is not evaluated by class: {message}")
+            log_to_driver(f"the model is not evaluated by class: {error}")
         return
-    names = list(counts)
-    sums = world.grouped_allreduce([counts[name] for name in names], name="lakelens.counts", op=world.Sum)
     if prepared.rank == 0:
+        warning = prepared.job.task.warning(counts)
+        if warning is not None:
+            log_to_driver(f"warning: {warning}")
         content = io.BytesIO()
-        arrays: dict[str, Any] = {name: np.asarray(total) for name, total in zip(names, sums, strict=True)}
+        arrays: dict[str, Any] = dict(counts)
         np.savez(content, **arrays)
         write_bytes(str(prepared.job.folder / EVALUATION_FILE), content.getvalue(), None)

@@ -134,6 +134,12 @@ def _train(
                 f"bad_rows skip: rank {prepared.rank} met bad rows {feed.skipped.count} times and left them out; "
                 f"the first: {feed.skipped.first[0]}"
             )
+        left = feed.left_out
+        if left.small or left.beyond:
+            log_to_driver(
+                f"boxes: rank {prepared.rank} read {left.read} on {feed.split or 'all'} rows in all epochs; it left "
+                f"out {left.small} narrower or lower than a pixel and {left.beyond} beyond data.box_limit of an image"
+            )
     progress, epochs = loop.progress, loop.epochs
     if progress.best is None and reason != "paused":
         return SegmentOutcome(

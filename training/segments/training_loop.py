@@ -14,6 +14,7 @@ from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
 from .checks import require_finite_losses
 from .decisions import Answer, Progress, Reason
+from .evaluation import validate
 from .pace import Pace
 from .prepared_rank import PreparedRank
 from .rank_state import RankState, gather
@@ -100,7 +101,7 @@ class TrainingLoop:
 
     def _validate_first(self) -> None:
         """Validates before the first step; its metrics can be the best."""
-        metrics = self._backend.validate()
+        metrics = validate(self._prepared)
         if not metrics:
             return
         if self._report is not None:
@@ -195,7 +196,7 @@ class TrainingLoop:
         if self._report is not None:
             self._report.trained(self.step, times)
         self._backend.average_statistics()
-        return metrics | self._backend.validate() if validates else metrics
+        return metrics | validate(self._prepared) if validates else metrics
 
     def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
         """Writes a checkpoint of this step on rank 0, with the state of every rank."""

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint
 from .classification import Classification
+from .detection import Detection
 from .task import Task
 
-TASKS: Mapping[str, type[Task]] = {kind.name: kind for kind in (Classification,)}
+TASKS: Mapping[str, type[Task]] = {kind.name: kind for kind in (Classification, Detection)}
 # Of experiments without a task, and of checkpoints that other code wrote without one.
 DEFAULT_TASK = Classification.name
 

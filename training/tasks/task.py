@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ..feed.feed import DeltaFeed
+
     Counts = dict[str, npt.NDArray[np.int64]]
 
 
@@ -56,15 +58,27 @@ class Task(ABC):
         prediction_columns: The columns that inference writes, with their SQL types. An `error` follows them.
         recorded_outputs: The outputs in the signature of the MLflow model; None if they have no fixed form.
         makes_probabilities: Whether the MLflow model turns logits of a last linear layer into probabilities.
+        metric_names: Metrics that each validation derives from counts, besides those that the model is compiled with;
+            in the run their names begin with `val_`.
+        table_options: Options of `DeltaFeed` for the task's labels.
     """
 
     name: ClassVar[str]
     prediction_columns: ClassVar[Mapping[str, str]]
     recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = None
     makes_probabilities: ClassVar[bool] = False
+    metric_names: ClassVar[Sequence[str]] = ()
+    table_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = tuple(class_names)
+
+    def check_feed(self, feed: DeltaFeed) -> None:  # noqa: B027 - by default every table has them
+        """Checks that a table has the task's labels.
+
+        Raises:
+            NotAnImageTableError: If it does not.
+        """
 
     @property
     def feed_options(self) -> dict[str, Any]:
@@ -137,9 +151,13 @@ class Task(ABC):
     def no_counts(self) -> Counts:
         """Returns the counts of no rows."""
 
+    def joined(self, parts: Sequence[Counts]) -> Counts:
+        """Joins counts of batches or ranks, in any order, into those of all their rows; by default their sums."""
+        return {name: sum((part[name] for part in parts), start=none) for name, none in self.no_counts().items()}
+
     @abstractmethod
     def count(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> Counts:
-        """Counts a batch of validation rows; counts add up over batches and ranks.
+        """Counts a batch of validation rows, for `joined`.
 
         Args:
             outputs: The model's outputs, as arrays.
@@ -149,6 +167,14 @@ class Task(ABC):
         Raises:
             TrialError: If these do not fit the task.
         """
+
+    def metrics(self, counts: Counts) -> dict[str, float]:
+        """Derives the metrics of `metric_names` from the counts of all rows."""
+        return {}
+
+    def warning(self, counts: Counts) -> str | None:
+        """Returns what is probably wrong with a trained model of these counts; None if nothing is."""
+        return None
 
     @abstractmethod
     def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:

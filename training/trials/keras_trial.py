@@ -29,10 +29,12 @@ class KerasTrial(Trial, ABC):
         `weighted_metrics` both count each row of an epoch once; padding rows do not count.
         """
 
-    def preprocess(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Augments a training batch: images float32 [batch, height, width, 3] from 0 to 255, labels int32 [batch].
+    def preprocess(self, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Augments a training batch: images float32 [batch, height, width, 3] from 0 to 255, labels as the task's.
 
-        Validation and inference do not use it: make transformations that they need layers of the model.
+        The labels are int32 [batch] for classification and float32 [batch, boxes, 6] for detection. `seed`, int32 [2],
+        differs by batch, epoch and rank. What draws from it, as `tf.random.stateless_uniform` does, is the same after a
+        resume. Validation and inference do not use it: make transformations that they need layers of the model.
         """
         return images, labels
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...extras import missing_dependency
 
@@ -14,14 +11,12 @@ try:
 except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
-from ...errors import InvalidHyperparameters, TrialError
-from ...options import closest
+from ...errors import InvalidHyperparameters
+from .backbones import IMAGENET, application
 from .keras_trial import KerasTrial
 
 if TYPE_CHECKING:
     from .context import TrialContext
-
-_NO_WEIGHTS, _IMAGENET = "none", "imagenet"
 
 
 class Transfer(KerasTrial):
@@ -46,7 +41,12 @@ class Transfer(KerasTrial):
         """Builds backbone and head for the job's image size and classes."""
         hparam, seed = self.context.get_hparam, self.context.seed
         inputs = keras.Input((*self.context.image_size, 3))
-        backbone, preprocess = self._backbone(hparam("backbone", "MobileNetV2"))
+        backbone, preprocess = application(
+            hparam("backbone", "MobileNetV2"),
+            hparam("weights", IMAGENET),
+            self.context.image_size,
+            self.context.rank,
+        )
         images = inputs
         for layer in augmentation(
             flip=hparam("flip", True),
@@ -93,42 +93,6 @@ class Transfer(KerasTrial):
         self._thawed = layers[len(layers) - count :]
         for layer in self._thawed:
             layer.trainable = True
-
-    def _backbone(self, name: str) -> tuple[keras.Model, Callable[[Any], Any]]:
-        """Builds a backbone; gives it, and its preprocessing of pixels from 0 to 255."""
-        build = getattr(keras.applications, name, None)
-        if not callable(build):
-            known = [key for key in dir(keras.applications) if callable(getattr(keras.applications, key))]
-            near = closest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"it has: {', '.join(known)}"
-            raise InvalidHyperparameters(f"keras.applications has no backbone {name!r}; {hint}")
-        height, width = self.context.image_size
-        weights = self._weights()
-        try:
-            backbone = build(include_top=False, weights=weights, input_shape=(height, width, 3))
-        except ValueError as error:
-            raise InvalidHyperparameters(
-                f"{name} of images of {height} x {width} pixels with weights {weights!r}: {error}"
-            ) from error
-        except Exception as error:
-            if weights != _IMAGENET:
-                raise
-            raise TrialError(
-                f"the imagenet weights of {name} could not be downloaded ({error}); give weights: a path, or none"
-            ) from error
-        return backbone, importlib.import_module(build.__module__).preprocess_input
-
-    def _weights(self) -> str | None:
-        """Returns the weights to load on this rank; other ranks get rank 0's weights before the first step."""
-        given = self.context.get_hparam("weights", _IMAGENET)
-        if given == _NO_WEIGHTS or self.context.rank > 0:
-            return None
-        if given != _IMAGENET and not Path(given).expanduser().is_file():
-            raise TrialError(
-                f"hyperparameter weights is {given!r}: the file does not exist; give {_IMAGENET!r}, {_NO_WEIGHTS!r} "
-                "or the path of a backbone's weights"
-            )
-        return given if given == _IMAGENET else str(Path(given).expanduser())
 
 
 class FineTuning(keras.callbacks.Callback):

@@ -101,7 +101,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"data": {"table": "t", "split": "a"}}, "data.split is 'a': is not a key here; did you mean"),
     ({"data": {"table": "t", "version": -1}}, "data.version is -1: versions count from 0"),
     ({"data": {"table": "t", "image_size": 0}}, "data.image_size is 0: give one side or [height, width]"),
-    ({"task": "clasification"}, "must be one of 'classification' (did you mean 'classification'?)"),
+    ({"task": "clasification"}, "must be one of 'classification', 'detection' (did you mean 'classification'?)"),
     ({"max_restarts": "2"}, "max_restarts is '2': must be a whole number"),
     ({"max_restarts": -1}, "max_restarts is -1: must be at least 0"),
     ({"searcher": {"name": "asha"}}, "searcher.name is 'asha': must be one of 'single', 'random', 'grid'"),

@@ -56,7 +56,7 @@ COUNTING = """
             model.compile(optimizer, crossentropy, metrics=["accuracy"], weighted_metrics=[crossentropy])
             return model
 
-        def preprocess(self, images, labels):
+        def preprocess(self, images, labels, seed):
             def count(images):
                 with self.lock:  # tf.data maps several batches at once
                     self.drawn += len(images)

@@ -334,7 +334,7 @@ WITH_NOISE = """
             model.compile("sgd", "sparse_categorical_crossentropy")
             return model
 
-        def preprocess(self, images, labels):
+        def preprocess(self, images, labels, seed):
             drawn = tf.random.uniform(())
             if self.context.get_hparam("out"):
                 path = tf.constant(f"{self.context.get_hparam('out')}/{self.context.rank}.drawn")

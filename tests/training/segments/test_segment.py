@@ -213,7 +213,7 @@ def test_without_validation_the_training_metric_decides(rank):
 
 def test_augmentation_sees_training_images_only(rank, table):
     class Blackened(Tiny):
-        def preprocess(self, images, labels):
+        def preprocess(self, images, labels, seed):
             return images * 0.0, labels
 
     outcome = rank(Blackened, hyperparameters={"learning_rate": 1e-6})

@@ -115,7 +115,8 @@ class BuiltTrial:
             model.optimizer.build(model.trainable_variables)
         if self._size > 1:
             check_metrics(model)
-        check_goal(model, self._job.goal, validates=self.validation is not None)
+        counted = self._job.task.metric_names
+        check_goal(model, self._job.goal, validates=self.validation is not None, counted=counted)
         steps_per_epoch = self._job.training_feed.steps_per_epoch(self._job.global_batch_size)
         self.learning_rate = LearningRate(model.optimizer, rules, self._workers, steps_per_epoch)
 
@@ -142,6 +143,7 @@ class BuiltTrial:
             start=start,
             replicas=self.replicas.count,
             preprocess=self.trial.preprocess if augments else None,
+            seeded=True,
             **self._job.task.feed_options,
             **self._job.config.data.dataset_options,
         )

@@ -40,13 +40,14 @@ def check_metrics(model: keras.Model) -> None:
                 )
 
 
-def check_goal(model: keras.Model, goal: Goal, *, validates: bool) -> None:
+def check_goal(model: keras.Model, goal: Goal, *, validates: bool, counted: Sequence[str] = ()) -> None:
     """Checks that a built model has the metric that decides; a custom training step may return others.
 
     Args:
         model: The model.
         goal: The metric that decides.
         validates: Whether there are rows to validate on.
+        counted: Metrics that the task derives from its counts of these rows.
 
     Raises:
         MissingMetricError: If it lacks the metric.
@@ -59,7 +60,7 @@ def check_goal(model: keras.Model, goal: Goal, *, validates: bool) -> None:
     # A metric of several values, or of a model with several outputs, has these in its names.
     if any(asked == name or asked.startswith(f"{name}_") or asked.endswith(f"_{name}") for name in names):
         return
-    goal.value_in(dict.fromkeys([*names, *(f"val_{name}" for name in names if validates)], 0.0))
+    goal.value_in(dict.fromkeys([*names, *(f"val_{name}" for name in [*names, *counted] if validates)], 0.0))
 
 
 def leaf_metrics(model: keras.Model) -> list[keras.metrics.Metric]:

@@ -55,14 +55,13 @@ class Validation:
             TrialError: If the model or the labels do not fit the task.
         """
         run = tf.function(lambda images: model(images, training=False), reduce_retracing=True)
-        counts = task.no_counts()
+        parts: list[Counts] = []
         for images, labels, _ in self._dataset if self._dataset is not None else ():
             outputs, given = tf.nest.map_structure(np.asarray, (run(images), labels))
             if not all(np.isfinite(part).all() for part in tf.nest.flatten(outputs)):
                 raise NotFiniteError("output is NaN or infinite for validation rows")
-            for name, found in task.count(outputs, given, described).items():
-                counts[name] = counts[name] + found
-        return counts
+            parts.append(task.count(outputs, given, described))
+        return task.joined(parts)
 
 
 def average_statistics(model: keras.Model) -> None:

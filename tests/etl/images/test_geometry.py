@@ -1,0 +1,35 @@
+"""Rules of geometry: where a source lies in a stored image, and the way back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelens.etl.images.geometry import letterbox, place
+
+pytestmark = pytest.mark.unit
+SIDES = st.integers(1, 3000)
+
+
+@given(width=SIDES, height=SIDES, target_width=st.integers(1, 600), target_height=st.integers(1, 600))
+def test_a_letterbox_shows_the_whole_source_within_and_its_points_lead_back(width, height, target_width, target_height):
+    placement = letterbox(width, height, target_width, target_height)
+    for x, y in ((0, 0), (width, height), (width / 3, height / 7)):
+        stored = placement.point(x, y)
+        assert -1e-6 <= stored[0] <= target_width + 1e-6
+        assert -1e-6 <= stored[1] <= target_height + 1e-6
+        assert placement.source_point(*stored) == pytest.approx((x, y), abs=1e-6 * max(width, height))
+    # One pair of sides is filled, up to rounding to whole pixels.
+    assert placement.scaled_width == target_width or placement.scaled_height == target_height
+
+
+def test_a_square_letterbox_is_what_an_ingest_with_fit_makes():
+    assert letterbox(640, 480, 299, 299) == place("fit", 640, 480, 299)
+    placement = letterbox(640, 480, 320, 320)
+    assert (placement.scaled_width, placement.scaled_height, placement.offset_x, placement.offset_y) == (
+        320,
+        240,
+        0,
+        40,
+    )

@@ -1,0 +1,129 @@
+"""Rules of boxes as one array: width, limits, letterbox, and rows that cannot be used."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feed_tables import append, image_rows
+
+from lakelens.errors import BadRowError, InvalidArgumentError
+from lakelens.training.feed.feed import DeltaFeed
+
+pytestmark = pytest.mark.unit
+# Images of the helper are 12 pixels high and 16 wide.
+
+
+def box(xmin: float, ymin: float, xmax: float, ymax: float, label: int | None = 0, difficult: bool = False) -> dict:
+    return {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax, "difficult": difficult}
+
+
+def feed_of(place: Path, *rows: list[dict] | None) -> DeltaFeed:
+    kind = pa.list_(
+        pa.struct(
+            {
+                "label": pa.int32(),
+                **dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), pa.float64()),
+                "difficult": pa.bool_(),
+            }
+        )
+    )
+    append(place / "t", image_rows(range(len(rows))).append_column("annotations", pa.array(rows, kind)))
+    return DeltaFeed(place / "t", shuffle=False, label_column=None)
+
+
+def test_a_batch_is_as_wide_as_its_fullest_row_and_an_image_without_objects_has_none(tmp_path):
+    feed = feed_of(tmp_path, [box(1, 2, 9, 6, 3, True)], [], [box(0, 0, 4, 4)] * 3, [box(0, 0, 4, 4)])
+    for source in (feed.as_numpy(2, box_classes=4), feed.as_dataset(2, box_classes=4)):
+        first, second = (np.asarray(labels) for _, labels, _ in source)
+        np.testing.assert_array_equal(first, [[[1, 2, 9, 6, 3, 1]], [[0, 0, 0, 0, -1, 0]]])
+        assert second.shape == (2, 3, 6)
+        np.testing.assert_array_equal(second[..., 4], [[0, 0, 0], [0, -1, -1]])
+
+
+def test_boxes_follow_a_letterbox_and_so_do_the_pixels(tmp_path):
+    feed = feed_of(tmp_path, [box(0, 0, 16, 12), box(4, 3, 8, 9)])
+    images, labels, _ = next(feed.as_numpy(1, image_size=32, box_classes=1, letterbox=True))
+    np.testing.assert_allclose(labels[0, :, :4], [[0, 4, 32, 28], [8, 10, 16, 22]])
+    white = (images[0] == 255).all(axis=2)
+    assert white[:4].all()
+    assert white[28:].all()
+    assert not white[4:28].any()
+    stretched, labels, _ = next(feed.as_numpy(1, image_size=32, box_classes=1))
+    np.testing.assert_allclose(labels[0, 0, :4], [0, 0, 32, 32])
+    assert not (stretched == 255).all(axis=3).any()
+
+
+def test_a_letterboxed_image_in_the_cache_is_not_a_stretched_one(tmp_path):
+    feed = feed_of(tmp_path, [box(0, 0, 16, 12)])
+    options = {"image_size": 32, "box_classes": 1, "cache": tmp_path / "cache"}
+    boxed, _, _ = next(feed.as_numpy(1, letterbox=True, **options))
+    stretched, _, _ = next(feed.as_numpy(1, **options))
+    assert (boxed[0, 0] == 255).all()
+    assert not (stretched[0, 0] == 255).any()
+
+
+def test_boxes_below_a_pixel_and_beyond_the_limit_are_left_out_and_counted(tmp_path):
+    feed = feed_of(tmp_path, [box(0, 0, 0.5, 8), box(0, 0, 4, 4), box(0, 0, 8, 8), box(0, 0, 2, 2)])
+    _, labels, _ = next(feed.as_numpy(1, box_classes=1, box_limit=2))
+    np.testing.assert_array_equal(labels[0, :, :4], [[0, 0, 4, 4], [0, 0, 8, 8]])
+    assert (feed.left_out.read, feed.left_out.small, feed.left_out.beyond) == (4, 1, 1)
+
+
+def test_a_box_over_the_edge_is_cut_there(tmp_path):
+    _, labels, _ = next(feed_of(tmp_path, [box(-3, 2, 20, 40)]).as_numpy(1, box_classes=1))
+    np.testing.assert_array_equal(labels[0, 0, :4], [0, 2, 16, 12])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (
+            None,
+            r"has null in column 'annotations', so nobody has annotated it; ingest with layout voc",
+        ),
+        ([box(0, 0, math.nan, 4)], "a corner that is not a finite number"),
+        (
+            [box(0, 0, 4, 4), box(5, 0, 4, 4)],
+            r"has a box \(5, 0, 4, 4\) in column 'annotations' whose corners",
+        ),
+        ([box(20, 0, 30, 4)], r"outside its image of 16 x 12 pixels"),
+        ([box(0, 0, 4, 4, 2)], r"of class 2 in column 'annotations', outside 0 to 1; correct it, or set"),
+        ([box(0, 0, 4, 4, None)], r"of class None in column"),
+    ],
+)
+def test_a_row_whose_boxes_cannot_be_used_is_a_bad_row(tmp_path, row, words):
+    feed = feed_of(tmp_path, [box(0, 0, 4, 4)], row)
+    with pytest.raises(BadRowError, match=rf"row 1 .*{words}"):
+        list(feed.as_numpy(2, box_classes=2))
+    _, labels, weights = next(feed.as_numpy(2, box_classes=2, bad_rows="skip"))
+    assert (labels.shape, weights.tolist()) == ((1, 1, 6), [1])
+
+
+def test_boxes_need_their_column_and_one_form(tmp_path):
+    append(tmp_path / "t", image_rows(range(2)))
+    with pytest.raises(InvalidArgumentError, match=r"box_classes=2: .* has no column 'annotations'"):
+        DeltaFeed(tmp_path / "t").as_numpy(2, box_classes=2)
+    with pytest.raises(InvalidArgumentError, match=r"max_boxes=1 .* and box_classes=2"):
+        DeltaFeed(tmp_path / "t").as_numpy(2, box_classes=2, max_boxes=1)
+
+
+def test_the_seed_of_a_batch_differs_by_batch_epoch_and_rank_and_is_the_same_after_a_resume(tmp_path):
+    append(tmp_path / "t", image_rows(range(8)))
+    feed = DeltaFeed(tmp_path / "t", seed=3)
+
+    def seeds(rank=0, epochs=2, **options):
+        drawn = []
+        feed_options = {
+            "seeded": True,
+            "preprocess": lambda images, labels, seed: (images, drawn.append(seed) or labels),
+        }
+        list(feed.as_numpy(4, rank, 2, epochs, **feed_options, **options))
+        return [tuple(int(number) for number in seed) for seed in drawn]
+
+    every = seeds() + seeds(1)
+    assert len(set(every)) == len(every) == 8
+    assert seeds(epochs=1, start=feed.position(3, 4)) == seeds()[3:]

@@ -1,0 +1,108 @@
+"""Rules of training a detector: it learns, measures alike on any number of ranks, and continues exactly."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from boxed_tables import HEIGHT, WIDTH, boxed_table
+from segment_jobs import assert_equal_to_the_bit, history, in_a_new_process, job_in
+
+from lakelens.errors import NotAnImageTableError, TrialError
+from lakelens.tracking.run_records import read_records
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.checkpoints.warm_start import WarmStart
+from lakelens.training.experiment.train import train
+from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.record.run_files import validation_files
+from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.trials.entrypoint import EntryPoint
+
+pytestmark = pytest.mark.tensorflow
+ENTRY = EntryPoint.parse("lakelens.training.trials.detector:Detector")
+EPOCHS = 5
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("detection")
+    boxed_table(folder / "scenes")
+    return folder
+
+
+def job_of(place: Path, name: str, **changes) -> TrainingJob:
+    feeds = {
+        "training_feed": DeltaFeed(place / "scenes", 0, "train", 1, label_column=None),
+        "validation_feed": DeltaFeed(place / "scenes", 0, "validation", shuffle=False, label_column=None),
+    }
+    keys = {
+        "task": "detection",
+        "epochs": EPOCHS,
+        "image_size": (HEIGHT, WIDTH),
+        "global_batch_size": 8,
+        "hyperparameters": {"learning_rate": 3e-3, "width": 16, "colour": 0.1},
+        "searcher": {"metric": "val_map50"},
+    }
+    return job_in(place / name, place / "scenes", ENTRY, **feeds, **(keys | changes))
+
+
+@pytest.fixture(scope="module")
+def whole(place) -> tuple[TrainingJob, SegmentOutcome]:
+    job = job_of(place, "whole")
+    outcome = in_a_new_process(job)
+    outcome.raise_failure()
+    return job, outcome
+
+
+def test_a_detector_learns_from_boxes_and_its_run_gets_each_class_and_the_curves(whole):
+    job, outcome = whole
+    assert outcome.metrics["val_map50"] > 0.5
+    assert 0 < outcome.metrics["val_map"] <= outcome.metrics["val_map50"]
+    files = validation_files(job.task, job.folder)
+    per_class = list(csv.DictReader(io.StringIO(files["validation/per_class.csv"].decode())))
+    assert [row["class"] for row in per_class] == ["green", "red"]
+    mean = sum(float(row["ap50"]) for row in per_class) / 2
+    assert mean == pytest.approx(outcome.metrics["val_map50"], abs=1e-5)
+    assert files["validation/precision_recall.csv"].startswith(b"class,score,recall,precision\n")
+    assert files["validation/precision_recall.png"].startswith(b"\x89PNG")
+
+
+def test_a_detector_that_was_paused_within_an_epoch_continues_to_the_bit(place, whole):
+    job = job_of(place, "cut")
+    paused = in_a_new_process(job, until=31)
+    outcome = in_a_new_process(job, paused.last)
+    assert history(job) == history(whole[0])
+    assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(whole[1].last))
+
+
+@pytest.mark.horovod
+def test_the_metrics_do_not_depend_on_the_number_of_ranks(place, whole):
+    measured = []
+    for ranks in (1, 2):
+        job = job_of(place, f"on {ranks}", epochs=1, perform_initial_validation=True)
+        job = replace(job, warm_start=WarmStart("the whole", Path(whole[1].last)))
+        in_a_new_process(job, ranks=ranks).raise_failure()
+        (first,) = [record.metrics for record in read_records(job.folder) if record.metrics and record.step == 0]
+        measured.append({name: first[f"val_{name}"] for name in job.task.metric_names})
+    assert measured[0] == measured[1]
+    assert measured[0]["map50"] > 0.5
+
+
+def test_a_table_without_boxes_is_refused_with_its_column_and_the_layouts(tmp_path):
+    from coloured_tables import coloured_table
+
+    with pytest.raises(NotAnImageTableError, match=r"boxes from column 'annotations', and the table has no\b"):
+        train({"task": "detection", "data": {"table": str(coloured_table(tmp_path / "squares"))}})
+
+
+def test_a_detector_for_another_task_and_a_classifier_for_boxes_are_refused(place):
+    with pytest.raises(TrialError, match=r"Detector trains on boxes, and the experiment's task is classification"):
+        in_a_new_process(job_of(place, "no boxes", task="classification", searcher={})).raise_failure()
+    classifier = EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn")
+    job = replace(job_of(place, "no detector", hyperparameters={}), entrypoint=classifier)
+    with pytest.raises(TrialError, match=r"for task detection and 2 classes it must give \[rows, candidates, 6\]"):
+        in_a_new_process(job).raise_failure()
