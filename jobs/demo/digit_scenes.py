@@ -91,7 +91,7 @@ class DigitScenes:
         span = int(self._rng.integers(self._side, min(height, width) + 1))
         top, left = int(self._rng.integers(height - span + 1)), int(self._rng.integers(width - span + 1))
         crop = Image.fromarray(photograph[top : top + span, left : left + span])
-        pixels = np.array(crop.resize((self._side, self._side), Image.Resampling.BILINEAR), np.float32)
+        pixels = np.array(crop.resize((self._side, self._side), Image.Resampling.BILINEAR)).astype(np.float32)
         return pixels[:, ::-1].copy() if self._rng.random() < 0.5 else pixels
 
     def _stamp(self, digit: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
@@ -101,7 +101,8 @@ class DigitScenes:
         turn = float(self._rng.uniform(-_TURN_DEGREES, _TURN_DEGREES))
         ink = np.asarray(image.rotate(turn, Image.Resampling.BICUBIC, expand=True), np.float32) / 255
         rows, columns = np.flatnonzero((ink > _INK).any(axis=1)), np.flatnonzero((ink > _INK).any(axis=0))
-        return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        cut: npt.NDArray[np.float32] = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].astype(np.float32)
+        return cut
 
     def _free_place(self, shape: tuple[int, ...], boxes: Sequence[Corners]) -> Corners | None:
         height, width = shape

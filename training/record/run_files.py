@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import MissingDependencyError
 from ...tracking.run_writer import RunWriter
-from ..segments.evaluation import EVALUATION_FILE, read_counts
+from ..segments.evaluation import EVALUATION_FILE, PICTURES_FOLDER, read_counts
 from ..tasks.task import Task
 from .run_plots import draw_learning_curves
 
@@ -39,6 +39,8 @@ def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int |
         counted: The unit of the metrics' steps: `epoch` or `step`.
     """
     writer.log_files(validation_files(task, folder))
+    if (folder / PICTURES_FOLDER).exists():
+        writer.log_folder(folder / PICTURES_FOLDER, f"{VALIDATION_ARTIFACT}/{PICTURES_FOLDER}")
     writer.at_end(lambda client, run_id: _log_history(client, run_id, best_epoch, counted))
     writer.at_end(lambda _client, _run_id: (folder / EVALUATION_FILE).unlink(missing_ok=True))
 

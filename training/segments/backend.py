@@ -86,6 +86,10 @@ class Backend(Protocol):
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Counts for the task's evaluation, on this rank's validation rows; see `Task.count`."""
 
+    @property
+    def picture(self) -> bytes | None:
+        """The task's picture of the first rows of the last `count`, on rank 0; None if it has none."""
+
     def capture(self, *, inside: bool) -> RankState:
         """Takes the state of this rank; `inside` an epoch with running metrics and statistics."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .prepared_rank import PreparedRank
 
 
-EVALUATION_FILE = "evaluation.npz"
+EVALUATION_FILE, PICTURES_FOLDER = "evaluation.npz", "pictures"
 
 
 def read_counts(folder: Path) -> Counts:
@@ -34,8 +34,14 @@ def read_counts(folder: Path) -> Counts:
         return dict(counts)
 
 
-def validate(prepared: PreparedRank) -> dict[str, float]:
+def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
     """Measures the model on the validation rows of all ranks; every rank calls it.
+
+    Rank 0 writes the task's picture of some rows into the folder of the run.
+
+    Args:
+        prepared: The rank.
+        step: Steps trained.
 
     Returns:
         The model's metrics and those of the task's counts, as `val_...`; empty without such rows.
@@ -47,6 +53,11 @@ def validate(prepared: PreparedRank) -> dict[str, float]:
     if not task.metric_names or prepared.job.validation_feed is None:
         return metrics
     counted = task.metrics(counts_over_ranks(prepared))
+    picture = prepared.backend.picture
+    if prepared.rank == 0 and picture is not None:
+        folder = prepared.job.folder / PICTURES_FOLDER
+        folder.mkdir(exist_ok=True)
+        write_bytes(str(folder / f"step-{step:08d}.jpg"), picture, None)
     return metrics | {f"val_{name}": value for name, value in counted.items()}
 
 

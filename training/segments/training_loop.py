@@ -101,7 +101,7 @@ class TrainingLoop:
 
     def _validate_first(self) -> None:
         """Validates before the first step; its metrics can be the best."""
-        metrics = validate(self._prepared)
+        metrics = validate(self._prepared, self.step)
         if not metrics:
             return
         if self._report is not None:
@@ -196,7 +196,7 @@ class TrainingLoop:
         if self._report is not None:
             self._report.trained(self.step, times)
         self._backend.average_statistics()
-        return metrics | validate(self._prepared) if validates else metrics
+        return metrics | validate(self._prepared, self.step) if validates else metrics
 
     def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
         """Writes a checkpoint of this step on rank 0, with the state of every rank."""

@@ -130,6 +130,12 @@ class Detection(Task):
         matches = [no_matches(), *map(matches_of, found, truths)]
         return {_MATCHES: np.concatenate(matches), _OBJECTS: real_truths(truths, len(self.class_names))}
 
+    def picture(self, images: Any, outputs: Any, labels: Any, described: Mapping[str, Any]) -> bytes | None:
+        """Draws detections next to the truth; see `Task.picture`."""
+        from .box_picture import draw_detections
+
+        return draw_detections(images, self.answers(outputs, described), labels, self.class_names)
+
     def metrics(self, counts: Counts) -> dict[str, float]:
         """Averages average precision and recall over the classes; see `Task.metrics`."""
         from .average_precision import mean_precisions

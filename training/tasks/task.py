@@ -168,6 +168,17 @@ class Task(ABC):
             TrialError: If these do not fit the task.
         """
 
+    def picture(self, images: Any, outputs: Any, labels: Any, described: Mapping[str, Any]) -> bytes | None:
+        """Draws what the model makes of a few validation images, as a JPEG file; None for a task without pictures.
+
+        Args:
+            images: float32 [rows, height, width, 3] from 0 to 255.
+            outputs: The model's outputs for them, as arrays.
+            labels: Their labels, as arrays.
+            described: The result of `describe_output` for the model.
+        """
+        return None
+
     def metrics(self, counts: Counts) -> dict[str, float]:
         """Derives the metrics of `metric_names` from the counts of all rows."""
         return {}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from boxed_tables import HEIGHT, WIDTH, boxed_table
+from PIL import Image
 from segment_jobs import assert_equal_to_the_bit, history, in_a_new_process, job_in
 
 from lakelens.errors import NotAnImageTableError, TrialError
@@ -18,6 +19,7 @@ from lakelens.training.checkpoints.warm_start import WarmStart
 from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.record.run_files import validation_files
+from lakelens.training.segments.evaluation import PICTURES_FOLDER
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.segment import SegmentOutcome
 from lakelens.training.trials.entrypoint import EntryPoint
@@ -62,6 +64,10 @@ def test_a_detector_learns_from_boxes_and_its_run_gets_each_class_and_the_curves
     job, outcome = whole
     assert outcome.metrics["val_map50"] > 0.5
     assert 0 < outcome.metrics["val_map"] <= outcome.metrics["val_map50"]
+    pictures = sorted((job.folder / PICTURES_FOLDER).iterdir())
+    assert [path.name for path in pictures] == [f"step-{12 * (epoch + 1):08d}.jpg" for epoch in range(EPOCHS)]
+    with Image.open(pictures[-1]) as picture:
+        assert picture.size == (4 * 256, 2 * 202)
     files = validation_files(job.task, job.folder)
     per_class = list(csv.DictReader(io.StringIO(files["validation/per_class.csv"].decode())))
     assert [row["class"] for row in per_class] == ["green", "red"]

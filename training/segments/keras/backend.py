@@ -123,6 +123,11 @@ class KerasBackend:
         validation, task = self._built.validation, self._job.task
         return task.no_counts() if validation is None else validation.count(self._model, task, described)
 
+    @property
+    def picture(self) -> bytes | None:
+        """The picture of the last `count`; see `Backend.picture`."""
+        return None if self._built.validation is None else self._built.validation.picture
+
     def capture(self, *, inside: bool) -> RankState:
         """Takes noise, callbacks and variables of this rank; see `Backend.capture`."""
         return capture(self._model, self._built.noisy, self._callbacks.callbacks, inside=inside)

@@ -19,6 +19,9 @@ from .real_rows import rows_where
 if TYPE_CHECKING:
     from ...tasks.task import Counts, Task
 
+# Images of a picture.
+_SHOWN = 8
+
 
 class Validation:
     """Measures the model on the validation rows of all ranks.
@@ -27,9 +30,14 @@ class Validation:
         dataset: This rank's batches (images, labels, weights); rows of weight 0 are left out, other weights count.
         rows: Rows of positive weight in it.
         batches: Batches in it with such rows.
+
+    Attributes:
+        picture: On rank 0 the task's picture of the first rows that `count` has met; None if it has none.
     """
 
     def __init__(self, dataset: tf.data.Dataset, rows: int, batches: int) -> None:
+        self.picture: bytes | None = None
+        self._draws = world.rank() == 0
         real = dataset.map(lambda *batch: rows_where(batch[2] > 0, batch)).filter(_has_rows)
         # Without a known length Keras warns after each epoch that the data ran out.
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
@@ -60,6 +68,10 @@ class Validation:
             outputs, given = tf.nest.map_structure(np.asarray, (run(images), labels))
             if not all(np.isfinite(part).all() for part in tf.nest.flatten(outputs)):
                 raise NotFiniteError("output is NaN or infinite for validation rows")
+            if not parts and self._draws:
+                few = tf.nest.map_structure(lambda part: np.asarray(part)[:_SHOWN], (images, outputs, given))
+                shown, found, true = few
+                self.picture = task.picture(shown, found, true, described)
             parts.append(task.count(outputs, given, described))
         return task.joined(parts)
 
