@@ -6,6 +6,7 @@
 #   make test STACK=17.3                  one story on the packages of a Databricks runtime: 15.4, 16.4, 17.3 or 18
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo SEARCH=1                    a search over one version, with its report
+#   make demo DETECTION=1                 detectors on two versions of a table with boxes
 
 SHELL := /bin/sh
 DEFAULT_STACK := spark-4.1
@@ -28,7 +29,7 @@ help: ## this list
 	@awk '/^#   make/ {sub(/^# /, ""); print}' $(MAKEFILE_LIST)
 
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
-	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search)
+	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search) $(if $(DETECTION),--detection --out lakelens-demo-detection)
 
 ifneq ($(wildcard constraints/runtimes/$(STACK).txt),)
 test:

@@ -128,7 +128,7 @@ def write_voc(folder: Path, scenes: DigitScenes, count: int, split: str, name_of
     """Writes scenes as Pascal VOC does: `JPEGImages`, `Annotations` and the list of the split in `ImageSets/Main`.
 
     Args:
-        folder: The source; it may hold other splits.
+        folder: The source; it may hold scenes already.
         scenes: Draws them.
         count: How many.
         split: `train`, `val` or `test`.
@@ -136,12 +136,14 @@ def write_voc(folder: Path, scenes: DigitScenes, count: int, split: str, name_of
     """
     for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    stems = [f"{split}_{number:05}" for number in range(count)]
+    listed = folder / "ImageSets" / "Main" / f"{split}.txt"
+    earlier = listed.read_text(encoding="utf-8").split() if listed.exists() else []
+    stems = [f"{split}_{len(earlier) + number:05}" for number in range(count)]
     for stem in stems:
         scene = scenes.draw()
         Image.fromarray(scene.pixels).save(folder / "JPEGImages" / f"{stem}.jpg", quality=92)
         (folder / "Annotations" / f"{stem}.xml").write_text(_xml(f"{stem}.jpg", scene, name_of), encoding="utf-8")
-    (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(stems) + "\n", encoding="utf-8")
+    listed.write_text("\n".join([*earlier, *stems]) + "\n", encoding="utf-8")
 
 
 def _xml(file_name: str, scene: Scene, name_of: Callable[[int], str]) -> str:

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for all results; an earlier demo's folder is replaced",
     )
     parser.add_argument("--search", action="store_true", help="show a search over one version instead")
+    parser.add_argument("--detection", action="store_true", help="train detectors on scenes with boxes instead")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
     parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
     parser.add_argument("--global-batch-size", default=64, type=int, help="images per step over both ranks")
@@ -76,6 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo_of(args: argparse.Namespace) -> type[Demo]:
+    if args.detection:
+        from lakelens.jobs.demo.detection import DetectionDemo
+
+        return DetectionDemo
     if not args.search:
         return Demo
     from lakelens.jobs.demo.search import SearchDemo
