@@ -64,7 +64,7 @@ class DetectionDemo(Demo):
             print(f"{LATE} files more in {source}")
         second = self._ingest_scenes(table, source, "ingest_1", "Ingest again: version 1, only the new files are read")
         model_1 = self._train(second.version, "train_1")
-        before, after = self._show(model_0, model_1)
+        before, after = self._compare(model_0, model_1)
         print(
             f"""
   look at the boxes     {self.out / "pictures"}: true in blue, found in orange
@@ -102,7 +102,7 @@ class DetectionDemo(Demo):
             print(f"{result.rows_in} files in = {result.stored} stored + {result.skipped} known and unchanged")
         return result
 
-    def _show(self, before: TrainResult, after: TrainResult) -> tuple[float, float]:
+    def _compare(self, before: TrainResult, after: TrainResult) -> tuple[float, float]:
         """Prints average precision by class of both models; gives that of the held-back class."""
         from lakelens.tracking.runs import open_client
 
