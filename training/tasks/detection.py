@@ -15,11 +15,17 @@ from .task import Task, TaskEvaluation
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     from ..feed.feed import DeltaFeed
     from .average_precision import ClassPrecision
     from .task import Counts, ModelOutput
 
+# The column of a prediction.
+DETECTIONS = "detections"
+DETECTION_SQL = (
+    "ARRAY<STRUCT<label: INT, label_name: STRING, score: FLOAT, xmin: FLOAT, ymin: FLOAT, xmax: FLOAT, ymax: FLOAT>>"
+)
 _MATCHES, _OBJECTS = "matches", "objects"
 _CORNERS = 4
 # Detections of an image, as COCO counts them, and what becomes one.
@@ -38,6 +44,7 @@ class Detection(Task):
     """
 
     name: ClassVar[str] = "detection"
+    prediction_columns: ClassVar[Mapping[str, str]] = {DETECTIONS: DETECTION_SQL}
     metric_names: ClassVar[Sequence[str]] = ("map50", "map50_voc07", "map", "recall50", "recall")
     # The image has no class of its own.
     table_options: ClassVar[Mapping[str, Any]] = {"label_column": None}
@@ -101,6 +108,18 @@ class Detection(Task):
             )
         return found
 
+    def prediction_arrays(
+        self,
+        answers: npt.NDArray[np.float32],
+        valid: npt.NDArray[np.bool_],
+        sizes: npt.NDArray[np.int32],
+        image_size: tuple[int, int],
+    ) -> dict[str, pa.Array]:
+        """Writes the detections in pixels of the stored images; see `Task.prediction_arrays`."""
+        from .detection_columns import detection_lists
+
+        return {DETECTIONS: detection_lists(answers, valid, sizes, image_size, self.class_names)}
+
     def no_counts(self) -> Counts:
         """Returns the matches of no detections, and no objects of each class."""
         import numpy as np
@@ -161,12 +180,12 @@ class Detection(Task):
     def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
         """Derives average precision and recall of each class, and their curves; see `Task.evaluate`."""
         from .average_precision import curve_at
-        from .precision_plot import curves_csv
+        from .precision_plot import curves_csv, draw_precision_recall
 
         classes = self.precisions(dict(counts))
         curves = {each.name: curve_at(counts[_MATCHES], each.label, each.objects) for each in classes if each.objects}
         tables = {"per_class.csv": per_class_csv(classes), "precision_recall.csv": curves_csv(curves)}
-        return TaskEvaluation(tables)
+        return TaskEvaluation(tables, {"precision_recall.png": lambda: draw_precision_recall(curves)})
 
     def explain(self, text: str) -> str | None:
         """No label reaches TensorFlow unchecked; see `Task.explain`."""

@@ -73,6 +73,7 @@ def test_a_detector_learns_from_boxes_and_its_run_gets_each_class_and_the_curves
     assert [row["class"] for row in per_class] == ["green", "red"]
     mean = sum(float(row["ap50"]) for row in per_class) / 2
     assert mean == pytest.approx(outcome.metrics["val_map50"], abs=1e-5)
+    assert files["validation/precision_recall.png"].startswith(b"\x89PNG")
     assert files["validation/precision_recall.csv"].startswith(b"class,score,recall,precision\n")
 
 
