@@ -114,9 +114,9 @@ def _without_host(uri: str) -> str:
     return path
 
 
-def without_password(tracking_uri: str) -> str:
-    """Writes a store's URI for people and logs: *** stands for a password in it."""
-    return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", tracking_uri)
+def without_password(text: str) -> str:
+    """Writes a store's URI, or a text with URIs, for people and logs: *** stands for a password."""
+    return re.sub(r"(?<=://)([^/?#@:\s]*):[^/?#\s]*@", r"\1:***@", text)
 
 
 def require_writable(name: str, folder: Path) -> None:

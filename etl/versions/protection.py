@@ -14,7 +14,7 @@ from ...ledger.store import change, read
 from ...ledger.uses import has_ended, is_lost
 from ...log.data_files import require_files
 from ...table import Table
-from ...tracking.deleted_runs import deleted_runs
+from ...tracking.run_listing import deleted_runs
 
 
 @dataclass(frozen=True)

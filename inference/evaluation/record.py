@@ -68,7 +68,7 @@ def record_evaluation(
     if model.tracking_uri is None or model.run_id is None:
         return None
     place = f"evaluation/{place_of(result.table, result.version, result.split)}"
-    client = open_client(model.tracking_uri, large_artifacts=True)  # all rows whose answer changed are among them
+    client = open_client(model.tracking_uri)
     with as_tracking_errors(model.tracking_uri, f"write an evaluation into run {model.run_id}"):
         for name, value in result.evaluation.scores.items():
             client.log_metric(model.run_id, f"{place}/{name}", value)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
-from ...tracking.logged_models import has_logged_model, register_logged_model
-from ...tracking.run_listing import RunDetails, open_existing_store, show_run
+from ...tracking.logged_models import register_model
+from ...tracking.run_listing import RunDetails, all_pages, open_existing_store, show_run
 from ...tracking.runs import (
     DIGEST_TAG,
     TABLE_TAG,
@@ -16,10 +16,9 @@ from ...tracking.runs import (
     as_tracking_errors,
     local_store_path,
     open_client,
-    register_model,
     resolve_tracking_uri,
 )
-from ...training.checkpoints.references import ModelRef, all_pages, resolve_model, version_numbers
+from ...training.checkpoints.references import ModelRef, resolve_model, version_numbers
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -113,8 +112,7 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
     with as_tracking_errors(uri, f"register {reference} as {name!r}"):
         number = _registered_already(client, name, model.digest)
         if number is None:
-            add = register_logged_model if has_logged_model(client, run_id) else register_model
-            number = add(run_id, name, tracking_uri=uri)
+            number = register_model(run_id, name, tracking_uri=uri)
     if alias is not None:
         set_alias(name, number, alias, uri)
     return version_of(name, number, uri)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat
+from .run_listing import all_pages
 from .runs import PARENT_TAG, TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
 
 TRIAL_TAG = "lakelens.trial"
-_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,14 @@ class ChildRuns:
             TrackingError: If the store does not answer.
         """
         parent = self.parent
-        found: dict[int, RunReference] = {}
+        where = f"tags.`{PARENT_TAG}` = '{parent.run_id}'"
         with as_tracking_errors(parent.tracking_uri, f"list the trials of run {parent.run_id}"):
-            client, token = open_client(parent.tracking_uri), None
-            while True:
-                where = f"tags.`{PARENT_TAG}` = '{parent.run_id}'"
-                # Of two of one trial the first is the one that has trained.
-                page = client.search_runs(
-                    [parent.experiment_id], where, max_results=_PAGE, order_by=["start_time ASC"], page_token=token
-                )
-                for run in page:
-                    number = run.data.tags.get(TRIAL_TAG, "")
-                    if number.isdecimal():
-                        found.setdefault(int(number), self._reference(str(run.info.run_id)))
-                token = page.token
-                if not token:
-                    return found
+            search = open_client(parent.tracking_uri).search_runs
+            # Of two of one trial the last one here, the oldest, is the one that has trained.
+            order = ["start_time DESC"]
+            runs = all_pages(search, experiment_ids=[parent.experiment_id], filter_string=where, order_by=order)
+        numbers = {run.info.run_id: run.data.tags.get(TRIAL_TAG, "") for run in runs}
+        return {int(number): self._reference(run_id) for run_id, number in numbers.items() if number.isdecimal()}
 
     def create(self, trial: int, name: str, tags: Mapping[str, str], params: Mapping[str, Any]) -> RunReference:
         """Creates the run of a trial that waits.
@@ -67,7 +59,7 @@ class ChildRuns:
             return reference
 
     def mark(self, run: RunReference, status: str, tags: Mapping[str, str], failure: str | None = None) -> None:
-        """Returns a trial's run its status and its tags.
+        """Sets the status and the tags of a trial's run.
 
         Args:
             run: The run.

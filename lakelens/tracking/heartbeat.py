@@ -1,4 +1,4 @@
-"""The sign of life of a process that keeps an MLflow run open: a tag that it renews, and that others judge it by."""
+"""The heartbeat of a process that keeps an MLflow run open: a tag that it renews, and that other processes read."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Heartbeat:
 
 
 def end_lost_runs(client: MlflowClient, experiment_id: str) -> None:
-    """Marks the runs of an experiment FAILED whose driver was killed, so that it could not do so itself.
+    """Marks the runs of an experiment FAILED whose driver was killed.
 
     A run is lost when its heartbeat is of a process of this machine that is gone, or is ten minutes old. A store that
     does not let runs be marked keeps them as they are.

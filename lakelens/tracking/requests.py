@@ -1,15 +1,12 @@
-"""What another process asks of a running training or search, through a tag of its MLflow run."""
+"""Requests of another process to a running training or search, in a tag of its MLflow run."""
 
 from __future__ import annotations
 
-import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ..errors import InvalidArgumentError
@@ -22,38 +19,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Of a training, `pause`: write a checkpoint and end; `kill`: end at once.
 Action = Literal["pause", "kill"]
+# Of a search, `pause` its trials; `continue` after that; `stop`: end with the best trial so far.
 SearchAction = Literal["pause", "continue", "stop"]
 _ACTIONS = {*get_args(Action), *get_args(SearchAction)}
 _POLL_S = 2.0
-_ANSWER_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked.
-
-    Attributes:
-        action: Of a training, `pause`: write a checkpoint and end; `kill`: end at once. Of a search, `pause` its
-            trials, `continue` after that, or `stop`: end with the best trial so far.
-        host: Where it was asked.
-    """
-
-    action: Action | SearchAction
-    host: str
-
-    @classmethod
-    def parse(cls, text: str | None) -> Request | None:
-        """Reads a tag; None for what is none."""
-        try:
-            given = json.loads(text or "")
-            return cls(given["action"], str(given["host"])) if given["action"] in _ACTIONS else None
-        except (ValueError, TypeError, KeyError):
-            return None
-
-    def __str__(self) -> str:
-        """Returns the tag's value."""
-        return json.dumps(asdict(self))
 
 
 def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: float = 60.0) -> RunSummary:
@@ -61,15 +32,15 @@ def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: fl
 
     Args:
         run_id: Its run.
-        action: What is asked.
+        action: The request.
         tracking_uri: As for `train`.
-        wait_s: Seconds to wait at most; the request stands after that too.
+        wait_s: Seconds to wait at most; the request remains after that.
 
     Returns:
         The run as it is then; its state is `RUNNING` if it has not ended yet.
 
     Raises:
-        ModelNotFoundError: If there is no such run.
+        ModelNotFoundError: If the run does not exist.
         InvalidArgumentError: If it is not running.
         TrackingError: If the store does not answer.
     """
@@ -96,11 +67,11 @@ def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = Non
 
     Args:
         run_id: Its run.
-        action: What is asked.
+        action: The request.
         tracking_uri: As for `train`.
 
     Raises:
-        ModelNotFoundError: If there is no such run.
+        ModelNotFoundError: If the run does not exist.
         InvalidArgumentError: If it is not a search, or no process runs it.
         TrackingError: If the store does not answer.
     """
@@ -118,19 +89,19 @@ def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = Non
 def _send(run_id: str, action: Action | SearchAction, tracking_uri: str | None) -> tuple[str, MlflowClient]:
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"ask run {run_id} to {action}"):
-        client.set_tag(run_id, REQUEST_TAG, str(Request(action, socket.gethostname())))
+        client.set_tag(run_id, REQUEST_TAG, action)
     return uri, client
 
 
 @contextmanager
-def requests_heard(run: RunReference, on_request: Callable[[Request], None]) -> Iterator[None]:
-    """Calls `on_request`, in a thread, for what other processes ask of a run while the body runs.
+def requests_heard(run: RunReference, on_request: Callable[[str], None]) -> Iterator[None]:
+    """Calls `on_request`, in a thread, for each request of another process while the body runs.
 
     A store that does not answer is asked again; the training needs no answer.
 
     Args:
         run: The run.
-        on_request: Called once for each new request.
+        on_request: Called with the action of each new request.
     """
     over = threading.Event()
     # A daemon: a call that hangs must not keep the interpreter.
@@ -142,16 +113,15 @@ def requests_heard(run: RunReference, on_request: Callable[[Request], None]) -> 
         over.set()
 
 
-def _listen(run: RunReference, on_request: Callable[[Request], None], over: threading.Event) -> None:
-    heard: Request | None = None
-    client = None
+def _listen(run: RunReference, on_request: Callable[[str], None], over: threading.Event) -> None:
+    heard = client = None
     while not over.wait(_POLL_S):
         try:
-            client = client or open_client(run.tracking_uri, _ANSWER_TIMEOUT_S)
-            asked = Request.parse(client.get_run(run.run_id).data.tags.get(REQUEST_TAG))
+            client = client or open_client(run.tracking_uri)
+            asked = client.get_run(run.run_id).data.tags.get(REQUEST_TAG)
         except Exception as error:  # noqa: BLE001  the store's absence is the writer's to report
             logger.debug("run %s was not read: %s", run.run_id, error)
             continue
-        if asked is not None and asked != heard and not over.is_set():
+        if asked in _ACTIONS and asked != heard and not over.is_set():
             heard = asked
             on_request(asked)

@@ -1,15 +1,16 @@
-"""The runs of a store, as people ask for them: which table version, which entry point, how good, in which state."""
+"""Lists the runs of a store with table version, entry point, best metric and state, and reads one of them."""
 
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, ModelNotFoundError, TrainingPaused
+from ..errors import InvalidArgumentError, LakelensError, ModelNotFoundError, TrainingPaused
 from ..extras import require
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .runs import (
@@ -22,12 +23,15 @@ from .runs import (
     local_store_path,
     open_client,
     resolve_tracking_uri,
+    without_password,
 )
 from .scorings import Scoring, scorings_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+logger = logging.getLogger(__name__)
 
 _EXPERIMENTS_AT_ONCE = 1000
 
@@ -69,15 +73,15 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """Everything that one run says of itself.
+    """Everything that one run records.
 
     Attributes:
         summary: As in a list.
         params: Its parameters: settings and hyperparameters.
         metrics: The last value of each metric.
         rows: Rows that were read, by split.
-        tags: Its tags, those of its scorings left out.
-        artifacts: Where its artifacts lie.
+        tags: Its tags, without those of its scorings.
+        artifacts: The location of its artifacts.
         scored: What was scored with its model.
     """
 
@@ -91,7 +95,7 @@ class RunDetails:
 
 
 def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
-    """Opens a store to read in, which must be there.
+    """Opens an existing store for reading.
 
     Raises:
         InvalidArgumentError: If it is a file or folder of this machine that does not exist.
@@ -117,7 +121,7 @@ def list_runs(tracking_uri: str | None = None, experiment: str | None = None, li
         limit: Most runs.
 
     Raises:
-        InvalidArgumentError: If there is no such store or experiment.
+        InvalidArgumentError: If the store or the experiment does not exist.
         TrackingError: If the store does not answer.
     """
     if limit < 1:
@@ -142,8 +146,8 @@ def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
     """Reads one run, and marks it as FAILED if its driver is gone.
 
     Raises:
-        ModelNotFoundError: If there is no such run.
-        InvalidArgumentError: If there is no such store.
+        ModelNotFoundError: If the run does not exist.
+        InvalidArgumentError: If the store does not exist.
         TrackingError: If the store does not answer.
     """
     uri, client = open_existing_store(tracking_uri)
@@ -159,7 +163,7 @@ def get_run(client: MlflowClient, run_id: str) -> Run:
     """Reads a run.
 
     Raises:
-        ModelNotFoundError: If there is no such run.
+        ModelNotFoundError: If the run does not exist.
     """
     from mlflow.exceptions import MlflowException
 
@@ -169,8 +173,47 @@ def get_run(client: MlflowClient, run_id: str) -> Run:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
         raise ModelNotFoundError(
-            f"the store has no run {run_id!r}; `lakelens experiments` lists them. Check --tracking-uri too"
+            f"run {run_id!r} is unknown to the tracking store, whose runs `lakelens experiments` lists. Check the id, "
+            "and tracking_uri (--tracking-uri) or MLFLOW_TRACKING_URI"
         ) from error
+
+
+def deleted_runs(tracking_uri: str, run_ids: Collection[str]) -> set[str]:
+    """Returns those of some runs that MLflow has deleted.
+
+    A run that the store does not know is not one of them: the URI may name another store here. A store that does not
+    answer, or is another machine's file, has deleted none, with a warning.
+
+    Args:
+        tracking_uri: The store, without its password; the one that this process uses gives it.
+        run_ids: The runs.
+    """
+    own = resolve_tracking_uri()
+    deleted: set[str] = set()
+    try:
+        uri, client = open_existing_store(own if without_password(own) == tracking_uri else tracking_uri)
+        with as_tracking_errors(uri, "look up runs"):
+            for run_id in run_ids:
+                try:
+                    if get_run(client, run_id).info.lifecycle_stage == "deleted":
+                        deleted.add(run_id)
+                except ModelNotFoundError:
+                    continue
+    except LakelensError as error:
+        logger.warning("MLflow does not show which runs it has deleted, so each protects its version: %s", error)
+    return deleted
+
+
+def all_pages(search: Callable[..., Any], **options: Any) -> list[Any]:
+    """Reads all pages of an MLflow search."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = search(**options, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
 
 
 def run_of_digest(client: MlflowClient, digest: str) -> Run | None:
@@ -210,7 +253,7 @@ def summary_of(run: Run, experiment: str) -> RunSummary:
 
 
 def details_of(run: Run, experiment: str) -> RunDetails:
-    """Reads everything that a run says of itself."""
+    """Reads everything that a run records."""
     rows: dict[str, int] = {}
     for entry in run.inputs.dataset_inputs if run.inputs else ():
         profile = json.loads(entry.dataset.profile or "{}")

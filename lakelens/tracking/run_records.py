@@ -1,4 +1,4 @@
-"""What a job records of itself, in a file that outlives its ranks, its driver and a server that does not answer.
+"""The metrics and parameters of a job, in a file that outlives its ranks, its driver and a silent server.
 
 Rank 0 writes the file and the driver reads it, through the folder that both mount. Each record replaces the whole file:
 what is mounted from Databricks (/dbfs, /Volumes) cannot append.
@@ -61,7 +61,7 @@ def _line(record: RunRecord) -> str:
 
 
 def read_records(folder: Path) -> list[RunRecord]:
-    """Reads the records of a folder; none if there is no file yet."""
+    """Reads the records of a folder; empty before the first one."""
     try:
         lines = (folder / RECORDS_FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -70,6 +70,6 @@ def read_records(folder: Path) -> list[RunRecord]:
 
 
 def remove_records(folder: Path) -> None:
-    """Removes the file of a folder, and what a writer that died has left of it."""
+    """Removes the file of a folder, and partial files of a killed writer."""
     for file in [*folder.glob(f".{RECORDS_FILE}.*"), folder / RECORDS_FILE]:
         file.unlink(missing_ok=True)

@@ -1,6 +1,10 @@
-"""What the driver writes into its job's MLflow run while the ranks train: none of them waits for the store or needs it.
+"""Writes a job's MLflow run on the driver while the ranks train, which neither wait for the store nor need it.
 
 Importing MLflow and opening a store take seconds; both happen in a thread, while the ranks start.
+
+MLflow's asynchronous logging (`log_batch(synchronous=False)`, mlflow 3.17) does not stop a training either, but its
+records may be incomplete. Ten threads write the steps in any order. A batch that fails is dropped, and
+`flush_async_logging` returns without an error. What waits lies in memory, and ends with the process.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import TrackingError
 from .heartbeat import HEARTBEAT_TAG, RENEW_S, Heartbeat
-from .logged_models import ModelFolder, log_model
 from .run_records import RECORDS_FILE, RunRecord, read_records, remove_records
 from .runs import TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
 
@@ -35,14 +38,14 @@ _RETRY_S = 5.0
 class RunWriter:
     """Writes records into a run as they come, in their order, and renews the run's heartbeat.
 
-    While the store does not take them they stay in their file, and are tried again. Use as a context manager: leaving
-    it ends the writing, after one more attempt where the body has failed.
+    If the store refuses, they stay in their file and are tried again. Use as a context manager: leaving it ends the
+    writing, after one more attempt if the body has failed.
 
     Args:
         run: The run.
-        folder: Where the job's records come in (`run_records`).
-        recorded: Steps whose metrics the run has already, from before it was resumed; records of these are skipped.
-        alive: Is called every few seconds meanwhile.
+        folder: The folder of the job's records (`run_records`).
+        recorded: Steps whose metrics the run has from before it was resumed; their records are skipped.
+        alive: Called every few seconds.
     """
 
     def __init__(
@@ -57,8 +60,7 @@ class RunWriter:
         self._folder = folder
         self._alive = alive
         self._seen = 0
-        self._tasks: deque[Callable[[MlflowClient], None]] = deque()
-        self._last: list[Callable[[MlflowClient], None]] = []
+        self._tasks: deque[Callable[[MlflowClient, str], None]] = deque()
         self._beat_at = time.monotonic() + RENEW_S
         self._error: Exception | None = None
         self._over = threading.Event()
@@ -80,36 +82,28 @@ class RunWriter:
 
     def log(self, record: RunRecord) -> None:
         """Writes a record of the driver's own."""
-        self._tasks.append(lambda client: _write(client, self._run.run_id, record))
+        self.add(lambda client, run_id: _write(client, run_id, record))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Writes tags."""
 
-        def write(client: MlflowClient) -> None:
+        def write(client: MlflowClient, run_id: str) -> None:
             for name, value in tags.items():
-                client.set_tag(self._run.run_id, name, value[:TAG_LIMIT])
+                client.set_tag(run_id, name, value[:TAG_LIMIT])
 
-        self._tasks.append(write)
-
-    def log_folder(self, folder: Path, artifact_path: str) -> None:
-        """Copies the files of a folder to an artifact folder of the run."""
-        self._tasks.append(lambda client: client.log_artifacts(self._run.run_id, str(folder), artifact_path))
+        self.add(write)
 
     def log_files(self, files: Mapping[str, bytes]) -> None:
         """Writes artifacts: contents by path."""
         if files:
-            self._tasks.append(lambda client: _log_files(client, self._run.run_id, files))
+            self.add(lambda client, run_id: _log_files(client, run_id, files))
 
-    def at_end(self, task: Callable[[MlflowClient, str], None]) -> None:
-        """Lets `finish` call a function with a client and the run's id once all records are written.
+    def add(self, task: Callable[[MlflowClient, str], None]) -> None:
+        """Lets a function write into the run, with a client and the run's id, after all records until then.
 
-        It may be called again where the store refuses.
+        It may be called again if the store refuses. What it needs must be there until `finish` returns.
         """
-        self._last.append(lambda client: task(client, self._run.run_id))
-
-    def log_model(self, folder: ModelFolder, step: int) -> None:
-        """Logs a folder as the run's MLflow model; it must be there until `finish` returns."""
-        self._tasks.append(lambda client: _log_model(client, self._run.run_id, folder, step))
+        self._tasks.append(task)
 
     def finish(self) -> None:
         """Waits until everything is written, for a minute at most while the store refuses.
@@ -118,9 +112,6 @@ class RunWriter:
             TrackingError: If the store did not take it; names the file that keeps the records.
         """
         self._stop()
-        self._take_records()
-        self._tasks.extend(self._last)
-        self._last.clear()
         deadline = time.monotonic() + FINISH_S
         while not self._try():
             if time.monotonic() >= deadline:
@@ -141,7 +132,7 @@ class RunWriter:
             self._try()
 
     def _try(self) -> bool:
-        """Writes what there is; tells whether the store took it."""
+        """Writes everything that waits; returns whether the store took it."""
         known = self._error
         try:
             with as_tracking_errors(self._run.tracking_uri, f"write into run {self._run.run_id}"):
@@ -149,39 +140,32 @@ class RunWriter:
         except Exception as error:  # noqa: BLE001  artifact stores raise their own SDKs' errors; `finish` raises it
             self._error = error
             if known is None:
-                logger.warning("%s. %s; it is tried again, and the training goes on", error, self._kept())
+                logger.warning("%s. %s; the training continues, and it is tried again", error, self._kept())
             return False
         self._error = None
         if known is not None:
-            logger.warning("the MLflow store answers again; run %s has what it lacked", self._run.run_id)
+            logger.warning("the MLflow store answers again; run %s has all records", self._run.run_id)
         return True
 
     def _write_all(self) -> None:
-        self._take_records()
+        records = read_records(self._folder)[self._seen :]
         beats = time.monotonic() >= self._beat_at
-        if not self._tasks and not beats:
+        if not records and not self._tasks and not beats:
             return
-        client = open_client(self._run.tracking_uri, large_artifacts=True)
+        client, run_id = open_client(self._run.tracking_uri), self._run.run_id
+        for record in records:
+            if not (record.metrics and record.step in self._recorded):
+                _write(client, run_id, record)
+            self._seen += 1
         while self._tasks:
-            self._tasks[0](client)
+            self._tasks[0](client, run_id)
             self._tasks.popleft()
         if beats:
-            client.set_tag(self._run.run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+            client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
             self._beat_at = time.monotonic() + RENEW_S
-
-    def _take_records(self) -> None:
-        records = read_records(self._folder)
-        for record in records[self._seen :]:
-            if not (record.metrics and record.step in self._recorded):
-                self.log(record)
-        self._seen = len(records)
 
     def _unwritten(self) -> bool:
         return bool(self._tasks) or len(read_records(self._folder)) > self._seen
-
-
-def _log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int) -> None:
-    log_model(client, run_id, folder, step)
 
 
 def _log_files(client: MlflowClient, run_id: str, files: Mapping[str, bytes]) -> None:

@@ -1,18 +1,18 @@
-"""The thin MLflow layer: which store is used, one run per job, the table version as its dataset.
+"""The thin MLflow layer: which store is used, and one run per job.
 
 The driver creates and ends the run, so that a job that fails is a failed run; `run_writer` is what it writes with.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import logging
 import os
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from ..extras import require
 from ..locations import absolute_path
 from ..locations import without_password as without_password
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
-from .store_client import answering, one_creator
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,10 +44,8 @@ EXISTS = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")  # codes of MLflow's own 
 CHECKPOINT_ARTIFACT = "checkpoint"
 
 _LOCAL_STORE = "mlflow.db"
-_CONNECT_TIMEOUT_S = 10.0
-_ANSWER_TIMEOUT_S = 30.0
-# To end a run that has failed, perhaps because of the store itself.
-_END_TIMEOUT_S = 10.0
+# MLflow's own defaults keep a call to a server that never answers for 20 minutes.
+_HTTP_SETTINGS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 # MLflow's limit for a tag's value is 8,000 characters, of some backends 5,000.
 TAG_LIMIT = 5000
 _PARAM_LIMIT = 6000
@@ -101,56 +98,31 @@ class RunReference:
     created_on: str
 
 
-@dataclass(frozen=True)
-class TableVersion:
-    """What a run says of the table version that it reads.
+def open_client(tracking_uri: str) -> MlflowClient:
+    """Opens the store. A server is first asked by the client's first call.
 
-    Attributes:
-        location: Path or URI of the table.
-        version: The version that is read.
-        digest: Identifies the version's active files; 36 characters at most.
-        rows: Rows per purpose, as in {"train": 800, "validation": 100}.
-    """
-
-    location: str
-    version: int
-    digest: str
-    rows: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """The table's own name, such as `images@1`."""
-        return f"{self.location.rstrip('/').rpartition('/')[2] or self.location}@{self.version}"
-
-
-def open_client(
-    tracking_uri: str, answer_timeout_s: float | None = None, *, large_artifacts: bool = False
-) -> MlflowClient:
-    """Opens the store.
+    Sets MLflow's environment variables for the time that a server may take, where the user has not set them.
 
     Args:
         tracking_uri: As `resolve_tracking_uri` gives it.
-        answer_timeout_s: Seconds after which a call to a store that is not on this machine's disk raises a
-            `TrackingError`; 30 by default.
-        large_artifacts: Whether uploads and downloads may be of checkpoints, and so take 300 seconds.
 
     Raises:
-        InvalidArgumentError: If the URI's port is not a number.
         MissingDependencyError: If MLflow is not installed.
-        TrackingError: If the store cannot be reached.
+        TrackingError: If a store on this machine cannot be opened.
     """
     try:
         from mlflow import MlflowClient
     except ImportError as error:
         raise MissingDependencyError(f"mlflow is missing ({error}); pip install 'lakelens[training]'") from error
-    require_reachable(tracking_uri)
+    for name, value in _HTTP_SETTINGS.items():
+        os.environ.setdefault(name, value)
     store = local_store_path(tracking_uri)
     if store is None:
-        name, timeout_s = without_password(tracking_uri), answer_timeout_s or _ANSWER_TIMEOUT_S
-        return answering(MlflowClient(tracking_uri=tracking_uri), name, timeout_s, large_artifacts=large_artifacts)
-    with as_tracking_errors(tracking_uri, "open the store"), _quiet_migrations():
+        return MlflowClient(tracking_uri=tracking_uri)
+    # A new SQLite store prints 60 lines about the migrations of its tables.
+    with as_tracking_errors(tracking_uri, "open the store"), quiet("alembic", "mlflow.store.db.utils"):
         store.parent.mkdir(parents=True, exist_ok=True)
-        with one_creator(store) if tracking_uri.startswith("sqlite:") else nullcontext():
+        with _one_creator(store) if tracking_uri.startswith("sqlite:") else nullcontext():
             client = MlflowClient(tracking_uri=tracking_uri)
             client.get_experiment("0")  # opens it now: here a failure has this call's name on it
         return client
@@ -284,85 +256,6 @@ def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> 
         client.log_batch(run_id, params=entries[start : start + 100])
 
 
-def log_table(run: RunReference, table: TableVersion) -> None:
-    """Records the table version as the run's MLflow dataset, and as tags that runs can be searched by.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
-    client = open_client(run.tracking_uri)
-    with as_tracking_errors(run.tracking_uri, f"record {table.name} in run {run.run_id}"):
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-        from mlflow.exceptions import MlflowException
-
-        # Written here and not by MLflow's DeltaDatasetSource, which leaves out version 0 (mlflow 3.17: `if version`).
-        source = json.dumps({"path": table.location, "delta_table_version": table.version})
-        dataset = Dataset(
-            name=table.name,
-            digest=table.digest[:36],
-            source_type="delta_table",
-            source=source,
-            profile=json.dumps({"num_rows": sum(table.rows.values()), "rows": dict(table.rows)}),
-        )
-        context = InputTag("mlflow.data.context", "training")
-        given = [DatasetInput(dataset=dataset, tags=[context])]
-        try:
-            client.log_inputs(run.run_id, datasets=given)
-        except MlflowException:
-            # MLflow looks for the dataset and then adds it: of two runs that do so at once, one fails (mlflow 3.17).
-            client.log_inputs(run.run_id, datasets=given)
-        client.set_tag(run.run_id, TABLE_TAG, table.location[:TAG_LIMIT])
-        client.set_tag(run.run_id, VERSION_TAG, str(table.version))
-
-
-def log_text(run: RunReference, text: str, artifact_file: str) -> None:
-    """Stores a text as an artifact of the run.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
-    with as_tracking_errors(run.tracking_uri, f"store {artifact_file} in run {run.run_id}"):
-        open_client(run.tracking_uri).log_text(run.run_id, text, artifact_file)
-
-
-def register_model(run_id: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> int:
-    """Registers the checkpoint of a run as a new model version, so that `models:/name@alias` leads to it.
-
-    Args:
-        run_id: A finished run of `train`.
-        name: Registered model; made when it is not there.
-        alias: Alias that is set on (or moved to) the new version.
-        tracking_uri: As for `train`.
-
-    Returns:
-        The new version's number.
-
-    Raises:
-        TrackingError: If the run has no checkpoint, or the store refuses.
-    """
-    from mlflow.exceptions import MlflowException
-
-    uri = resolve_tracking_uri(tracking_uri)
-    client = open_client(uri)
-    with as_tracking_errors(uri, f"register run {run_id} as {name!r}"):
-        run = client.get_run(run_id)
-        digest = run.data.tags.get(DIGEST_TAG)
-        if digest is None:
-            raise TrackingError(
-                f"run {run_id} has no tag {DIGEST_TAG}, so it holds no checkpoint; its status is {run.info.status}"
-            )
-        try:
-            client.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code not in EXISTS:
-                raise
-        source = f"{run.info.artifact_uri.rstrip('/')}/{CHECKPOINT_ARTIFACT}"
-        version = client.create_model_version(name, source, run_id, tags={DIGEST_TAG: digest})
-        if alias:
-            client.set_registered_model_alias(name, alias, version.version)
-        return int(version.version)
-
-
 def _experiment_id(client: MlflowClient, tracking_uri: str, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
@@ -397,41 +290,11 @@ def _artifact_location(tracking_uri: str) -> str | None:
 
 def _end_failed(tracking_uri: str, run_id: str, status: str, reason: str) -> None:
     try:
-        client = open_client(tracking_uri, _END_TIMEOUT_S)
+        client = open_client(tracking_uri)
         client.set_tag(run_id, FAILURE_TAG, reason[:TAG_LIMIT])
         client.set_terminated(run_id, status)
     except Exception as error:  # noqa: BLE001  the job's own error is on its way to the caller and must not be replaced
         logging.getLogger(__name__).warning("run %s could not be marked %s: %s", run_id, status, error)
-
-
-def require_reachable(tracking_uri: str) -> None:
-    """Asks a tracking server for a connection: MLflow itself retries for minutes before it says that there is none.
-
-    Args:
-        tracking_uri: As `resolve_tracking_uri` gives it; a store that is not a server is not asked.
-
-    Raises:
-        InvalidArgumentError: If the URI's port is not a number.
-        TrackingError: If no server answers.
-    """
-    parsed = urlparse(tracking_uri)
-    if parsed.scheme not in ("http", "https") or not parsed.hostname:
-        return
-    if os.environ.get(f"{parsed.scheme}_proxy") or os.environ.get(f"{parsed.scheme.upper()}_PROXY"):
-        return
-    try:
-        port = parsed.port or (443 if parsed.scheme == "https" else 80)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"{without_password(tracking_uri)} is no address of a tracking server: {error}"
-        ) from error
-    try:
-        socket.create_connection((parsed.hostname, port), _CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise TrackingError(
-            f"no tracking server answers at {without_password(tracking_uri)} ({error}); start it, or correct "
-            "tracking_uri or MLFLOW_TRACKING_URI"
-        ) from error
 
 
 @contextmanager
@@ -449,7 +312,7 @@ def as_tracking_errors(tracking_uri: str, doing: str) -> Iterator[None]:
     try:
         yield
     except known + _sql_errors() as error:
-        raise TrackingError(f"{without_password(tracking_uri)} did not let us {doing}: {error}") from error
+        raise TrackingError(without_password(f"{tracking_uri} did not let us {doing}: {error}")) from error
 
 
 def _sql_errors() -> tuple[type[Exception], ...]:
@@ -459,7 +322,9 @@ def _sql_errors() -> tuple[type[Exception], ...]:
 
 
 def require_writable(tracking_uri: str) -> None:
-    """Checks that runs can be recorded: MLflow itself tries for two minutes to make its tables in a read-only folder.
+    """Checks that runs can be recorded, before anything starts.
+
+    MLflow itself tries for two minutes to make its tables in a read-only folder.
 
     Args:
         tracking_uri: As `resolve_tracking_uri` gives it.
@@ -468,9 +333,12 @@ def require_writable(tracking_uri: str) -> None:
         InvalidArgumentError: If it is a file or folder of this machine that cannot be written.
         TrackingError: If no server answers.
     """
-    require_reachable(tracking_uri)
     store = local_store_path(tracking_uri)
-    if store is None or store.name == ":memory:":
+    if store is None:
+        with as_tracking_errors(tracking_uri, "list its experiments"):
+            open_client(tracking_uri).search_experiments(max_results=1)
+        return
+    if store.name == ":memory:":
         return
     folder = next((place for place in (store, *store.parents) if place.is_dir()), Path())
     try:
@@ -486,9 +354,20 @@ def require_writable(tracking_uri: str) -> None:
 
 
 @contextmanager
-def _quiet_migrations() -> Iterator[None]:
-    """Keeps the 60 lines about table migrations that a new SQLite store prints off the user's terminal."""
-    loggers = [logging.getLogger(name) for name in ("alembic", "mlflow.store.db.utils")]
+def _one_creator(store: Path) -> Iterator[None]:
+    """Lets one process at a time open a SQLite store: MLflow makes its tables in many steps and without a lock."""
+    with ExitStack() as stack:
+        # A folder that cannot be written has its store already; one without locks has none for SQLite either.
+        with suppress(OSError):
+            file = stack.enter_context(store.with_name(f"{store.name}.lock").open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def quiet(*names: str) -> Iterator[None]:
+    """Keeps the notices of these loggers off the user's terminal; warnings stay."""
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)

@@ -59,5 +59,5 @@ def scorings_of(tags: Mapping[str, str]) -> list[Scoring]:
             try:
                 found.append(Scoring(**json.loads(text)))
             except (ValueError, TypeError):
-                logger.warning("tag %s does not say what was scored: %s", name, text[:200])
+                logger.warning("tag %s is not the record of a scoring: %s", name, text[:200])
     return sorted(found, key=lambda scoring: scoring.scored_at, reverse=True)

@@ -17,6 +17,7 @@ from ...ledger.uses import using
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
+from ...tracking.logged_models import register_model
 from ...tracking.requests import requests_heard
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -24,7 +25,6 @@ from ...tracking.runs import (
     RunReference,
     check_resumable,
     open_client,
-    register_model,
     require_writable,
     resolve_tracking_uri,
     resumed_run,

@@ -8,7 +8,6 @@ from typing import Literal
 
 from ...errors import NotEnoughSlotsError, SearchFailedError
 from ...progress import ProgressBar, ProgressLines
-from ...tracking.requests import Request
 from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.interruption import pausing
 from ..preview import preview
@@ -168,14 +167,14 @@ class SearchRun:
                 )
             )
 
-    def obey(self, asked: Request) -> None:
+    def obey(self, asked: str) -> None:
         """Carries out what another process asks of the search."""
         with self.state.changed:
-            self.say(f"{asked.action} was requested on {asked.host}")
-            if asked.action == "stop":
+            self.say(f"another process has requested: {asked}")
+            if asked == "stop":
                 self.ending = "given up"
-            elif asked.action in ("pause", "continue"):
-                self._held_up = asked.action == "pause"
+            elif asked in ("pause", "continue"):
+                self._held_up = asked == "pause"
             self.state.changed.notify_all()
 
     def _end_processes(self) -> None:

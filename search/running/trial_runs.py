@@ -12,9 +12,10 @@ from typing import Any
 
 from ...errors import LakelensError, TrackingError
 from ...tracking.child_runs import ChildRuns
+from ...tracking.datasets import log_table
 from ...tracking.run_records import RECORDS_FILE, RunRecord
 from ...tracking.run_writer import RunWriter
-from ...tracking.runs import RunReference, log_table, steps_of
+from ...tracking.runs import RunReference, steps_of
 from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint
 from ...training.experiment.begun_run import goal_tags
 from ...training.experiment.config_record import log_config

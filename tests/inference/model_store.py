@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from colours import METADATA, row, save, write_table
-from mlflow_stores import put_store
+from mlflow_stores import log_bare_model, put_store
 
 ROWS = 9
 
@@ -29,6 +29,8 @@ class Store:
         kept = save(model, self.folder / "kept" / run_id, **given)
         self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
         self.client.set_tag(run_id, "lakelens.checkpoint_digest", kept.digest)
+        (self.folder / "logged" / run_id).mkdir(parents=True)
+        log_bare_model(self.client, run_id, kept.digest, self.folder / "logged" / run_id)
         self.client.log_param(run_id, "epochs", len(self.client.search_runs([self.experiment])))
         self.client.set_terminated(run_id)
         return run_id

@@ -7,7 +7,6 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,16 @@ from ...errors import CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme
 from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
-from ...tracking.run_listing import open_existing_store
+from ...tracking.run_listing import all_pages, get_run, open_existing_store
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
     DIGEST_TAG,
     METRIC_TAG,
     SEARCH_TAG,
+    as_tracking_errors,
     resolve_tracking_uri,
     without_password,
 )
-from ...tracking.store_client import large_artifact
 from .checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
@@ -101,14 +100,10 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
         TrackingError: If the store does not answer.
     """
     text = str(uri).strip()
-    if text.startswith("runs:"):
-        return _of_run(text, tracking_uri)
-    if text.startswith("models:"):
-        return _of_registered(text, tracking_uri)
-    if text.startswith(_EXPERIMENT_PREFIX):
-        return _of_experiment(text, tracking_uri)
-    if text.startswith(_SEARCH_PREFIX):
-        return _of_search(text, tracking_uri)
+    for prefix, find in _FINDERS.items():
+        if text.startswith(prefix):
+            with as_tracking_errors(resolve_tracking_uri(tracking_uri), f"look up {text}"):
+                return find(text, tracking_uri)
     if not text or (has_scheme(text) and not text.startswith("file:")):
         raise ModelNotFoundError(f"{text!r} names no model; give {FORMS}")
     path = Path(absolute_path(text))
@@ -123,7 +118,7 @@ def _of_run(uri: str, tracking_uri: str | None) -> ModelRef:
     match = _RUN.match(uri)
     if match is None:
         raise ModelNotFoundError(f"{uri!r} names no run; give runs:/<run id> or runs:/<run id>/<artifact folder>")
-    run = _get_run(_client(tracking_uri), match["run"])
+    run = get_run(_client(tracking_uri), match["run"])
     # The model that MLflow loads is made from the checkpoint; only the checkpoint has the digest.
     artifact = match["artifact"] if match["artifact"] not in (None, MODEL_NAME) else CHECKPOINT_ARTIFACT
     return _download_run(uri, run, artifact, tracking_uri)
@@ -166,23 +161,11 @@ def version_numbers(client: MlflowClient, name: str) -> list[int]:
     return sorted((int(one.version) for one in found), reverse=True)
 
 
-def all_pages(search: Callable[..., Any], **options: Any) -> list[Any]:
-    """Reads all pages of an MLflow search."""
-    found: list[Any] = []
-    token = None
-    while True:
-        page = search(**options, page_token=token)
-        found += page
-        token = page.token
-        if not token:
-            return found
-
-
 def _run_of_logged(client: MlflowClient, facts: Mapping[str, Any]) -> Run | None:
     """Finds the run whose checkpoint an MLflow model was made from, by the model's metadata; None for other models."""
     if DIGEST_TAG not in facts or CHECKPOINT_RUN_KEY not in facts:
         return None
-    run = _get_run(client, facts[CHECKPOINT_RUN_KEY])
+    run = get_run(client, facts[CHECKPOINT_RUN_KEY])
     return run if run.data.tags.get(DIGEST_TAG) == facts[DIGEST_TAG] else None
 
 
@@ -208,7 +191,7 @@ def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
 
 def _of_search(uri: str, tracking_uri: str | None) -> ModelRef:
     """Finds the best trial of a search, whose checkpoint the search's own run holds."""
-    run = _get_run(_client(tracking_uri), uri[len(_SEARCH_PREFIX) :].strip())
+    run = get_run(_client(tracking_uri), uri[len(_SEARCH_PREFIX) :].strip())
     if SEARCH_TAG not in run.data.tags:
         raise ModelNotFoundError(f"{uri!r}: this run is not a search; name it as runs:/{run.info.run_id}")
     if DIGEST_TAG not in run.data.tags:
@@ -255,12 +238,12 @@ def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | Non
 
     keeper = tempfile.TemporaryDirectory(prefix="lakelens-model-")
     try:
-        fetch = partial(download_artifacts, artifact_uri=source, dst_path=keeper.name, tracking_uri=tracking_uri)
-        path = Path(large_artifact(fetch, "download_artifacts", without_password(source)))
+        path = Path(download_artifacts(artifact_uri=source, dst_path=keeper.name, tracking_uri=tracking_uri))
     # Artifact stores raise their own SDKs' errors; any of them means that the artifact cannot be fetched.
     except (MlflowException, OSError, ImportError, RuntimeError, ValueError) as error:
         keeper.cleanup()
-        raise ModelNotFoundError(f"{uri!r}: the artifact {source} cannot be fetched: {error}") from error
+        reason = without_password(f"the artifact {source} cannot be fetched: {error}")
+        raise ModelNotFoundError(f"{uri!r}: {reason}") from error
     return _open(uri, path, run_id, source, tracking_uri, keeper)
 
 
@@ -300,18 +283,6 @@ def _client(tracking_uri: str | None) -> MlflowClient:
     return open_existing_store(tracking_uri)[1]
 
 
-def _get_run(client: MlflowClient, run_id: str) -> Run:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_run(run_id)
-    except MlflowException as error:
-        raise ModelNotFoundError(
-            f"run {run_id!r} is unknown to the tracking store {without_password(client.tracking_uri)}: "
-            f"{error.message}. Check the id, and tracking_uri or MLFLOW_TRACKING_URI"
-        ) from error
-
-
 def _exists(client: MlflowClient, experiment_id: str) -> bool:
     from mlflow.exceptions import MlflowException
 
@@ -327,3 +298,11 @@ def _unknown_model(uri: str, client: MlflowClient, reason: str) -> str:
         f"{uri!r} is unknown to the registry {client._registry_uri}: {reason}. "  # noqa: SLF001
         f"It has {', '.join(names) if names else 'no models'}"
     )
+
+
+_FINDERS: Mapping[str, Callable[[str, str | None], ModelRef]] = {
+    "runs:": _of_run,
+    "models:": _of_registered,
+    _EXPERIMENT_PREFIX: _of_experiment,
+    _SEARCH_PREFIX: _of_search,
+}

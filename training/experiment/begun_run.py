@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...tracking.datasets import log_table
 from ...tracking.runs import (
     ENTRYPOINT_TAG,
     LABELS_TAG,
@@ -14,7 +15,6 @@ from ...tracking.runs import (
     TAG_LIMIT,
     VERSION_TAG,
     RunReference,
-    log_table,
     resolve_tracking_uri,
     tracked_run,
 )

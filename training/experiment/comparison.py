@@ -35,7 +35,7 @@ def differences(tracking_uri: str, first: str, second: str) -> list[str]:
         TrackingError: If the store does not answer.
         CheckpointError: If a checkpoint is damaged.
     """
-    client = open_client(tracking_uri, large_artifacts=True)
+    client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"read runs {first} and {second}"), TemporaryDirectory() as folder:
         checkpoints = [_checkpoint(client, run, Path(folder, run)) for run in (first, second)]
         names = sorted(set().union(*(kept.metadata["metrics"] for kept in checkpoints)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import InvalidArgumentError
 from ...tracking.run_listing import get_run, open_existing_store
-from ...tracking.runs import RunReference, as_tracking_errors, log_text
+from ...tracking.runs import RunReference, as_tracking_errors, open_client
 from ..configuration.experiment import ExperimentConfig
 from .strategies import Strategy
 
@@ -30,7 +30,8 @@ def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy) 
     resources["strategy"] = strategy.name
     if strategy.name != "horovod_cluster":
         resources.pop("driver_port", None)  # goes with executors only
-    log_text(run, json.dumps(values, indent=2) + "\n", CONFIG_ARTIFACT)
+    with as_tracking_errors(run.tracking_uri, f"store {CONFIG_ARTIFACT} in run {run.run_id}"):
+        open_client(run.tracking_uri).log_text(run.run_id, json.dumps(values, indent=2) + "\n", CONFIG_ARTIFACT)
 
 
 def recorded_values(config: ExperimentConfig) -> dict[str, Any]:

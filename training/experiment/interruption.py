@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ...errors import RankFailedError, TrainingKilled
-from ...tracking.requests import Request, requests_heard
+from ...tracking.requests import requests_heard
 from ...tracking.runs import RunReference
 from ..runner.placement.conversation import Controls
 
@@ -69,20 +69,20 @@ def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
     Raises:
         TrainingKilled: If the training was killed.
     """
-    killed_from: list[str] = []
+    killed = threading.Event()
 
-    def obey(asked: Request) -> None:
-        logger.warning("%s of run %s was requested on %s", asked.action, run.run_id, asked.host)
-        if asked.action == "pause":
+    def obey(asked: str) -> None:
+        logger.warning("%s of run %s was requested by another process", asked, run.run_id)
+        if asked == "pause":
             controls.tell({"pause": True})
             return
-        killed_from.append(asked.host)
+        killed.set()
         controls.end()
 
     try:
         with requests_heard(run, obey):
             yield
     except RankFailedError as error:
-        if not killed_from:
+        if not killed.is_set():
             raise
-        raise TrainingKilled(f"run {run.run_id} was killed from {killed_from[0]}") from error
+        raise TrainingKilled(f"run {run.run_id} was killed by another process") from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError, TrackingError
 from ...ledger.uses import using
+from ...tracking.logged_models import log_model
 from ...tracking.run_records import RunRecord
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
@@ -71,9 +72,8 @@ class OpenTrial:
             TrackingError: If the store did not take it; names the checkpoint.
         """
         job = self.job
-        checkpoint, by_epochs = checkpoint_of(outcome, job.run), job.schedule().counts_epochs
-        best = outcome.best_epoch if by_epochs else None
-        log_run_files(self.writer, job.task, job.folder, best, "epoch" if by_epochs else "step")
+        checkpoint = checkpoint_of(outcome, job.run)
+        log_run_files(self.writer, job.task, job.folder)
         record_outcome(self.writer, outcome, checkpoint, job.entrypoint)
         prune({0: job.folder}, job.config.checkpoint_storage.retention, job.goal, needed=[checkpoint.path])
         return checkpoint
@@ -155,10 +155,10 @@ def record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Check
     """
     best = {f"best_{name}": value for name, value in outcome.metrics.items()}
     writer.log(RunRecord(best, outcome.best_epoch))
-    writer.log_folder(checkpoint.path, CHECKPOINT_ARTIFACT)
+    writer.add(lambda client, run_id: client.log_artifacts(run_id, str(checkpoint.path), CHECKPOINT_ARTIFACT))
     try:
         with mlflow_model_of(checkpoint, entry) as model:
-            writer.log_model(model, outcome.best_epoch)
+            writer.add(lambda client, run_id: log_model(client, run_id, model, outcome.best_epoch))
             writer.set_tags({DIGEST_TAG: checkpoint.digest})
             writer.finish()
     except TrackingError as error:

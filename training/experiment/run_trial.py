@@ -11,7 +11,7 @@ from ...errors import TrainingPaused
 from ...extras import require
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
-from ...tracking.logged_models import register_logged_model
+from ...tracking.logged_models import register_model
 from ...tracking.runs import require_writable, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
@@ -104,7 +104,7 @@ def run_trial(
             )
         checkpoint = trial.finish(outcome)
     if config.tracking.register_as is not None:
-        register_logged_model(run.run_id, config.tracking.register_as, tracking_uri=run.tracking_uri)
+        register_model(run.run_id, config.tracking.register_as, tracking_uri=run.tracking_uri)
     return TrainResult(
         run_id=run.run_id,
         experiment_id=run.experiment_id,

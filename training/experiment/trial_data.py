@@ -15,7 +15,7 @@ from ...errors import (
 )
 from ...locations import absolute, absolute_path, is_table_name
 from ...spark.session import SessionSource, opened, spark_session
-from ...tracking.runs import TableVersion
+from ...tracking.datasets import TableVersion
 from ..feed.feed import DeltaFeed
 from ..feed.image_sizes import size_of_all_images
 from ..feed.read_options import image_size_of

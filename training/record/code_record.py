@@ -11,7 +11,7 @@ import logging
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,10 +112,14 @@ def record_code(run: RunReference, entry: EntryPoint) -> None:
         "git_dirty": git.dirty if git else None,
     }
     with tempfile.TemporaryDirectory(prefix="lakelens-code-") as place:
-        for name, content in files.items():
-            _write(Path(place, CODE_ARTIFACT, name), content)
-        _write(Path(place, ENVIRONMENT_ARTIFACT, "requirements.txt"), "\n".join(installed_packages()).encode())
-        _write(Path(place, ENVIRONMENT_ARTIFACT, "environment.json"), json.dumps(environment, indent=2).encode())
+        write_files(Path(place, CODE_ARTIFACT), files)
+        write_files(
+            Path(place, ENVIRONMENT_ARTIFACT),
+            {
+                "requirements.txt": "\n".join(installed_packages()).encode(),
+                "environment.json": json.dumps(environment, indent=2).encode(),
+            },
+        )
         with as_tracking_errors(run.tracking_uri, f"store the code of run {run.run_id}"):
             client = open_client(run.tracking_uri)
             client.log_artifacts(run.run_id, place)
@@ -229,6 +233,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files into a folder, by relative path."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The result files of a finished run: learning curves, the task's evaluation, TensorBoard."""
+"""The result files of a finished run: the task's evaluation, TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from ...errors import MissingDependencyError
 from ...tracking.run_writer import RunWriter
 from ..segments.evaluation import EVALUATION_FILE, PICTURES_FOLDER, read_counts
 from ..tasks.task import Task
-from .run_plots import draw_learning_curves
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 logger = logging.getLogger(__name__)
 
-VALIDATION_ARTIFACT, TENSORBOARD_ARTIFACT, CURVES_FILE = "validation", "tensorboard", "learning_curves.png"
+VALIDATION_ARTIFACT, TENSORBOARD_ARTIFACT = "validation", "tensorboard"
 # Metrics of a run that are not metrics of its model.
 _NO_CURVES = ("best_", "system/", "epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_")
 
 History = Mapping[str, Sequence[tuple[int, float, int]]]
 
 
-def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int | None, counted: str) -> None:
+def log_run_files(writer: RunWriter, task: Task, folder: Path) -> None:
     """Writes the files into the run, after its metrics.
 
     Without matplotlib the plots are left out, with a warning.
@@ -35,14 +34,14 @@ def log_run_files(writer: RunWriter, task: Task, folder: Path, best_epoch: int |
         writer: Of the run.
         task: What the labels are.
         folder: The run's folder, with rank 0's counts of validation.
-        best_epoch: The epoch of the best checkpoint; None if there is none.
-        counted: The unit of the metrics' steps: `epoch` or `step`.
     """
     writer.log_files(validation_files(task, folder))
-    if (folder / PICTURES_FOLDER).exists():
-        writer.log_folder(folder / PICTURES_FOLDER, f"{VALIDATION_ARTIFACT}/{PICTURES_FOLDER}")
-    writer.at_end(lambda client, run_id: _log_history(client, run_id, best_epoch, counted))
-    writer.at_end(lambda _client, _run_id: (folder / EVALUATION_FILE).unlink(missing_ok=True))
+    pictures = folder / PICTURES_FOLDER
+    if pictures.exists():
+        place = f"{VALIDATION_ARTIFACT}/{PICTURES_FOLDER}"
+        writer.add(lambda client, run_id: client.log_artifacts(run_id, str(pictures), place))
+    writer.add(_log_history)
+    writer.add(lambda _client, _run_id: (folder / EVALUATION_FILE).unlink(missing_ok=True))
 
 
 def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
@@ -60,7 +59,7 @@ def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
     return files
 
 
-def _log_history(client: MlflowClient, run_id: str, best_epoch: int | None, counted: str) -> None:
+def _log_history(client: MlflowClient, run_id: str) -> None:
     names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(_NO_CURVES)]
     history = {
         name: [(point.step, point.value, point.timestamp) for point in client.get_metric_history(run_id, name)]
@@ -68,12 +67,7 @@ def _log_history(client: MlflowClient, run_id: str, best_epoch: int | None, coun
     }
     if not history:
         return
-    with tempfile.TemporaryDirectory(prefix="lakelens-curves-") as place:
-        curves = {name: [(step, value) for step, value, _ in points] for name, points in history.items()}
-        try:
-            Path(place, CURVES_FILE).write_bytes(draw_learning_curves(curves, best_epoch, counted))
-        except MissingDependencyError as error:
-            logger.warning("the run gets no plot of its learning curves: %s", error)
+    with tempfile.TemporaryDirectory(prefix="lakelens-metrics-") as place:
         write_tensorboard_events(Path(place, TENSORBOARD_ARTIFACT), history)
         client.log_artifacts(run_id, place)
 

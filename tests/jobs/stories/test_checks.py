@@ -170,7 +170,11 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["train", "table", "--np", "0", "--version", "9"], "VersionNotFoundError", "9"),
         (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
         (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
-        ([*TRAIN, "--tracking-uri", "http://127.0.0.1:9"], "TrackingError", "no tracking server answers"),
+        (
+            [*TRAIN, "--tracking-uri", "http://127.0.0.1:9"],
+            "TrackingError",
+            "127.0.0.1:9 did not let us",
+        ),
         (["train", "start.yaml"], "ModelNotFoundError", "so it is not a checkpoint"),
         ([*CONTINUED, "continue_from=x"], "InvalidArgumentError", "there is no MLflow store at"),
         (["models", "register", "model", "n"], "ModelNotFoundError", "the run that trained it is unknown"),

@@ -38,6 +38,7 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
         "global_batch_size": 32,
     }
     keys["searcher"] = {"name": "grid", "metric": "val_accuracy", "max_length": {"epochs": 1}}
+    keys["tracking"]["register_as"] = "tiny"
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))  # JSON is YAML
     assert main(["search", str(file), "--set", "resources.max_slots=1"]) == 0
@@ -55,6 +56,9 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tiny")
     assert parent.data.tags["lakelens.checkpoint_digest"] == found["digest"]
     assert open_checkpoint(client.download_artifacts(found["run_id"], "checkpoint")).digest == found["digest"]
+    (logged,) = parent.outputs.model_outputs
+    registered = client.get_model_version("tiny", "1")
+    assert registered.source == client.get_logged_model(logged.model_id).artifact_location  # MLflow itself loads it
     children = client.search_runs([found["experiment_id"]], f"tags.`mlflow.parentRunId` = '{found['run_id']}'")
     by_trial = {run.data.tags["lakelens.trial"]: run for run in children}
     statuses = {trial: run.info.status for trial, run in by_trial.items()}

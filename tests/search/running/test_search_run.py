@@ -19,7 +19,6 @@ from lakelens.search.running.state import SearchState
 from lakelens.search.running.trial_runs import TrialRuns
 from lakelens.search.trials import Measurement
 from lakelens.tracking.child_runs import ChildRuns
-from lakelens.tracking.requests import Request
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig
 
@@ -85,11 +84,11 @@ def test_the_lengths_of_all_trials_and_the_best_metric_are_shown(search, said):
 
 def test_another_process_pauses_a_search_and_lets_it_go_on_and_ends_it(search, said):
     process = SlotProcess(search, (0,), {}, None)
-    search.obey(Request("pause", "there"))
+    search.obey("pause")
     assert not search.may_go_on(process)
-    search.obey(Request("continue", "there"))
+    search.obey("continue")
     assert search.may_go_on(process)
-    search.obey(Request("stop", "there"))
+    search.obey("stop")
     assert not search.may_go_on(process)
     assert search.ending == "given up"
     assert said.getvalue().splitlines()[0] == "pause was requested on there"

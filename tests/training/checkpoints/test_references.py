@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mlflow_stores import put_store
+from mlflow_stores import log_bare_model, put_store
 
 from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
@@ -62,10 +62,11 @@ def test_a_run_leads_to_its_checkpoint(store):
         assert found.class_names == ["red", "green", "blue"]
 
 
-def test_an_alias_and_a_version_lead_to_the_checkpoint_of_their_run(store):
-    from lakelens.tracking.runs import register_model
+def test_an_alias_and_a_version_lead_to_the_checkpoint_of_their_run(store, tmp_path):
+    from lakelens.tracking.logged_models import register_model
 
     run_id, digest = store.run(weights=b"champion")
+    log_bare_model(store.client, run_id, digest, tmp_path)
     number = register_model(run_id, "finches", alias="champion", tracking_uri=store.uri)
     for uri in ("models:/finches@champion", f"models:/finches/{number}", "models:/finches/latest"):
         found = resolve_model(uri, store.uri)

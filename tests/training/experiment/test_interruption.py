@@ -26,11 +26,10 @@ from coloured_tables import coloured_table
 from mlflow_stores import put_store
 from segment_jobs import EXACT, assert_equal_to_the_bit
 
-from lakelens.errors import InvalidArgumentError, RankFailedError
+from lakelens.errors import RankFailedError
 from lakelens.jobs.cli import main
-from lakelens.tracking.requests import Request, ask
 from lakelens.tracking.run_listing import show_run
-from lakelens.tracking.runs import open_client, tracked_run
+from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from lakelens.training.experiment.train import train
 
@@ -281,7 +280,7 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
         assert last_line(capsys)["state"] == "KILLED"
         code, said = driver.end()
     assert (code, said["error"]) == (130, "TrainingKilled")
-    assert f"run {run} was killed from" in said["message"]
+    assert f"run {run} was killed by another process" in said["message"]
     wait_until_gone(rank)
     assert place.last("killed").metadata["step"] == 6
 
@@ -376,26 +375,3 @@ def test_two_ranks_whose_driver_and_whose_rank_are_killed_come_to_the_same_resul
     assert place.state(run) == "FINISHED"
     assert place.history(run) == place.history(uninterrupted.run_id)
     assert_equal_to_the_bit(place.last("killed twice"), place.last("whole of 2"))
-
-
-@pytest.mark.unit
-def test_a_request_is_read_back_and_what_is_none_is_passed_over():
-    assert Request.parse(str(Request("pause", "here"))) == Request("pause", "here")
-    for text in (None, "", "pause", "{}", '{"action": "dance", "host": "here"}', "[1]"):
-        assert Request.parse(text) is None
-
-
-@pytest.mark.unit
-def test_a_run_of_a_search_is_not_asked_by_itself(tmp_path):
-    uri = put_store(tmp_path)
-    with (
-        tracked_run(uri, "lakelens", tags={"lakelens.search": "grid"}) as run,
-        pytest.raises(InvalidArgumentError, match=rf"run {run.run_id} belongs to a search"),
-    ):
-        ask(run.run_id, "pause", uri)
-
-
-@pytest.mark.unit
-def test_a_store_that_is_not_there_cannot_be_asked(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="there is no MLflow store at"):
-        ask("r1", "pause", f"sqlite:///{tmp_path}/nowhere.db")

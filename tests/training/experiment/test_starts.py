@@ -13,7 +13,8 @@ from mlflow_stores import put_store
 from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
 
 from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError
-from lakelens.tracking.runs import open_client, register_model
+from lakelens.tracking.logged_models import register_model
+from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint
 from lakelens.training.checkpoints.references import ModelRef
 from lakelens.training.configuration.experiment import ExperimentConfig

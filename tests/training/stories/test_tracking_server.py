@@ -92,9 +92,8 @@ def server(tmp_path_factory) -> Iterator[tuple[int, str]]:
 @pytest.fixture
 def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     """A short training that is recorded in the server, with short limits; the server answers again afterwards."""
-    monkeypatch.setattr("lakelens.tracking.runs._ANSWER_TIMEOUT_S", 5.0)
-    monkeypatch.setattr("lakelens.tracking.store_client._ARTIFACTS_TIMEOUT_S", 5.0)
-    monkeypatch.setattr("lakelens.tracking.runs._END_TIMEOUT_S", 1.0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "8")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 6.0)
     monkeypatch.setattr("lakelens.tracking.run_writer._RETRY_S", 1.0)
     group, uri = server
@@ -121,27 +120,27 @@ def only_run(uri: str, experiment: str):
 
 def test_a_server_that_does_not_answer_is_an_error_before_the_launch(server, settings, table, tmp_path):
     os.killpg(server[0], signal.SIGSTOP)
-    with pytest.raises(TrackingError, match=rf"{server[1]} has not answered get_experiment_by_name for 5 s"):
+    with pytest.raises(TrackingError, match=rf"{server[1]} did not let us list its experiments: .*read timeout=8"):
         train(table, **settings)
     assert not (tmp_path / "checkpoints").exists()
 
 
 def test_what_a_server_missed_while_it_did_not_answer_arrives_later(server, settings, table, caplog):
-    settings["hyperparameters"] |= {"silent_s": 12.0}
+    settings["hyperparameters"] |= {"silent_s": 20.0}
     result = train(table, **settings)
     run = only_run(server[1], settings["config"]["tracking"]["experiment"])
     assert run.info.status == "FINISHED"
     history = open_client(server[1]).get_metric_history(run.info.run_id, "val_loss")
     assert [point.step for point in history] == [1, 2]
     assert run.data.tags["lakelens.checkpoint_digest"] == result.digest
-    assert "it is tried again, and the training goes on" in caplog.text
-    assert f"the MLflow store answers again; run {run.info.run_id} has what it lacked" in caplog.text
+    assert "the training continues, and it is tried again" in caplog.text
+    assert f"the MLflow store answers again; run {run.info.run_id} has all records" in caplog.text
 
 
 def test_a_server_that_never_answers_again_is_an_error_that_names_checkpoint_and_records(
     server, settings, table, tmp_path
 ):
-    with pytest.raises(TrackingError, match="has not answered") as caught:
+    with pytest.raises(TrackingError, match="did not let us write into run") as caught:
         train(table, **settings)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     checkpoint, _last = sorted(folder.glob("epoch-*"))

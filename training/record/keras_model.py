@@ -1,7 +1,8 @@
-"""Rewrites the `.keras` file of a checkpoint for inference, without importing Keras or TensorFlow.
+"""Writes the `.keras` file of a checkpoint for inference, without importing Keras or TensorFlow.
 
-It omits optimizer and compile settings, replaces layers of lakelens by the Keras layers with the same inference, and
-gives a classifier's last linear layer the activation that turns its logits into probabilities.
+`mlflow.keras.save_model` needs a loaded model, and so TensorFlow in the driver. It would also keep what a file for
+inference leaves out: optimizer, compile settings, and layers that only lakelens has. A classifier's last linear layer
+gets the activation that turns its logits into probabilities.
 """
 
 from __future__ import annotations
@@ -12,54 +13,57 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
-from ..checkpoints.keras_files import UserObject
+from ..checkpoints.keras_files import UserObject, user_objects
+from ..trials.entrypoint import FILE_MODULE_PREFIX
+from .framework_model import FrameworkModel
 
-_CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+_DATA, _LOADER = "data", "load_user_layers"
+_CONFIG, _WEIGHTS, _METADATA = "config.json", "model.weights.h5", "metadata.json"
 _CONTAINERS = ("Sequential", "Functional")
 _SYNC = "SyncBatchNormalization"
-_KERAS_PACKAGES = frozenset({"keras", "builtins", "keras_hub", "keras_cv", "keras_nlp"})
 _INPUT_TYPES = ("uint8", "float32")
 _PROBABLE = frozenset({"softmax", "sigmoid", "hard_sigmoid"})
+_LOADER_TEXT = '''"""Registers the layers that the model holds and Keras has not, then loads it."""
+
+import importlib
+
+import keras
+
+OBJECTS = {objects}
+for registered_name, module, name in OBJECTS:
+    # Importing the module may register it already.
+    value = getattr(importlib.import_module(module), name)
+    keras.saving.get_custom_objects().setdefault(registered_name, value)
+
+from mlflow.keras import _load_pyfunc  # noqa: E402, F401
+'''
 
 
-@dataclass(frozen=True)
-class InferenceArchive:
-    """The result of the rewrite.
-
-    Attributes:
-        input_type: `uint8` or `float32`, the type of the images that the model takes.
-        probabilities: Whether the values are probabilities; None if the layers do not show it.
-        user_objects: Objects that must be registered with Keras before loading the model.
-        keras_version: The version of Keras that saved the model.
-    """
-
-    input_type: str
-    probabilities: bool | None
-    user_objects: tuple[UserObject, ...]
-    keras_version: str
-
-
-def write_inference_archive(source: Path, target: Path, *, makes_probabilities: bool = True) -> InferenceArchive:
-    """Rewrites the `.keras` file `source` to `target` for inference.
+def keras_model(source: Path, folder: Path, code: Mapping[str, bytes], *, makes_probabilities: bool) -> FrameworkModel:
+    """Writes a checkpoint's model in the form of MLflow's `keras` flavor.
 
     Args:
-        source: The model.
-        target: The new file.
+        source: The `.keras` file of the checkpoint.
+        folder: An empty folder, which gets the model's files.
+        code: The user's files that may define layers, by relative path.
         makes_probabilities: Whether a last linear layer gets the activation that turns its logits into probabilities.
 
     Raises:
         CheckpointError: If `source` is not a `.keras` file.
-        OSError: If writing fails.
+        OSError: If the disk refuses.
     """
+    objects = user_objects(source, compile=False)
+    data = folder / _DATA
+    data.mkdir()
+    (data / "keras_module.txt").write_text("keras")
     try:
-        with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as written:
+        with zipfile.ZipFile(source) as archive, zipfile.ZipFile(data / "model.keras", "w") as written:
             config = json.loads(archive.read(_CONFIG))
-            saved_by = json.loads(archive.read("metadata.json"))
+            version = str(json.loads(archive.read(_METADATA))["keras_version"])
             renamed = dict(_replace_own_layers(config, ""))
             config.pop("compile_config", None)
             probabilities = _end_in_probabilities(config) if makes_probabilities else None
@@ -71,12 +75,29 @@ def write_inference_archive(source: Path, target: Path, *, makes_probabilities: 
                     written.writestr(name, archive.read(name))
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise CheckpointError(f"{source} is not a .keras file that can be prepared for MLflow: {error}") from error
-    return InferenceArchive(
-        _input_type(config),
-        probabilities,
-        tuple(dict.fromkeys(_user_objects(config))),
-        str(saved_by["keras_version"]),
+    flavor = {"data": _DATA, "keras_backend": "tensorflow", "keras_version": version, "save_exported_model": False}
+    needs_lakelens = any(entry.module.split(".")[0].startswith("lakelens") for entry in objects)
+    return FrameworkModel(
+        name="keras",
+        flavor=flavor,
+        loader_module=_LOADER if objects else "mlflow.keras",
+        code=_code(objects, code) if objects else {},
+        requirements=("keras", "tensorflow", *(["lakelens"] if needs_lakelens else [])),
+        input_type=_input_type(config),
+        probabilities=probabilities,
     )
+
+
+def _code(objects: tuple[UserObject, ...], code: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Returns the user's code with the module that registers its layers."""
+    listed = [(entry.registered_name, entry.module, entry.name) for entry in objects]
+    found = {**code, f"{_LOADER}.py": _LOADER_TEXT.replace("{objects}", repr(listed)).encode()}
+    for entry in objects:
+        # The name of an entry point's module while it trains.
+        original = f"{entry.module.removeprefix(FILE_MODULE_PREFIX)}.py"
+        if entry.module.startswith(FILE_MODULE_PREFIX) and original in code:
+            found[f"{entry.module}.py"] = code[original]
+    return found
 
 
 def _replace_own_layers(model: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
@@ -200,20 +221,3 @@ def _flat(model: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from _flat(layer)
         else:
             yield layer
-
-
-def _user_objects(value: Any) -> Iterator[UserObject]:
-    waiting = [value]
-    while waiting:
-        entry = waiting.pop()
-        if isinstance(entry, dict):
-            module = entry.get("module")
-            if isinstance(entry.get("class_name"), str) and module and str(module).split(".")[0] not in _KERAS_PACKAGES:
-                # Keras writes a function's own name under `config`.
-                is_function = entry["class_name"] == "function" and isinstance(entry.get("config"), str)
-                name = entry["config"] if is_function else entry["class_name"]
-                registered = name if is_function else entry.get("registered_name") or name
-                yield UserObject(registered, str(module), name.rpartition(">")[2])
-            waiting.extend(entry.values())
-        elif isinstance(entry, list):
-            waiting.extend(entry)

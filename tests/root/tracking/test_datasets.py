@@ -1,0 +1,37 @@
+"""Rules of the table version that a run records, on real stores."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lakelens.tracking.datasets import TableVersion, log_table
+from lakelens.tracking.runs import open_client, tracked_run
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_recorded_table_version_is_read_back_by_mlflow_itself(store, version):
+    import mlflow
+
+    with tracked_run(store, "dataset") as run:
+        log_table(run, TableVersion("s3a://bucket/images/", version, "d" * 50, {"train": 8}))
+    (used,) = open_client(store).get_run(run.run_id).inputs.dataset_inputs
+    source = mlflow.data.get_source(used.dataset)
+    assert (source.path, source.delta_table_version) == ("s3a://bucket/images/", version)
+
+
+def test_runs_that_record_one_new_table_version_at_once_all_succeed(store):
+    def record(number: int) -> None:
+        with tracked_run(store, "at once") as run:
+            for version in range(4):
+                together.wait(60)
+                log_table(run, TableVersion("/tables/new", version, f"digest {version}", {"train": 1}))
+
+    with tracked_run(store, "at once"):  # the experiment
+        together = threading.Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(record, range(4))) == [None] * 4

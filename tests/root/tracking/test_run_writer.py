@@ -1,0 +1,63 @@
+"""Rules of what the driver writes into a run, on real stores."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lakelens.errors import TrackingError
+from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.run_records import RECORDS_FILE, RecordFile, RunRecord, read_records
+from lakelens.tracking.run_writer import RunWriter
+from lakelens.tracking.runs import RunReference, open_client, tracked_run
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_silent_server_does_not_take_stays_in_its_file(silent_server, tmp_path, caplog):
+    RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, 1))
+    with RunWriter(RunReference(silent_server, "1", "r1", "here"), tmp_path) as writer:
+        with pytest.raises(TrackingError, match=rf"read timeout=1.* is in {tmp_path}/{RECORDS_FILE}"):
+            writer.finish()
+    assert [record.step for record in read_records(tmp_path)] == [1]
+    assert "the training continues, and it is tried again" in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_the_store_refuses_is_raised_at_the_end_and_stays_in_its_file(store, tmp_path, caplog):
+    with tracked_run(store, "refused", params={"epochs": 1}) as run:
+        RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, params={"epochs": 2}))
+        with RunWriter(run, tmp_path) as writer:
+            with pytest.raises(TrackingError, match=rf"write into run {run.run_id}.* is in {tmp_path}/{RECORDS_FILE}"):
+                writer.finish()
+    assert (tmp_path / RECORDS_FILE).exists()
+    assert "the training continues, and it is tried again" in caplog.text
+
+
+def test_a_job_that_fails_has_its_last_records_in_the_run_and_leaves_no_thread_and_no_file(store, tmp_path):
+    with tracked_run(store, "failing") as run:
+        RecordFile(tmp_path).add(RunRecord({"loss": 0.5}, 7))
+        (tmp_path / f".{RECORDS_FILE}.0123").touch()  # as a writer leaves it that is killed
+        with pytest.raises(RuntimeError, match="of the body"), RunWriter(run, tmp_path) as writer:
+            raise RuntimeError("of the body")
+        assert not writer._thread.is_alive()
+    assert [point.step for point in open_client(store).get_metric_history(run.run_id, "loss")] == [7]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_writer_renews_the_heartbeat(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.run_writer.RENEW_S", 0.0)
+    client = open_client(store)
+    with tracked_run(store, "beating") as run, RunWriter(run, tmp_path) as writer:
+        first = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
+        writer.finish()
+        now = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
+        assert now.time > first.time
+        assert now.lost(time.time()) is None
