@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .errors import MissingDependencyError
+from .extras import require
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,10 +38,8 @@ def tail_of(path: str) -> str:
 
 
 def _environment(package: str) -> Environment:
-    try:
-        from jinja2 import Environment, FunctionLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingDependencyError("HTML pages need Jinja2: pip install 'lakelens[search]'") from error
+    require("an HTML page", "jinja2")
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     def load(name: str) -> str | None:
         # `get_data` also reads from the zip file that spark-submit ships.

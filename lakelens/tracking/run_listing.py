@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, ModelNotFoundError, TrainingPaused
-from ..extras import require
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .runs import (
     DIGEST_TAG,
@@ -102,7 +101,6 @@ def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
         MissingDependencyError: If MLflow is not installed.
         TrackingError: If it cannot be reached.
     """
-    require("a tracking store", "mlflow")
     uri = resolve_tracking_uri(tracking_uri)
     path = local_store_path(uri)
     if path is not None and not path.exists():

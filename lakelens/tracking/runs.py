@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from ..errors import InvalidArgumentError, MissingDependencyError, TrackingError
+from ..errors import InvalidArgumentError, TrackingError
 from ..extras import require
 from ..locations import absolute_path
 from ..locations import without_password as without_password
@@ -110,10 +110,9 @@ def open_client(tracking_uri: str) -> MlflowClient:
         MissingDependencyError: If MLflow is not installed.
         TrackingError: If a store on this machine cannot be opened.
     """
-    try:
-        from mlflow import MlflowClient
-    except ImportError as error:
-        raise MissingDependencyError(f"mlflow is missing ({error}); pip install 'lakelens[training]'") from error
+    require("MLflow's tracking", "mlflow")
+    from mlflow import MlflowClient
+
     for name, value in _HTTP_SETTINGS.items():
         os.environ.setdefault(name, value)
     store = local_store_path(tracking_uri)
@@ -321,7 +320,7 @@ def _sql_errors() -> tuple[type[Exception], ...]:
     return (sqlalchemy.SQLAlchemyError,) if sqlalchemy else ()
 
 
-def require_writable(tracking_uri: str) -> None:
+def require_store(tracking_uri: str) -> None:
     """Checks that runs can be recorded, before anything starts.
 
     MLflow itself tries for two minutes to make its tables in a read-only folder.

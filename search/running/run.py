@@ -25,7 +25,7 @@ from ...tracking.runs import (
     RunReference,
     check_resumable,
     open_client,
-    require_writable,
+    require_store,
     resolve_tracking_uri,
     resumed_run,
 )
@@ -82,7 +82,7 @@ def run(
     require("a search", "mlflow", "keras", "tensorflow")
     experiment = ExperimentConfig.read(config)
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
-    require_writable(resolve_tracking_uri(experiment.tracking.uri))
+    require_store(resolve_tracking_uri(experiment.tracking.uri))
     plan = plan_search(experiment, entrypoint=entry, spark=spark)
     with _begun_run(plan) as parent:
         return _run(plan, parent, started, opened(spark), resumes=False)

@@ -170,7 +170,7 @@ class SearchRun:
     def obey(self, asked: str) -> None:
         """Carries out what another process asks of the search."""
         with self.state.changed:
-            self.say(f"another process has requested: {asked}")
+            self.say(f"{asked} was requested by another process")
             if asked == "stop":
                 self.ending = "given up"
             elif asked in ("pause", "continue"):

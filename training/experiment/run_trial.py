@@ -12,7 +12,7 @@ from ...extras import require
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
 from ...tracking.logged_models import register_model
-from ...tracking.runs import require_writable, resolve_tracking_uri
+from ...tracking.runs import require_store, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
 from ..trials.entrypoint import EntryPoint
@@ -83,7 +83,7 @@ def run_trial(
     require("a training", "mlflow", "keras", "tensorflow")
     require_single(config, config.name or "experiment")
     plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
-    require_writable(resolve_tracking_uri(config.tracking.uri))
+    require_store(resolve_tracking_uri(config.tracking.uri))
     begin = TrainingStart.of(plan, resumes)
     spark = opened(spark) if plan.ranks >= 0 else None
     with open_trial(plan, begin, tags=tags, resumes=resumes, spark=spark) as trial:

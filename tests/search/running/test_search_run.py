@@ -91,4 +91,4 @@ def test_another_process_pauses_a_search_and_lets_it_go_on_and_ends_it(search, s
     search.obey("stop")
     assert not search.may_go_on(process)
     assert search.ending == "given up"
-    assert said.getvalue().splitlines()[0] == "pause was requested on there"
+    assert said.getvalue().splitlines()[0] == "pause was requested by another process"
