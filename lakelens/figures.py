@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .extras import require
+from .errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,10 +41,11 @@ def empty_figure(width: float, height: float, dpi: int = _DPI) -> Figure:
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    require("a figure", "matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("figures need matplotlib: pip install 'lakelens[search]'") from error
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .extras import require
+from .errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,8 +38,10 @@ def tail_of(path: str) -> str:
 
 
 def _environment(package: str) -> Environment:
-    require("an HTML page", "jinja2")
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingDependencyError("HTML pages need Jinja2: pip install 'lakelens[search]'") from error
 
     def load(name: str) -> str | None:
         # `get_data` also reads from the zip file that spark-submit ships.
