@@ -235,13 +235,13 @@ def test_experiments_shows_a_run(run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["experiments", "show", "nothing"], "no run 'nothing'"),
+        (["experiments", "show", "nothing"], "run 'nothing' is unknown"),
         (["experiments", "--experiment", "other"], "no experiment 'other'; it has"),
         (["experiments", "--limit", "0"], "limit is 0"),
         (["trace"], "give a predictions table and a path, or --run RUN"),
         (["trace", "/some/table"], "give the path of an image too"),
         (["trace", "/some/table", "/a.jpg"], "/some/table"),
-        (["trace", "--run", "nothing"], "no run 'nothing'"),
+        (["trace", "--run", "nothing"], "run 'nothing' is unknown"),
     ],
 )
 def test_what_cannot_be_found_is_named(run, capsys, arguments, words):
