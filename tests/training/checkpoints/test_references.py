@@ -96,7 +96,7 @@ def test_a_search_leads_to_its_best_trial(store):
 
 def test_what_is_unknown_is_named_with_the_way_out(store, tmp_path):
     cases = {
-        "runs:/0123456789abcdef": "is unknown to the tracking store",
+        "runs:/0123456789abcdef": "the tracking store has no run",
         "models:/nobody@champion": "unknown to the registry",
         "models:/nobody": "names no registered model",
         "experiment:nothing": "has no experiment 'nothing'",

@@ -235,13 +235,13 @@ def test_experiments_shows_a_run(run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["experiments", "show", "nothing"], "run 'nothing' is unknown"),
+        (["experiments", "show", "nothing"], "no run 'nothing'"),
         (["experiments", "--experiment", "other"], "no experiment 'other'; it has"),
         (["experiments", "--limit", "0"], "limit is 0"),
         (["trace"], "give a predictions table and a path, or --run RUN"),
         (["trace", "/some/table"], "give the path of an image too"),
         (["trace", "/some/table", "/a.jpg"], "/some/table"),
-        (["trace", "--run", "nothing"], "run 'nothing' is unknown"),
+        (["trace", "--run", "nothing"], "no run 'nothing'"),
     ],
 )
 def test_what_cannot_be_found_is_named(run, capsys, arguments, words):
