@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingDependencyError
 from ...results import ReadableResult
@@ -111,13 +112,15 @@ def compare(
         broken=rows * (was_right & ~is_right),
     )
     counts = counted.groupby("label").sum()
-    counts = counts.reindex(sorted({*counts.index, *names}), fill_value=0)
-    for when in ("before", "after"):
+    counts = counts.reindex(sorted({*counts.index, *names}), fill_value=0).rename(columns={"rows": "support"})
+    for when, of_class in zip(("before", "after"), trained, strict=True):
         found, answered = counts[f"found_{when}"], pairs.groupby(when)["rows"].sum()
-        counts[f"recall_{when}"] = found / counts["rows"]
+        counts[f"recall_{when}"] = found / counts["support"]
         # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
-        counts[f"f1_{when}"] = 2 * found / (counts["rows"] + answered.reindex(counts.index, fill_value=0))
-    classes = [_class_change(int(label), one, names, trained) for label, one in counts.iterrows()]
+        f1 = 2 * found / (counts["support"] + answered.reindex(counts.index, fill_value=0))
+        counts[f"f1_{when}"] = f1.where(counts["support"] > 0)
+        counts[f"trained_{when}"] = [None if of_class is None else of_class.get(label, 0) for label in counts.index]
+    classes = [_class_change(names, one) for one in counts.reset_index().to_dict("records")]
     mended, broken = int(counts["mended"].sum()), int(counts["broken"].sum())
     changed = int(rows[pairs["before"] != pairs["after"]].sum())
     gained = max(classes, key=lambda one: one.mended - one.broken, default=None)
@@ -133,26 +136,11 @@ def compare(
     )
 
 
-def _class_change(
-    label: int,
-    counts: pd.Series[float],
-    names: Mapping[int, str],
-    trained: tuple[Mapping[int, int] | None, Mapping[int, int] | None],
-) -> ClassChange:
-    has_rows = counts["rows"] > 0
-    return ClassChange(
-        names.get(label, str(label)),
-        label,
-        int(counts["rows"]),
-        float(counts["recall_before"]) if has_rows else None,
-        float(counts["recall_after"]) if has_rows else None,
-        int(counts["mended"]),
-        int(counts["broken"]),
-        None if trained[0] is None else trained[0].get(label, 0),
-        None if trained[1] is None else trained[1].get(label, 0),
-        float(counts["f1_before"]) if has_rows else None,
-        float(counts["f1_after"]) if has_rows else None,
-    )
+def _class_change(names: Mapping[int, str], counts: Mapping[str, Any]) -> ClassChange:
+    known: dict[str, Any] = {}
+    for name in (one.name for one in fields(ClassChange) if one.name != "name"):
+        known[name] = None if counts[name] is None or math.isnan(counts[name]) else counts[name]
+    return ClassChange(names.get(counts["label"], str(counts["label"])), **known)
 
 
 def mcnemar(mended: int, broken: int) -> float:

@@ -26,21 +26,6 @@ SCORES = ("accuracy", "balanced_accuracy", "macro_f1", *(f"top_{k}_accuracy" for
 _NO_CLASS = -1
 
 
-@dataclass(frozen=True)
-class CalibrationBin:
-    """Answers of similar probability.
-
-    Attributes:
-        rows: How many.
-        confidence: Mean probability, 0..1.
-        accuracy: Share of correct answers, 0..1.
-    """
-
-    rows: int
-    confidence: float
-    accuracy: float
-
-
 @dataclass(frozen=True, repr=False)
 class ModelMetrics(ReadableResult):
     """How well a model's predictions match the labels.
@@ -57,7 +42,8 @@ class ModelMetrics(ReadableResult):
         top_k: For each k the share of rows whose true class is among the k most probable.
         ece: Expected calibration error: mean distance of probability and accuracy over the bins, weighted by rows; None
             without an answer.
-        calibration: The bins that have answers, from the least probable.
+        calibration: A row for each bin with answers, from the least probable: `rows`, and their mean probability
+            (`confidence`) and share of right answers (`accuracy`), 0..1; None without an answer.
     """
 
     accuracy: float | None
@@ -70,7 +56,7 @@ class ModelMetrics(ReadableResult):
     macro_f1: float | None = None
     top_k: dict[int, float] = field(default_factory=dict)
     ece: float | None = None
-    calibration: list[CalibrationBin] = field(default_factory=list, repr=False)
+    calibration: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -182,16 +168,13 @@ def _top_k(counts: pd.DataFrame, rows: int, classes: int) -> dict[int, float]:
     return {k: float(count / rows) for k, count in found.items()}
 
 
-def _calibration(counts: pd.DataFrame) -> tuple[float | None, list[CalibrationBin]]:
+def _calibration(counts: pd.DataFrame) -> tuple[float | None, pd.DataFrame | None]:
     answered = counts.assign(right=_right(counts)).dropna(subset=["bin"])
     if answered.empty:
-        return None, []
+        return None, None
     sums = answered.groupby("bin")[["rows", "confidence", "right"]].sum()
-    bins = [
-        CalibrationBin(int(one.rows), float(one.confidence / one.rows), float(one.right / one.rows))
-        for one in sums.itertuples()
-    ]
-    return float((sums["right"] - sums["confidence"]).abs().sum() / sums["rows"].sum()), bins
+    means = sums[["confidence", "right"]].div(sums["rows"], axis=0).rename(columns={"right": "accuracy"})
+    return float((sums["right"] - sums["confidence"]).abs().sum() / sums["rows"].sum()), sums[["rows"]].join(means)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -17,7 +17,7 @@ from ...html_page import tail_of
 from ...training.tasks.class_metrics import ClassMetrics
 from ...training.tasks.confusion_plot import draw_confusion_matrix
 from .comparison import ModelComparison
-from .metrics import CalibrationBin, ModelMetrics
+from .metrics import ModelMetrics
 from .result import Shown
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def draw_plots(evaluation: ModelMetrics, mistakes: Sequence[Shown]) -> dict[str,
         plots["confusion_matrix"] = draw_confusion_matrix(
             evaluation.confusion, [one.name for one in evaluation.classes]
         )
-    if evaluation.calibration:
+    if evaluation.calibration is not None:
         plots["calibration"] = _draw_calibration(evaluation.calibration, evaluation.ece or 0.0)
     if mistakes:
         plots["worst_mistakes"] = _draw_sheet(mistakes)
@@ -122,14 +122,11 @@ def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
     return to_png(figure)
 
 
-def _draw_calibration(bins: Sequence[CalibrationBin], ece: float) -> bytes:
-    import pandas as pd
-
+def _draw_calibration(bins: pd.DataFrame, ece: float) -> bytes:
     figure = empty_figure(5.4, 5.2)
     top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     top.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle=(0, (4, 3)), label="perfectly calibrated")
-    numbers = pd.DataFrame(bins)
-    places, accuracies, rows = numbers["confidence"], numbers["accuracy"], numbers["rows"]
+    places, accuracies, rows = bins["confidence"], bins["accuracy"], bins["rows"]
     top.plot(places, accuracies, color=_AFTER, linewidth=0.8, label="model")
     # A point's area shows its number of answers, because a few answers are weak evidence.
     top.scatter(places, accuracies, 8 + 90 * rows / rows.max(), color=_AFTER, zorder=3)

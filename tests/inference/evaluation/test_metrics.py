@@ -65,7 +65,7 @@ def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
     sure_and_wrong, sure_and_right = (0, 1, 1, 14, 10, 9.5), (0, 0, 0, 14, 10, 9.5)
     given = measured(sure_and_wrong, sure_and_right, (1, 1, 0, 7, 20, 10.0))
     assert given.ece == pytest.approx(0.5 * abs(0.95 - 0.5) + 0.5 * abs(0.5 - 1.0))
-    assert [(one.rows, one.accuracy) for one in given.calibration] == [(20, 1.0), (20, 0.5)]
+    assert given.calibration[["rows", "accuracy"]].to_numpy().tolist() == [[20, 1.0], [20, 0.5]]
 
 
 def test_one_number_is_one_class_for_the_table_and_for_the_model():
