@@ -6,7 +6,7 @@ Scenes are written as Pascal VOC and ingested. The Trial `Detector` trains on th
 random weights. Average precision is that of the held-out scenes, whose digits no training scene shows, at the best
 epoch.
 `plain` is `fit` of the same model on the same scenes, decoded in memory, with the same augmentation on tf.data, in one
-process; its images/s stand beside those of `lakelens` in one process, each without the first epoch.
+process; its images/s are compared with those of `lakelens` in one process, each without the first epoch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def experiment(table: Path, folder: Path, *, epochs: int, ranks: int, **hyperpar
 
 
 class Plain:
-    """`fit` of the same model on decoded scenes in memory, in a process of its own."""
+    """`fit` of the same model on decoded scenes in memory, in a separate process."""
 
     def train(self, table: str, epochs: int) -> dict[str, Any]:
         """Gives the seconds of each epoch."""

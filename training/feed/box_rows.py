@@ -64,7 +64,7 @@ def _row(images: ImagePlan, annotated: Sequence[dict[str, Any]] | None, image: S
     if annotated is None:
         raise ImageError(
             "no_boxes",
-            f"has null in column {column!r}, so nobody has annotated it; ingest with layout voc, coco or manifest, "
+            f"has null in column {column!r}, so it was not annotated; ingest with layout voc, coco or manifest, "
             "which write an empty list for an image without objects",
         )
     if not annotated:

@@ -9,7 +9,7 @@ from .boxes import DETECTED, IGNORED, LABEL, NO_BOX, SCORE, Flags, Floats, overl
 
 # Intersection over union that a detection needs, as COCO has them; the first is Pascal VOC's.
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-# Columns of a match: class number, the bits of the float32 score, and for each threshold a bit: found, ignored.
+# Columns of a match: class number, float32 score as an integer, and for each threshold a bit: found, ignored.
 MATCHED, SCORE_BITS, HITS, SKIPPED = range(4)
 
 Matches = npt.NDArray[np.int64]

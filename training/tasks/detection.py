@@ -46,7 +46,7 @@ class Detection(Task):
     name: ClassVar[str] = "detection"
     prediction_columns: ClassVar[Mapping[str, str]] = {DETECTIONS: DETECTION_SQL}
     metric_names: ClassVar[Sequence[str]] = ("map50", "map50_voc07", "map", "recall50", "recall")
-    # The image has no class of its own.
+    # The image itself has no class.
     table_options: ClassVar[Mapping[str, Any]] = {"label_column": None}
 
     def check_feed(self, feed: DeltaFeed) -> None:

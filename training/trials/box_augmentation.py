@@ -12,7 +12,7 @@ from ...errors import InvalidHyperparameters
 _GREY = 127.5
 # Brightness changes by up to this many levels for `colour` 1.
 _LEVELS = 100.0
-# A box of which less is left in the image says too little about its class: it is ignored, and no background either.
+# A box of which less is left in the image says too little about its class: it is ignored, not background.
 _VISIBLE = 0.3
 _LABEL, _IGNORED = 4, 5
 

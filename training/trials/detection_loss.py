@@ -16,7 +16,7 @@ from keras import ops
 
 from .detection_network import Level
 
-# Locations within so many steps of an object's middle answer for it.
+# Locations within this number of steps of an object's middle answer for it.
 _RADIUS = 1.5
 # A level answers for objects of up to this many of its steps, the next one for larger ones.
 _REACH = 8.0
@@ -30,7 +30,7 @@ class DetectionLoss(keras.losses.Loss):  # type: ignore[misc]
     """The loss of a model that gives [rows, candidates, 4 + classes], a candidate for each location of its levels.
 
     Labels are float32 [rows, boxes, 6]: xmin, ymin, xmax, ymax, class number (-1 fills up), 1 for an ignored object.
-    Locations in an ignored object are no background. The sum over a batch is divided by its matched locations.
+    Locations in an ignored object do not count as background. The sum over a batch is divided by its matched locations.
 
     Args:
         levels: `Level.as_list` of each level.

@@ -161,7 +161,7 @@ def _pyramid(features: Mapping[int, Any], width: int) -> list[Any]:
     for fine, coarse in zip(strides[-2::-1], strides[:0:-1], strict=True):
         raised = layers.UpSampling2D(2)(sums[coarse])
         rows, columns = sums[fine].shape[1:3]
-        # Of an image that is no multiple of the stride, the raised features have a row or column more, or less.
+        # If the stride does not divide the image, the raised features have a row or column more, or less.
         if raised.shape[1:3] != (rows, columns):
             raised = layers.Resizing(rows, columns, interpolation="nearest")(sums[coarse])
         sums[fine] = layers.Add()([sums[fine], raised])

@@ -83,7 +83,7 @@ def test_a_box_over_the_edge_is_cut_there(tmp_path):
     [
         (
             None,
-            r"has null in column 'annotations', so nobody has annotated it; ingest with layout voc",
+            r"has null in column 'annotations', so it was not annotated; ingest with layout voc",
         ),
         ([box(0, 0, math.nan, 4)], "a corner that is not a finite number"),
         (

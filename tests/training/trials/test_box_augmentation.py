@@ -21,7 +21,7 @@ def augmentation(**rules):
 
 
 def marked(boxes: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
-    """Paints each box in a channel of its own, on black."""
+    """Paints each box in a separate channel, on black."""
     image = np.zeros((HEIGHT, WIDTH, 3), np.float32)
     for channel, (xmin, ymin, xmax, ymax) in enumerate(boxes):
         image[ymin:ymax, xmin:xmax, channel] = 255
