@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .training.feed.feed import DeltaFeed
     from .training.runner.runner import HorovodRunner
     from .training.trials.keras_trial import KerasTrial
+    from .training.trials.torch_trial import TorchTrial
     from .training.trials.trial import Trial
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "LakelensError",
     "Limits",
     "Recipe",
+    "TorchTrial",
     "Trial",
     "__version__",
     "decode_images",
@@ -61,6 +63,7 @@ _HOME_OF = {
     "make_delta_converter": ".training.feed.converter",
     "Limits": ".etl.images.recipe",
     "Recipe": ".etl.images.recipe",
+    "TorchTrial": ".training.trials.torch_trial",
     "Trial": ".training.trials.trial",
     "predict_udf": ".inference.udf",
     "score": ".inference.scoring.score",

@@ -3,5 +3,5 @@
 The packages, each of which imports only from those to its right:
 
     experiment > record > segments > configuration > trials > tasks
-               > checkpoints, runner, feed > distributed > rank, keras_internals
+               > checkpoints, runner, feed > process_group > distributed > rank, keras_internals
 """

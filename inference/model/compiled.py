@@ -1,4 +1,4 @@
-"""A checkpoint's Keras model as one traced function from pixels to the answers of its task."""
+"""A checkpoint's model as one function from pixels to the answers of its task."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ...errors import ModelMismatchError, ScoringFailedError, TrialError
 from ...etl.images.stored_image import MODES, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.checkpoints.keras_output import gives_logits
+from ...training.checkpoints.manifests import ENTRYPOINT_KEY, TORCH
 from ...training.tasks.registry import task_of
 from ...training.tasks.task import ModelOutput, Task
 from .failures import first_line, is_of_the_machine
@@ -36,7 +37,7 @@ class CompiledModel:
 
 
 def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
-    """Loads the model, traces it once for any number of rows and tries it on one black image.
+    """Loads the model and tries it on one black image.
 
     The checkpoint describes the values that the model gives. A checkpoint that other code wrote without a description
     gets it from the model here, as in training.
@@ -54,6 +55,40 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         )
     task = task_of(checkpoint)
     described = checkpoint.metadata.get("task", {})
+    loaded = (
+        _torch_model(checkpoint, custom_objects or {})
+        if checkpoint.backend == TORCH
+        else (_keras_model(checkpoint, custom_objects))
+    )
+    outputs = loaded.outputs
+    black = _try_out(outputs, checkpoint)
+    if not described.keys() - {"name"}:
+        described = task.describe_output(ModelOutput(None, "", loaded.gives_logits))
+    try:
+        answer = task.answers(black, described)
+    except TrialError as error:
+        raise ModelMismatchError(f"{checkpoint.path}: {error}") from error
+    if len(answer) != 1:
+        raise ModelMismatchError(f"{checkpoint.path}: for 1 image the model gives {len(answer)} answers")
+    return CompiledModel(lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:])
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A loaded model.
+
+    Attributes:
+        outputs: uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays.
+        gives_logits: Finds out whether these are logits; None if nothing shows it.
+    """
+
+    outputs: Callable[[Pixels], Any]
+    gives_logits: Callable[[], bool | None]
+
+
+def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None) -> _Loaded:
+    """Loads a Keras model and traces it once for any number of rows."""
+    shape = checkpoint.input_shape
     model = checkpoint.load_model(custom_objects=custom_objects)
     import tensorflow as tf
 
@@ -62,20 +97,21 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         return tf.nest.map_structure(lambda part: tf.cast(part, tf.float32), output)
 
     traced = tf.function(infer, input_signature=[tf.TensorSpec((None, *shape), tf.uint8)], autograph=False)
+    return _Loaded(lambda pixels: tf.nest.map_structure(np.asarray, traced(pixels)), lambda: gives_logits(model, shape))
 
-    def outputs(pixels: Pixels) -> Any:
-        return tf.nest.map_structure(np.asarray, traced(pixels))
 
-    black = _try_out(outputs, checkpoint)
-    if not described.keys() - {"name"}:
-        described = task.describe_output(ModelOutput(None, "", lambda: gives_logits(model, shape)))
-    try:
-        answer = task.answers(black, described)
-    except TrialError as error:
-        raise ModelMismatchError(f"{checkpoint.path}: {error}") from error
-    if len(answer) != 1:
-        raise ModelMismatchError(f"{checkpoint.path}: for 1 image the model gives {len(answer)} answers")
-    return CompiledModel(lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:])
+def _torch_model(checkpoint: Checkpoint, user_classes: Mapping[str, Any]) -> _Loaded:
+    """Builds a PyTorch model with its Trial, which is among the user's classes."""
+    from ...training.trials.torch_model import outputs_of, trained_model
+
+    entrypoint = str(checkpoint.metadata.get(ENTRYPOINT_KEY, ""))
+    kind = user_classes.get(entrypoint) or user_classes.get(entrypoint.rpartition(":")[2])
+    if kind is None:
+        raise ModelMismatchError(
+            f"{checkpoint.path}: its model is built by {entrypoint!r}; name the model by its run (runs:/<run id>), or "
+            "pass custom_objects={'<its class name>': <the class>}"
+        )
+    return _Loaded(outputs_of(trained_model(checkpoint, kind)), lambda: None)
 
 
 def _try_out(run: Callable[[Pixels], Any], checkpoint: Checkpoint) -> Any:

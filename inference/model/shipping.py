@@ -18,8 +18,10 @@ from ...spark.jvm import is_verbose
 from ...spark.port import is_local, ship_file
 from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
+from ...training.checkpoints.manifests import TORCH
 from ...training.checkpoints.references import ModelRef
 from ...training.rank import lazy_imports
+from ...training.segments.backend import FRAMEWORKS
 from ...training.tasks.registry import task_of
 from .arrow_batches import predict_arrow, prediction_ddl
 from .predictor import LOADED, Predictor, build_predictor, cache_key
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 # Equal checkpoints make equal archives, so that sending one twice gives the same file.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 # Packages that prediction tasks need on the executors.
-_IMPORTED = ("numpy", "pyarrow", "pandas", "PIL", "pydantic", "tensorflow", "keras")
+_IMPORTED = ("numpy", "pyarrow", "pandas", "PIL", "pydantic")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class ShippedModel:
                     f"{archive} holds the checkpoint {checkpoint.digest}, {self.digest} was sent; "
                     "something on this executor has replaced it. Start the job again in a new Spark application"
                 )
-            _prepare_process(threads, self.is_quiet)
+            prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
+            prepare(threads, self.is_quiet)
             return build_predictor(checkpoint, self.batch_bytes, threads, self.code)
 
 
@@ -94,12 +97,13 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
     executors' disks until the application ends.
 
     Raises:
-        ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
+        ClusterConfigurationError: If the session's Python workers cannot run lakelens and the model's framework.
         PicklingError: If a custom object cannot be sent to the executors.
     """
     from pyspark import SparkFiles
 
-    check_workers(spark, f"scoring with {model.uri}", _IMPORTED)
+    packages = FRAMEWORKS[model.checkpoint.backend].packages
+    check_workers(spark, f"scoring with {model.uri}", (*_IMPORTED, *packages))
     name = f"lakelens-model-{model.digest}.zip"
     # The folder of the driver's copies: Spark serves the file from there and removes it with the application.
     archive = Path(SparkFiles.getRootDirectory()) / name
@@ -181,7 +185,14 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(silent)
 
 
-def _prepare_process(threads: int, is_quiet: bool) -> None:
+def _prepare_torch(threads: int, is_quiet: bool) -> None:
+    """Lets PyTorch use the task's cores and no more; by default it takes a thread per core in every worker."""
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _prepare_tensorflow(threads: int, is_quiet: bool) -> None:
     """Lets TensorFlow use the task's cores and no more, and a GPU's memory as it needs it.
 
     By default it takes a thread per core of the machine in every worker, and all memory of every GPU.

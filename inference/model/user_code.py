@@ -20,10 +20,12 @@ from typing import Any
 
 from ...errors import CheckpointError, ModelMismatchError
 from ...training.checkpoints.keras_files import UserObject, user_objects
+from ...training.checkpoints.manifests import ENTRYPOINT_KEY, TORCH
 from ...training.checkpoints.references import ModelRef
 from ...training.record.code_record import read_code, read_packages
-from ...training.trials.entrypoint import FILE_MODULE_PREFIX
+from ...training.trials.entrypoint import FILE_MODULE_PREFIX, class_of
 
+_OWN_PACKAGE = "lakelens"
 # Modules of two runs may have the same names; only those of one are visible at a time.
 _IMPORTING = threading.RLock()
 
@@ -102,7 +104,7 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
             a package installed both here and when the run was recorded.
     """
     given = dict(sorted((custom_objects or {}).items()))
-    wanted = user_objects(model.checkpoint.model_path, compile=False)
+    wanted = _wanted(model)
     needed = tuple(one for one in wanted if one.name not in given and one.registered_name not in given)
     if not needed:
         return UserCode(given)
@@ -114,7 +116,7 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
     others = [one for one in needed if one.module not in modules.paths]
     packages = _recorded_packages(model) if others else frozenset()
     for one in others:
-        if one.module.partition(".")[0] not in packages:
+        if one.module.partition(".")[0] not in {*packages, _OWN_PACKAGE}:
             raise ModelMismatchError(
                 f"{model.uri}: the model needs {one.registered_name!r} of module {one.module!r}, which is not part of "
                 f"Keras ({reason}). Define the class in the entry point's file, in a module next to it or in a package "
@@ -122,6 +124,14 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
                 f"custom_objects={{{one.registered_name!r}: <the class>}}"
             )
     return UserCode(given, needed, files, model.run_id)
+
+
+def _wanted(model: ModelRef) -> tuple[UserObject, ...]:
+    """Lists the user's classes that a model is built of; a PyTorch model is built by its Trial."""
+    if model.checkpoint.backend != TORCH:
+        return user_objects(model.checkpoint.model_path, compile=False)
+    entrypoint = str(model.checkpoint.metadata.get(ENTRYPOINT_KEY, ""))
+    return (UserObject(entrypoint, *class_of(entrypoint)),)
 
 
 def _recorded_packages(model: ModelRef) -> frozenset[str]:

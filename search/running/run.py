@@ -37,6 +37,7 @@ from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.experiment.open_trial import record_outcome
 from ...training.experiment.run_folder import resuming
 from ...training.record.run_files import validation_files
+from ...training.segments.backend import FRAMEWORKS
 from ...training.segments.segment import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
@@ -79,9 +80,10 @@ def run(
         TrackingError: If MLflow's store cannot be reached.
     """
     started = time.perf_counter()
-    require("a search", "mlflow", "keras", "tensorflow")
+    require("a search", "mlflow")
     experiment = ExperimentConfig.read(config)
-    entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
+    entry = EntryPoint.parse(entrypoint or experiment.entrypoint)
+    require("a search", *FRAMEWORKS[entry.framework].packages)
     require_store(resolve_tracking_uri(experiment.tracking.uri))
     plan = plan_search(experiment, entrypoint=entry, spark=spark)
     with _begun_run(plan) as parent:
@@ -112,14 +114,15 @@ def resume(
         LakelensError: As `run`.
     """
     started = time.perf_counter()
-    require("a search", "mlflow", "keras", "tensorflow")
+    require("a search", "mlflow")
     uri = resolve_tracking_uri(tracking_uri)
     config = read_config(uri, run_id)
     _, tags = check_resumable(uri, run_id)
     if SEARCH_TAG not in tags:
         raise InvalidArgumentError(f"run {run_id} is not a search; give the run of a search, not of one of its trials")
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
-    entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
+    entry = EntryPoint.parse(entrypoint or config.entrypoint)
+    require("a search", *FRAMEWORKS[entry.framework].packages)
     plan = plan_search(config, entrypoint=entry, spark=spark)
     if not Journal(journal_folder(plan.root, run_id)).entries:
         raise InvalidArgumentError(

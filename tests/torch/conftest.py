@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "training")]
 
 # The environment of the other tests has no PyTorch: `tests/training/stories/test_torch.py` runs these in their own.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]

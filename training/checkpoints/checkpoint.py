@@ -20,9 +20,10 @@ from ...errors import CheckpointError, InvalidArgumentError
 from ...stores.write_once import is_partial, partial_path, publish, sync
 from .manifests import (
     ARRAYS_FILE,
+    BACKEND_KEY,
     KERAS,
     MANIFEST_FILE,
-    MODEL_FILE,
+    MODEL_FILES,
     NAME,
     STATE_FILE,
     canonical_json,
@@ -62,9 +63,24 @@ class Checkpoint:
         return self.path.name
 
     @property
+    def backend(self) -> str:
+        """The framework of the model: `keras` or `torch`.
+
+        Raises:
+            CheckpointError: If this lakelens knows no such framework.
+        """
+        name = str(self.metadata.get(BACKEND_KEY, KERAS))
+        if name not in MODEL_FILES:
+            raise CheckpointError(
+                f"{self.path}: its model is of the backend {name!r}; this lakelens has {', '.join(MODEL_FILES)}. Use "
+                "the lakelens that wrote it"
+            )
+        return name
+
+    @property
     def model_path(self) -> Path:
-        """The `.keras` file."""
-        return self.path / MODEL_FILE
+        """The model's file, in the format of its framework."""
+        return self.path / MODEL_FILES[self.backend]
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -109,9 +125,8 @@ class Checkpoint:
             CheckpointError: If the model is of another backend, the file is not a `.keras` archive, or safe mode
                 refuses its content (a Lambda layer).
         """
-        backend = self.metadata.get("backend", KERAS)
-        if backend != KERAS:
-            raise CheckpointError(f"{self.path}: its model is of the backend {backend!r}; only {KERAS} can be loaded")
+        if self.backend != KERAS:
+            raise CheckpointError(f"{self.path}: its model is of {self.backend}; this loads models of {KERAS}")
         from .keras_files import load_keras_file
 
         return load_keras_file(self.model_path, compile=compile, custom_objects=custom_objects)
@@ -143,12 +158,27 @@ def save_checkpoint(
     from .keras_files import save_keras_file
 
     files: dict[str, Callable[[Path], None]] = {
-        MODEL_FILE: lambda path: save_keras_file(model, path),
-        STATE_FILE: lambda path: _write_text(path, canonical_json("state", state or {})),
+        MODEL_FILES[KERAS]: lambda path: save_keras_file(model, path),
+        **state_files(state or {}, arrays or {}),
+    }
+    return write_checkpoint(folder, files=files, metadata=metadata, name=name)
+
+
+def state_files(
+    state: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, Callable[[Path], None]]:
+    """Gives the files of a training state for `write_checkpoint`.
+
+    Args:
+        state: JSON values.
+        arrays: Arrays that belong to the state.
+    """
+    files: dict[str, Callable[[Path], None]] = {
+        STATE_FILE: lambda path: _write_text(path, canonical_json("state", state))
     }
     if arrays:
         files[ARRAYS_FILE] = lambda path: _write_arrays(path, arrays)
-    return write_checkpoint(folder, files=files, metadata=metadata, name=name)
+    return files
 
 
 def write_checkpoint(

@@ -13,9 +13,10 @@ from typing import Any
 from ...errors import CheckpointError, CheckpointNotFoundError
 from ...stores.write_once import is_partial
 
-MODEL_FILE = "model.keras"
-# The backend of a checkpoint's model, unless its metadata names another.
-KERAS = "keras"
+# The frameworks of models, as checkpoints name them, and the file of the model. Without a name it is Keras.
+KERAS, TORCH = "keras", "torch"
+MODEL_FILES = {KERAS: "model.keras", TORCH: "model.safetensors"}
+BACKEND_KEY, ENTRYPOINT_KEY = "backend", "entrypoint"
 STATE_FILE = "state.json"
 # For a checkpoint within an epoch, or with callbacks that keep weights.
 ARRAYS_FILE = "state.npz"
@@ -69,9 +70,10 @@ def _checked_manifest(path: Path, manifest: Any) -> dict[str, Any]:
     files, metadata = manifest.get("files"), manifest.get("metadata")
     whole = (
         isinstance(files, dict)
-        and {MODEL_FILE, STATE_FILE} <= files.keys()
-        and all(NAME.match(name) and isinstance(entry, dict) for name, entry in files.items())
         and isinstance(metadata, dict)
+        and STATE_FILE in files
+        and not {*MODEL_FILES.values()}.isdisjoint(files)
+        and all(NAME.match(name) and isinstance(entry, dict) for name, entry in files.items())
         and isinstance(manifest.get("digest"), str)
     )
     if not whole:
@@ -89,7 +91,7 @@ def _refusal_of_file(path: Path) -> CheckpointError:
             "trust it and write it with lakelens.training.checkpoints.checkpoint.save_checkpoint."
         )
     return CheckpointNotFoundError(
-        f"{path} is a file; a checkpoint is a folder with {MODEL_FILE}, {STATE_FILE} and {MANIFEST_FILE} "
+        f"{path} is a file; a checkpoint is a folder with {MODEL_FILES[KERAS]}, {STATE_FILE} and {MANIFEST_FILE} "
         "(lakelens.training.checkpoints.checkpoint.save_checkpoint writes one)"
     )
 

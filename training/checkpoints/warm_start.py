@@ -46,9 +46,9 @@ class TakenWeights:
     def __str__(self) -> str:
         parts = [f"{len(self.fitting)} of {len(self.fitting) + len(self.missing)} layers take its weights"]
         if self.missing:
-            parts.append(f"these start from scratch: {_listed(self.missing)}")
+            parts.append(f"these start from scratch: {listed(self.missing)}")
         if self.unused:
-            parts.append(f"the model lacks {_listed(self.unused)}")
+            parts.append(f"the model lacks {listed(self.unused)}")
         return "; ".join(parts)
 
 
@@ -84,8 +84,8 @@ def take_weights(model: keras.Model, start: WarmStart) -> TakenWeights:
         fitting.append(name)
     if not fitting:
         raise CheckpointError(
-            f"warm_start {start.uri}: none of its layers ({_listed(list(theirs))}) has the name and shapes of one of "
-            f"the model that the Trial builds ({_listed(list(mine))})"
+            f"warm_start {start.uri}: none of its layers ({listed(list(theirs))}) has the name and shapes of one of "
+            f"the model that the Trial builds ({listed(list(mine))})"
         )
     return TakenWeights(fitting, missing, [name for name in theirs if name not in mine])
 
@@ -101,6 +101,7 @@ def _weighted_layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{layer.name}", layer
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Lists some names, and how many there are besides."""
     shown = ", ".join(names[:_NAMED])
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown or "none"

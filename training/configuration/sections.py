@@ -203,7 +203,7 @@ class Reproducibility(Section):
     )
     deterministic: bool = Field(
         False,
-        description="One thread per rank and deterministic operations of TensorFlow, so that a repeated or resumed "
+        description="One thread per rank and deterministic operations of the framework, so that a repeated or resumed "
         "training on CPU is bit-for-bit identical. Slower: a rank uses one core.",
     )
 
@@ -217,9 +217,21 @@ class Reproducibility(Section):
 class Optimizations(Section):
     """How gradients are computed and combined."""
 
-    mixed_precision: Literal["float16", "bfloat16"] | None = Field(None, description="Keras' mixed precision policy.")
+    mixed_precision: Literal["float16", "bfloat16"] | None = Field(
+        None, description="Keras' mixed precision policy, or PyTorch's autocast."
+    )
     aggregation_frequency: int = Field(1, ge=1, description="Batches whose gradients are added up before one update.")
     gradient_compression: Literal["none", "fp16"] = Field("none", description="Compression of gradients between ranks.")
+    gradient_clip_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of all gradients together, of PyTorch; Keras' optimizers have `global_clipnorm`.",
+    )
+    sync_batch_norm: bool = Field(
+        False,
+        description="Statistics of batch normalization over all ranks' rows, of PyTorch on GPUs; for Keras build "
+        "`hvd.SyncBatchNormalization`.",
+    )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="Factor on the learning rate by the number of ranks: 1, n or the square root of n."
     )

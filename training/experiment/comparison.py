@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...tracking.runs import CHECKPOINT_ARTIFACT, as_tracking_errors, open_client
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoints.manifests import TORCH
+from ..checkpoints.torch_files import OPTIMIZER_FILE, read_tensors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,6 +80,8 @@ def _in_weights(one: Mapping[str, np.ndarray[Any, Any]], other: Mapping[str, np.
 
 def _weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
     """Reads weights and optimizer of a checkpoint by name, without building the model."""
+    if checkpoint.backend == TORCH:
+        return _torch_weights(checkpoint)
     import h5py
 
     found: dict[str, np.ndarray[Any, Any]] = {}
@@ -89,6 +93,15 @@ def _weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
     with zipfile.ZipFile(checkpoint.model_path) as archive, h5py.File(io.BytesIO(archive.read(_WEIGHTS))) as file:
         file.visititems(take)
     return found
+
+
+def _torch_weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
+    import torch
+
+    model, optimizer = read_tensors(checkpoint.model_path), read_tensors(checkpoint.path / OPTIMIZER_FILE)
+    found = {**model, **{f"optimizer{name}": tensor for name, tensor in optimizer.items()}}
+    # NumPy has no bfloat16; the conversion to float32 is exact.
+    return {name: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for name, t in found.items()}
 
 
 def _shortened(lines: list[str]) -> list[str]:

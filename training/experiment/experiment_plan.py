@@ -62,7 +62,7 @@ class ExperimentPlan:
             "data": data.resolved(config.data),
             "checkpoint_storage": config.checkpoint_storage.model_copy(update={"path": str(root)}),
         }
-        plan = cls(config.model_copy(update=update), entry, data, Strategy.of(config, spark))
+        plan = cls(config.model_copy(update=update), entry, data, Strategy.of(config, spark, entry.framework))
         for warning in plan.warnings:
             logger.warning(warning)
         if config.searcher.name == SINGLE:

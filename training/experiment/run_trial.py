@@ -15,6 +15,7 @@ from ...tracking.logged_models import register_model
 from ...tracking.runs import require_store, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
+from ..segments.backend import FRAMEWORKS
 from ..trials.entrypoint import EntryPoint
 from .experiment_plan import ExperimentPlan
 from .interruption import obeying_requests
@@ -80,7 +81,8 @@ def run_trial(
         LakelensError: As `train`.
     """
     started = time.perf_counter()
-    require("a training", "mlflow", "keras", "tensorflow")
+    entrypoint = entrypoint or EntryPoint.parse(config.entrypoint)
+    require("a training", "mlflow", *FRAMEWORKS[entrypoint.framework].packages)
     require_single(config, config.name or "experiment")
     plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
     require_store(resolve_tracking_uri(config.tracking.uri))

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from ...errors import ConfigurationError
 from ...spark.port import master_of
 from ...spark.session import SessionSource, is_connect, opened
+from ..checkpoints.manifests import KERAS
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.searcher import SINGLE
 from ..configuration.sections import Resources
 from ..configuration.space import largest_global_batch_size
 from ..runner.placement.gpus import list_driver_gpus
-from ..runner.runner import KERAS_MODULES, HorovodRunner
+from ..runner.runner import HorovodRunner
 from ..runner.spark.preflight import active_connect_session
+from ..segments.backend import FRAMEWORKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +38,7 @@ class Strategy:
         np: Ranks as HorovodRunner counts them: negative as processes here, positive as Spark tasks, 0 for every slot.
         replicas: Devices of each process that share its batches.
         use_gpu: As for HorovodRunner.
+        framework: The framework of the Trial.
         env: Environment variables of the ranks, in addition to the experiment's.
     """
 
@@ -43,32 +46,43 @@ class Strategy:
     np: int
     replicas: int = 1
     use_gpu: bool | None = None
+    framework: str = KERAS
     env: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: ExperimentConfig, spark: SessionSource | None = None) -> Strategy:
+    def of(cls, config: ExperimentConfig, spark: SessionSource | None = None, framework: str = KERAS) -> Strategy:
         """Returns the strategy of an experiment, and shows the choice of `auto` and its reason on stderr.
 
         Args:
             config: The experiment.
             spark: The caller's session, or a function that opens one, called only for `auto`; default: the active
                 session.
+            framework: The framework of the Trial.
 
         Raises:
-            ConfigurationError: If this machine lacks the GPUs, or the batch cannot be divided equally.
+            ConfigurationError: If this machine lacks the GPUs, the batch cannot be divided equally, or the framework
+                has no such strategy.
         """
-        strategy = cls._placed(config, spark)
-        return replace(strategy, env={**config.reproducibility.environment, **strategy.env})
+        strategy = cls._placed(config, spark, framework)
+        env = {**config.reproducibility.environment, **strategy.env}
+        return replace(strategy, framework=framework, env=env)
 
     @classmethod
-    def _placed(cls, config: ExperimentConfig, spark: SessionSource | None) -> Strategy:
+    def _placed(cls, config: ExperimentConfig, spark: SessionSource | None, framework: str) -> Strategy:
         resources = config.resources
         name: str = resources.strategy
         slots = resources.slots_per_trial
         if name == "auto":
             name, why = chosen(config, spark)
+            if name == "mirrored" and framework != KERAS:
+                name = "horovod_local"
             if slots > 1:
                 _say(f"is {name}, because of {why}")
+        if name == "mirrored" and framework != KERAS:
+            raise ConfigurationError(
+                f"resources.strategy mirrored is TensorFlow's, and the Trial is of {framework}; choose horovod_local, "
+                "with a process for each GPU"
+            )
         if name == "mirrored" and slots > 1:
             return _mirrored(config)
         np = slots if name == "horovod_cluster" else -slots
@@ -97,7 +111,8 @@ class Strategy:
             use_gpu=self.use_gpu,
             env={**self.env, **(environment or {}), **resources.env},
             driver_port=resources.driver_port or 0,
-            preload=KERAS_MODULES,
+            preload=FRAMEWORKS[self.framework].preload,
+            needs_horovod=FRAMEWORKS[self.framework].needs_horovod,
             name=name,
             spark=spark,
         )

@@ -16,19 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import CheckpointError
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, ModelFolder
 from ...tracking.runs import DIGEST_TAG, quiet
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.manifests import KERAS
+from ..checkpoints.manifests import KERAS, TORCH
 from ..tasks.registry import task_of
 from ..trials.entrypoint import EntryPoint
 from .code_record import code_of, write_files
 from .framework_model import FrameworkModel
 from .keras_model import keras_model
+from .torch_model import torch_model
 
 # The writer of each backend's models.
-_FRAMEWORKS: Mapping[str, Callable[..., FrameworkModel]] = {KERAS: keras_model}
+_FRAMEWORKS: Mapping[str, Callable[..., FrameworkModel]] = {KERAS: keras_model, TORCH: torch_model}
 
 
 @contextlib.contextmanager
@@ -63,15 +63,10 @@ def write_mlflow_model(
     from mlflow.models import Model, ModelSignature
 
     task = task_of(checkpoint)
-    backend = checkpoint.metadata.get("backend", KERAS)
-    if backend not in _FRAMEWORKS:
-        raise CheckpointError(
-            f"{checkpoint.path}: its backend is {backend!r}; this lakelens writes models of {', '.join(_FRAMEWORKS)}"
-        )
     with tempfile.TemporaryDirectory(prefix="lakelens-model-") as place, quiet("mlflow.pyfunc"):
         files, imported = Path(place, "files"), Path(place, "code")
         files.mkdir()
-        made = _FRAMEWORKS[backend](
+        made = _FRAMEWORKS[checkpoint.backend](
             checkpoint.model_path, files, code or {}, makes_probabilities=task.makes_probabilities
         )
         # If the layers do not show what the values are, the checkpoint may.

@@ -48,6 +48,8 @@ class HorovodRunner:
             processor time than an import by the function. Modules that cannot be imported are ignored.
         driver_port: The driver's port for ranks on executors, for networks that allow only known ports; 0 takes a free
             one.
+        needs_horovod: Whether ranks communicate through Horovod, which is then checked before they start. False for
+            functions that use torch.distributed: `lakelens.training.process_group.init()` joins their ranks.
         spark: The session for np >= 0, with or without Delta Lake; None takes the active one, or starts one.
 
     Raises:
@@ -68,6 +70,7 @@ class HorovodRunner:
         name: str | None = None,
         preload: Sequence[str] = (),
         driver_port: int = 0,
+        needs_horovod: bool = True,
         spark: SparkSession | None = None,
     ) -> None:
         if isinstance(np, bool) or not isinstance(np, int):
@@ -102,6 +105,7 @@ class HorovodRunner:
         self.name = name
         self.preload = tuple(preload)
         self.driver_port = driver_port
+        self.needs_horovod = needs_horovod
         self._spark = spark
 
     def run(self, main: Callable[..., Any], /, **kwargs: Any) -> Any:
@@ -152,6 +156,7 @@ class HorovodRunner:
             stall_timeout_s=self.stall_timeout_s,
             environment=self.env,
             gpus=self.use_gpu,
+            needs_horovod=self.needs_horovod,
             preload=tuple(name for name in self.preload if size > 1 or not name.startswith("horovod")),
             attempt=attempt,
         )
@@ -166,7 +171,7 @@ class HorovodRunner:
                 _notice(f"{job.name}: {error.summary} Starting again ({job.attempt} of {self.max_restarts} restarts).")
 
     def _size(self) -> int:
-        if self.np < -1:
+        if self.np < -1 and self.needs_horovod:
             check_horovod()
         if self.np < 0:
             return -self.np

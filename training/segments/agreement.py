@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .world import World
 
 _EVERY_S = 0.5
 _MOST_STEPS = 10_000
@@ -28,12 +32,12 @@ class Agreement:
     The number of steps between two comparisons follows rank 0's step time, so that all ranks compare at the same step.
 
     Args:
-        rank: This rank.
+        world: The ranks.
         step: The step that training starts after.
     """
 
-    def __init__(self, rank: int, step: int) -> None:
-        self._rank = rank
+    def __init__(self, world: World, step: int) -> None:
+        self._world = world
         self._last = step
         self._due = step + 1
         self._timed_from = time.perf_counter()
@@ -54,13 +58,11 @@ class Agreement:
         """
         import numpy as np
 
-        from .. import distributed as world
-
         now = time.perf_counter()
-        interval = steps_between((now - self._timed_from) / max(1, step - self._last)) if self._rank == 0 else 0
+        interval = steps_between((now - self._timed_from) / max(1, step - self._last)) if self._world.rank == 0 else 0
         mine = np.asarray([int(wish.pause), int(wish.stop), interval], np.int64)
-        pauses, stops, steps = np.asarray(world.allreduce(mine, name="lakelens.agreement", op=world.Sum)).tolist()
-        self._last, self._due, self._timed_from = step, step + steps, time.perf_counter()
+        ((pauses, stops, steps),) = self._world.sums([mine], name="lakelens.agreement")
+        self._last, self._due, self._timed_from = step, step + int(steps), time.perf_counter()
         return Wish(bool(pauses), bool(stops))
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ..checkpoints.manifests import KERAS, TORCH
+from ..runner.runner import KERAS_MODULES
 
 if TYPE_CHECKING:
     from ..checkpoints.checkpoint import Checkpoint
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
     from .plain_values import Arrays
     from .rank_state import RankState
     from .training_state import TrainingState
+    from .world import World
 
     Logs = Mapping[str, Any]
 
@@ -27,6 +33,7 @@ class Backend(Protocol):
     Args:
         job: The training job.
         context: The job as the Trial sees it.
+        world: The ranks.
         state: Where the training continues; None is its start.
         checkpoint: The checkpoint of that state, which rank 0 reads.
 
@@ -43,8 +50,17 @@ class Backend(Protocol):
     described: Mapping[str, Any]
 
     def __init__(
-        self, job: TrainingJob, context: TrialContext, state: TrainingState | None, checkpoint: Checkpoint | None
+        self,
+        job: TrainingJob,
+        context: TrialContext,
+        world: Any,
+        state: TrainingState | None,
+        checkpoint: Checkpoint | None,
     ) -> None: ...
+
+    @staticmethod
+    def join() -> World:
+        """Joins the other ranks of the job, and sets up this rank's devices."""
 
     @staticmethod
     def remember_settings() -> Callable[[], None]:
@@ -109,11 +125,36 @@ class Backend(Protocol):
         """Ends the training."""
 
 
-def backend_class() -> type[Backend]:
-    """Returns the backend of Trials; imports its framework.
+@dataclass(frozen=True)
+class Framework:
+    """A framework of models, known without importing it.
 
-    It does not depend on the Trial: a Trial's module is imported only after the process's devices are set up.
+    Attributes:
+        backend: Module and class of its backend.
+        packages: Modules that a training needs.
+        preload: Modules that ranks import while the launcher starts them.
+        needs_horovod: Whether several ranks communicate through Horovod.
     """
-    from .keras.backend import KerasBackend
 
-    return KerasBackend
+    backend: tuple[str, str]
+    packages: tuple[str, ...]
+    preload: tuple[str, ...]
+    needs_horovod: bool
+
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    KERAS: Framework(("keras.backend", "KerasBackend"), ("keras", "tensorflow"), KERAS_MODULES, needs_horovod=True),
+    TORCH: Framework(
+        ("torch.backend", "TorchBackend"), ("torch", "safetensors"), ("torch", "torch.distributed"), needs_horovod=False
+    ),
+}
+
+
+def backend_class(framework: str) -> type[Backend]:
+    """Returns the backend of a framework's Trials, and imports the framework.
+
+    A Trial's module is imported only after the process's devices are set up.
+    """
+    module, name = FRAMEWORKS[framework].backend
+    found: type[Backend] = getattr(importlib.import_module(f".{module}", __package__), name)
+    return found

@@ -13,6 +13,8 @@ from ...errors import CheckpointError, NotFiniteError
 
 if TYPE_CHECKING:
     from ...tracking.runs import RunReference
+    from ..checkpoints.checkpoint import Checkpoint
+    from ..trials.entrypoint import EntryPoint
 
 # The driver leaves the run's id in a file of this name in the run's checkpoint folder.
 PROBE_FILE = ".reachable"
@@ -32,6 +34,19 @@ def require_finite_losses(metrics: Mapping[str, float], step: int, epoch: int) -
                 f"{name} is {value} after step {step} (epoch {epoch}); lower the learning rate, or look at the labels "
                 "and the loss"
             )
+
+
+def require_backend(checkpoint: Checkpoint, entrypoint: EntryPoint) -> None:
+    """Checks that a checkpoint's model is of the framework of a Trial.
+
+    Raises:
+        CheckpointError: If it is of another one.
+    """
+    if checkpoint.backend != entrypoint.framework:
+        raise CheckpointError(
+            f"{checkpoint.path} is a checkpoint of a {checkpoint.backend} model, and {entrypoint.name} is a Trial of "
+            f"{entrypoint.framework}; weights are not converted. Give a checkpoint of {entrypoint.framework}"
+        )
 
 
 def require_reachable(folder: Path, run: RunReference) -> None:

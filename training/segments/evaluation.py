@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import NotFiniteError, TrialError
 from ...stores.data_files import write_bytes
-from .. import distributed as world
-from ..checkpoints.manifests import MODEL_FILE
+from ..checkpoints.manifests import MODEL_FILES
 from ..rank.process_context import log_to_driver
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
         return metrics
     counted = task.metrics(counts_over_ranks(prepared))
     picture = prepared.backend.picture
-    if prepared.rank == 0 and picture is not None:
+    if prepared.world.rank == 0 and picture is not None:
         folder = prepared.job.folder / PICTURES_FOLDER
         folder.mkdir(exist_ok=True)
         write_bytes(str(folder / f"step-{step:08d}.jpg"), picture, None)
@@ -68,8 +67,8 @@ def counts_over_ranks(prepared: PreparedRank) -> Counts:
         TrialError: If the model or the labels of a rank do not fit the task, or NotFiniteError, if the model gives NaN
             or infinity for a row; on every rank.
     """
-    task, backend = prepared.job.task, prepared.backend
-    described = world.broadcast_object(backend.described, 0, name="lakelens.described")
+    task, backend, world = prepared.job.task, prepared.backend, prepared.world
+    described = world.broadcast_object(backend.described, name="lakelens.described")
     failure, counts = None, task.no_counts()
     try:
         counts = backend.count(described)
@@ -100,16 +99,17 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
 
     if prepared.job.validation_feed is None:
         return
-    prepared.backend.load(Path(checkpoint, MODEL_FILE) if checkpoint else None)
+    backend = prepared.backend
+    backend.load(Path(checkpoint, MODEL_FILES[backend.name]) if checkpoint else None)
     try:
         counts = counts_over_ranks(prepared)
     except NotFiniteError as error:
         raise NotFiniteError(f"{error} after step {step}; lower the learning rate, or look at the loss") from error
     except TrialError as error:
-        if prepared.rank == 0:
+        if prepared.world.rank == 0:
             log_to_driver(f"the model is not evaluated by class: {error}")
         return
-    if prepared.rank == 0:
+    if prepared.world.rank == 0:
         warning = prepared.job.task.warning(counts)
         if warning is not None:
             log_to_driver(f"warning: {warning}")

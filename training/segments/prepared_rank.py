@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.manifests import checked_metadata
 from ..trials.context import TrialContext
 from .backend import backend_class
-from .checks import require_reachable
+from .checks import require_backend, require_reachable
 from .job import TrainingJob
 
 if TYPE_CHECKING:
     from ..checkpoints.checkpoint import Checkpoint
     from .training_state import TrainingState
+    from .world import World
 
 
 class PreparedRank:
@@ -21,8 +23,7 @@ class PreparedRank:
 
     Args:
         job: The training job.
-        rank: This rank.
-        size: Number of ranks.
+        world: The ranks.
         state: Where the training continues; None is its start.
         checkpoint: The checkpoint of that state, which rank 0 reads.
 
@@ -32,10 +33,10 @@ class PreparedRank:
     """
 
     def __init__(
-        self, job: TrainingJob, rank: int, size: int, state: TrainingState | None, checkpoint: Checkpoint | None
+        self, job: TrainingJob, world: World, state: TrainingState | None, checkpoint: Checkpoint | None
     ) -> None:
-        self.job, self.rank, self.size = job, rank, size
-        if rank == 0:
+        self.job, self.world = job, world
+        if world.rank == 0:
             require_reachable(job.folder, job.run)
         self.context = TrialContext(
             hyperparameters=job.hyperparameters,
@@ -43,15 +44,19 @@ class PreparedRank:
             image_size=job.image_size,
             global_batch_size=job.global_batch_size,
             epochs=job.schedule().epochs,
-            rank=rank,
-            size=size,
+            rank=world.rank,
+            size=world.size,
             seed=job.seed,
             # The training step counts real rows itself: weights that correct a short batch would count twice.
             training_feed=job.training_feed.with_equal_weights(),
             validation_feed=job.validation_feed.with_equal_weights() if job.validation_feed is not None else None,
         )
-        self.backend = backend_class()(job, self.context, state, checkpoint)
-        if rank == 0:
+        if checkpoint is not None:
+            require_backend(checkpoint, job.entrypoint)
+        elif job.warm_start is not None and world.rank == 0:
+            require_backend(open_checkpoint(job.warm_start.folder), job.entrypoint)
+        self.backend = backend_class(job.entrypoint.framework)(job, self.context, world, state, checkpoint)
+        if world.rank == 0:
             checked_metadata(self.metadata(0, {}))  # a hyperparameter may be no JSON value
 
     def metadata(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -71,6 +76,6 @@ class PreparedRank:
             "run_id": self.job.run.run_id,
             "metrics": dict(metrics),
             "global_batch_size": self.job.global_batch_size,
-            "ranks": self.size,
+            "ranks": self.world.size,
             "seed": self.job.seed,
         }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .plain_values import Arrays
+    from .world import World
 
 
 @dataclass
@@ -47,7 +48,15 @@ def restore_random_state(state: RankState) -> None:
     _set_numpy_state(decode(state.values["numpy"], state.arrays))
 
 
-def gather(state: RankState, rank: int) -> list[RankState]:
+def rank_seed(seed: int, rank: int) -> int:
+    """Derives the seed of a rank's noise; rank 0 keeps the seed itself, so that one rank alone draws from it."""
+    if rank == 0:
+        return seed
+    digest = hashlib.sha256(f"{seed}/{rank}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def gather(state: RankState, world: World) -> list[RankState]:
     """Collects the states of all ranks on rank 0; every rank calls it.
 
     Arrays equal to rank 0's are not sent.
@@ -55,15 +64,13 @@ def gather(state: RankState, rank: int) -> list[RankState]:
     Returns:
         On rank 0 a state for each rank; on others an empty list.
     """
-    from .. import distributed as world
-
-    if world.size() == 1:
+    if world.size == 1:
         return [state]
     mine = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in state.arrays.items()}
-    first = world.broadcast_object(mine, 0, name="lakelens.state.digests")
-    other = {} if rank == 0 else {name: state.arrays[name] for name in mine if mine[name] != first.get(name)}
+    first = world.broadcast_object(mine, name="lakelens.state.digests")
+    other = {} if world.rank == 0 else {name: state.arrays[name] for name in mine if mine[name] != first.get(name)}
     gathered = world.allgather_object((state.values, other), name="lakelens.state")
-    if rank > 0:
+    if world.rank > 0:
         return []
     return [state, *(RankState(values, arrays) for values, arrays in gathered[1:])]
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ... import errors
 from ...errors import LakelensError, NotFiniteError, TrialError
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
+from .backend import backend_class
 from .decisions import Progress, Reason
 from .job import TrainingJob
 
 if TYPE_CHECKING:
     from .prepared_rank import PreparedRank
     from .training_state import TrainingState
+    from .world import World
 
 _T = TypeVar("_T")
 _Failure = tuple[str, str]
@@ -74,19 +76,16 @@ def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int 
         start: The checkpoint to continue from; only rank 0 reads it. None is the training's start.
         until: The last step; None is the end of the training.
     """
-    from .. import distributed as world
-
-    world.init()
-    rank, size = world.rank(), world.size()
+    world = backend_class(job.entrypoint.framework).join()
     checkpoint = None
     state: TrainingState | None = None
     if start is not None:
-        read, failure = _attempted(lambda: _read(start)) if rank == 0 else (None, None)
-        state, failure = world.broadcast_object((read and read[1], failure), 0, name="lakelens.start")
+        read, failure = _attempted(lambda: _read(start)) if world.rank == 0 else (None, None)
+        state, failure = world.broadcast_object((read and read[1], failure), name="lakelens.start")
         if failure is not None:
             return SegmentOutcome(failure=failure)
         checkpoint = read and read[0]
-    prepared, failure = _attempted(lambda: _prepared(job, rank, size, state, checkpoint))
+    prepared, failure = _attempted(lambda: _prepared(job, world, state, checkpoint))
     failures = [met for met in world.allgather_object(failure, name="lakelens.prepared") if met is not None]
     if failures or prepared is None:
         return SegmentOutcome(failure=failures[0])
@@ -108,11 +107,11 @@ def _read(start: Checkpoint) -> tuple[Checkpoint, TrainingState]:
 
 
 def _prepared(
-    job: TrainingJob, rank: int, size: int, state: TrainingState | None, checkpoint: Checkpoint | None
+    job: TrainingJob, world: World, state: TrainingState | None, checkpoint: Checkpoint | None
 ) -> PreparedRank:
     from .prepared_rank import PreparedRank
 
-    return PreparedRank(job, rank, size, state, checkpoint)
+    return PreparedRank(job, world, state, checkpoint)
 
 
 def _train(
@@ -131,14 +130,14 @@ def _train(
     for feed in filter(None, (job.training_feed, job.validation_feed)):
         if feed.skipped.count:
             log_to_driver(
-                f"bad_rows skip: rank {prepared.rank} met bad rows {feed.skipped.count} times and left them out; "
+                f"bad_rows skip: rank {prepared.world.rank} met bad rows {feed.skipped.count} times and left them out; "
                 f"the first: {feed.skipped.first[0]}"
             )
         left = feed.left_out
         if left.small or left.beyond:
             log_to_driver(
-                f"boxes: rank {prepared.rank} read {left.read} on {feed.split or 'all'} rows in all epochs; it left "
-                f"out {left.small} narrower or lower than a pixel and {left.beyond} beyond data.box_limit of an image"
+                f"boxes: rank {prepared.world.rank} read {left.read} on {feed.split or 'all'} rows in all epochs; it "
+                f"left out {left.small} narrower or lower than a pixel and {left.beyond} beyond data.box_limit"
             )
     progress, epochs = loop.progress, loop.epochs
     if progress.best is None and reason != "paused":
@@ -150,7 +149,7 @@ def _train(
             )
         )
     found: dict[str, Any] = {"best_epoch": progress.best_epoch, "metrics": progress.best_metrics}
-    if prepared.rank == 0:
+    if prepared.world.rank == 0:
         found |= _best(job, progress) or ({} if loop.last is None else told_by(loop.last))
         found["last"] = str(loop.last.path) if loop.last is not None else ""
         log_to_driver(_summary(job, progress, reason, epochs))
@@ -165,20 +164,19 @@ def _train(
         reason=reason,
         step=loop.step,
         epochs=epochs,
-        ranks=prepared.size,
+        ranks=prepared.world.size,
         **found,
     )
 
 
 def _counts_wanted(prepared: PreparedRank) -> bool:
     """Returns whether the driver needs the task's counts; True if it is not asked or does not answer."""
-    from .. import distributed as world
     from ..rank import process_context
 
     if not prepared.job.asks_to_count:
         return True
-    answer = process_context.ask({"ended": True}) if prepared.rank == 0 else None
-    return bool(world.broadcast_object(answer, 0, name="lakelens.counts_wanted").get("count", True))
+    answer = process_context.ask({"ended": True}) if prepared.world.rank == 0 else None
+    return bool(prepared.world.broadcast_object(answer, name="lakelens.counts_wanted").get("count", True))
 
 
 def _best(job: TrainingJob, progress: Progress) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A rank that trains segments of several trials, assigned by the driver, so that TensorFlow is imported only once."""
+"""A rank that trains segments of several trials, assigned by the driver: its framework is imported only once."""
 
 from __future__ import annotations
 
@@ -71,15 +71,13 @@ def serve_segments(job: TrainingJob) -> int:
     Returns:
         The number of segments.
     """
-    from .. import distributed as world
-
-    world.init()
-    reset = backend_class().remember_settings()
+    backend = backend_class(job.entrypoint.framework)
+    world, reset = backend.join(), backend.remember_settings()
     served = 0
     outcome: dict[str, Any] | None = None
     while True:
-        answer = _next(outcome) if world.rank() == 0 else None
-        answer = world.broadcast_object(answer, 0, name="lakelens.next")
+        answer = _next(outcome) if world.rank == 0 else None
+        answer = world.broadcast_object(answer, name="lakelens.next")
         if "segment" not in answer:
             return served
         if served:

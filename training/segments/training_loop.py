@@ -8,7 +8,6 @@ from typing import Any
 
 from ...errors import CheckpointError
 from ...tracking.run_records import RecordFile, RunRecord
-from .. import distributed as world
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkpoint
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
@@ -45,13 +44,13 @@ class TrainingLoop:
         until: int | None = None,
     ) -> None:
         self._prepared, self._state = prepared, state
-        self._rank, self._job = prepared.rank, prepared.job
+        self._world, self._rank, self._job = prepared.world, prepared.world.rank, prepared.job
         self._schedule = schedule = prepared.job.schedule()
         self._until = min(until or schedule.length, schedule.length)
         self.step = self._first = state.step if state is not None else 0
         self.last = checkpoint
-        self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._rank)
-        self._agreement = Agreement(self._rank, self.step)
+        self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._world)
+        self._agreement = Agreement(self._world, self.step)
         self._report: Report | None = None
         self._pace = Pace()
         self._pulse = Pulse() if self._job.reports_progress and self._rank == 0 else None
@@ -176,7 +175,7 @@ class TrainingLoop:
 
     def _reason(self, answer: Answer | None, *, boundary: bool) -> Reason | None:
         wish = Wish(self._verdicts.wants_pause(), self._backend.stop_requested)
-        alone = self._prepared.size == 1 and (wish.pause or wish.stop)
+        alone = self._world.size == 1 and (wish.pause or wish.stop)
         if boundary or alone or self._agreement.due(self.step):
             wish = self._agreement.reached(self.step, wish)
         else:
@@ -192,7 +191,7 @@ class TrainingLoop:
         """Measures the model on all ranks; afterwards all ranks have the same statistics."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
         metrics = self._backend.measure(logs, steps * self._job.global_batch_size)
-        times = world.allgather_object(self._pace.ended(), name="lakelens.pace")
+        times = self._world.allgather_object(self._pace.ended(), name="lakelens.pace")
         if self._report is not None:
             self._report.trained(self.step, times)
         self._backend.average_statistics()
@@ -203,7 +202,7 @@ class TrainingLoop:
         began = time.perf_counter()
         inside = not self._schedule.ends_epoch(self.step)
         own = self._backend.capture(inside=inside)
-        ranks = gather(own, self._rank)
+        ranks = gather(own, self._world)
         if inside:  # the saved model has the statistics of all ranks; each rank continues with its own
             self._backend.average_statistics()
         if self._rank == 0:

@@ -14,6 +14,7 @@ from .decisions import Answer, Decisions, Progress
 
 if TYPE_CHECKING:
     from .job import TrainingJob
+    from .world import World
 
 
 class Verdicts:
@@ -24,11 +25,11 @@ class Verdicts:
     Args:
         job: The training job.
         progress: The trial's progress at the start of the segment.
-        rank: This rank.
+        world: The ranks.
     """
 
-    def __init__(self, job: TrainingJob, progress: Progress, rank: int) -> None:
-        self._job, self._goal, self._rank = job, job.goal, rank
+    def __init__(self, job: TrainingJob, progress: Progress, world: World) -> None:
+        self._job, self._goal, self._world = job, job.goal, world
         self._own: Decisions | None = None
         self.progress = progress
 
@@ -38,13 +39,11 @@ class Verdicts:
         Raises:
             TrialError: If the goal's metric is not among them; on every rank.
         """
-        from .. import distributed as world
-
         self._goal.value_in(metrics)
         given = None
-        if self._rank == 0:
+        if self._world.rank == 0:
             given = self._ask({"validation": {"step": step, "epoch": epoch, "metrics": dict(metrics)}})
-        answer = Answer.of(world.broadcast_object(given, 0, name="lakelens.answer"))
+        answer = Answer.of(self._world.broadcast_object(given, name="lakelens.answer"))
         self.progress = answer.progress
         return answer
 

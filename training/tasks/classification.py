@@ -147,6 +147,20 @@ class Classification(Task):
         pairs = np.bincount(true.astype(np.int64) * classes + predicted, minlength=classes * classes)
         return {_CONFUSION: pairs.reshape(classes, classes).astype(np.int64)}
 
+    def measure(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> dict[str, float]:
+        """Computes cross-entropy, in nats, and accuracy; see `Task.measure`."""
+        import numpy as np
+
+        counts = self.count(outputs, labels, described)[_CONFUSION]
+        values, given = np.asarray(outputs, np.float64), np.asarray(labels).reshape(-1)
+        if self.gives_probabilities(described) is False:
+            likelihoods = _log_sigmoid(values) if values.shape[1] == 1 else _log_softmax(values)
+        else:
+            both = np.concatenate([1 - values, values], axis=1) if values.shape[1] == 1 else values
+            likelihoods = np.log(np.clip(both, np.finfo(np.float32).eps, 1.0))
+        loss = -likelihoods[np.arange(len(given)), given].mean()
+        return {"loss": float(loss), "accuracy": float(counts.trace() / counts.sum())}
+
     def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
         """Derives confusion matrix, precision, recall and F1 of each class; see `Task.evaluate`."""
         confusion = counts[_CONFUSION]
@@ -169,3 +183,18 @@ class Classification(Task):
             f"has a row with label {label[1]}, the model gives classes 0 to {int(label[2]) - 1}; correct the row's "
             "label, or set data.class_names to name every label"
         )
+
+
+def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    import numpy as np
+
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return found
+
+
+def _log_sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns the log-probabilities of both classes, float64 [rows, 2], of the second's logits [rows, 1]."""
+    import numpy as np
+
+    return np.concatenate([-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)], axis=1)

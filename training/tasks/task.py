@@ -187,6 +187,22 @@ class Task(ABC):
         """Returns what is probably wrong with a trained model of these counts; None if nothing is."""
         return None
 
+    def measure(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> dict[str, float]:
+        """Computes metrics of a batch of validation rows, for models whose framework has none of its own.
+
+        Args:
+            outputs: The model's outputs, as arrays.
+            labels: Their labels, as arrays.
+            described: The result of `describe_output` for the model.
+
+        Returns:
+            Means over the rows, by name; `loss` among them if the task has one.
+
+        Raises:
+            TrialError: If these do not fit the task.
+        """
+        return {}
+
     @abstractmethod
     def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
         """Derives the recorded evaluation from the counts of all rows."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TrialError
+from ..checkpoints.manifests import KERAS
+from .framework import framework_of
 from .trial import Trial
 
 DEFAULT_ENTRYPOINT = "lakelens.training.trials.small_cnn:SmallCnn"
@@ -29,6 +31,7 @@ class EntryPoint:
         class_name: Class of the name.
         source: Text of the file, if it is a file: ranks on other machines need not have it.
         trial_class: The class itself, if given as a class.
+        framework: The framework of its models, `keras` or `torch`.
     """
 
     name: str
@@ -36,6 +39,7 @@ class EntryPoint:
     class_name: str
     source: str | None = None
     trial_class: type[Trial] | None = None
+    framework: str = KERAS
 
     @classmethod
     def parse(cls, entrypoint: str | type[Trial]) -> EntryPoint:
@@ -47,7 +51,7 @@ class EntryPoint:
         if isinstance(entrypoint, type):
             _require_trial(entrypoint, entrypoint.__qualname__)
             name = f"{entrypoint.__module__}:{entrypoint.__qualname__}"
-            return cls(name, entrypoint.__module__, entrypoint.__qualname__, trial_class=entrypoint)
+            return cls(name, entrypoint.__module__, entrypoint.__qualname__, None, entrypoint, entrypoint.framework)
         target, colon, class_name = str(entrypoint).rpartition(":")
         if not colon or not target or not class_name.isidentifier():
             raise TrialError(f"entry point {entrypoint!r}: {_FORMS}")
@@ -62,7 +66,8 @@ class EntryPoint:
         source = path.read_text(encoding="utf-8")
         _require_name(source, str(path), class_name)
         absolute = str(path.absolute())
-        return cls(f"{absolute}:{class_name}", absolute, class_name, source=source)
+        framework = framework_of(source, class_name, [path.parent])
+        return cls(f"{absolute}:{class_name}", absolute, class_name, source=source, framework=framework)
 
     @classmethod
     def _of_module(cls, module: str, class_name: str) -> EntryPoint:
@@ -81,7 +86,8 @@ class EntryPoint:
         source = getattr(spec.loader, "get_source", lambda _: None)(module)
         if spec.origin and source is not None:
             _require_name(source, spec.origin, class_name)
-        return cls(f"{module}:{class_name}", module, class_name)
+        framework = framework_of(source or "", class_name, map(Path, sys.path))
+        return cls(f"{module}:{class_name}", module, class_name, framework=framework)
 
     def load(self) -> type[Trial]:
         """Imports the Trial class.
@@ -106,9 +112,17 @@ class EntryPoint:
         return module
 
 
+def class_of(name: str) -> tuple[str, str]:
+    """Returns the module of an entry point's recorded name, as it is imported in a rank, and the class."""
+    target, _, class_name = name.rpartition(":")
+    return (FILE_MODULE_PREFIX + Path(target).stem if target.endswith(".py") else target), class_name
+
+
 def _require_trial(value: object, name: str) -> type[Trial]:
     if not (isinstance(value, type) and issubclass(value, Trial)):
-        raise TrialError(f"entry point {name!r} is {value!r}; it must be a subclass of lakelens.KerasTrial")
+        raise TrialError(
+            f"entry point {name!r} is {value!r}; it must be a subclass of lakelens.KerasTrial or TorchTrial"
+        )
     missing = sorted(getattr(value, "__abstractmethods__", ()))
     if missing:
         raise TrialError(f"entry point {name!r} does not define {', '.join(missing)}")

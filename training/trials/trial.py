@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from ..checkpoints.manifests import KERAS
 from .context import TrialContext
 
 
 class Trial:
-    """Base class of Trials, independent of a framework; use `KerasTrial` for Keras models.
+    """Base class of Trials, independent of a framework; use `KerasTrial` or `TorchTrial`.
 
     Attributes:
+        framework: The framework of its models, `keras` or `torch`.
         context: The job as seen by a Trial.
     """
+
+    framework: ClassVar[str] = KERAS
 
     def __init__(self, context: TrialContext) -> None:
         self.context = context

@@ -25,8 +25,9 @@ def link():
 @pytest.fixture
 def counter(link, monkeypatch):
     from lakelens.training.distributed import collective_counter as stall
+    from lakelens.training.rank import collective_reports
 
-    monkeypatch.setattr(stall, "SAMPLE_S", 3600.0)  # what is reported is the last report
+    monkeypatch.setattr(collective_reports, "SAMPLE_S", 3600.0)  # what is reported is the last report
     counter = stall.CollectiveCounter(link)
     yield counter
     counter.close()
@@ -54,10 +55,10 @@ def test_a_collective_that_raises_is_left_too(counter, link):
 
 def test_a_rank_that_waits_says_so_again_with_every_sample(counter, link):
     def collective():
-        counter._sample()
-        counter._sample()
+        counter._reports._sample()
+        counter._reports._sample()
 
     counter.around(collective, [])
-    counter._sample()
-    counter._sample()
+    counter._reports._sample()
+    counter._reports._sample()
     assert link.sent == [{"entered": 1, "left": 0}, {"entered": 1, "left": 0}, {"entered": 1, "left": 1}]

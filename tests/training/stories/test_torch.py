@@ -111,7 +111,7 @@ class TestPyTorch:
             assert len(one) == len(other) + 1
         assert found["accuracy"] > 0.8
 
-    @pytest.mark.parametrize("number", [0, 2], ids=["one process", "TorchDistributor"])
+    @pytest.mark.parametrize("number", range(4), ids=["a Trial", "a loop", "HorovodRunner", "TorchDistributor"])
     def test_the_page_for_pytorch_users_runs_as_written(self, torch_python, tmp_path, number):
         table = coloured_table(tmp_path / "tables" / "photos", train=190)
         add_rows(table, 500, 30, "train")

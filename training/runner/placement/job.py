@@ -49,6 +49,7 @@ class Job:
         preload: Modules that ranks import while the launcher waits.
         attempt: 0 for the first start.
         gpus: Whether each rank gets a GPU; None uses GPUs if there are any.
+        needs_horovod: Whether ranks communicate through Horovod.
         key: Secret of this start, hex.
     """
 
@@ -60,6 +61,7 @@ class Job:
     preload: tuple[str, ...] = ()
     attempt: int = 0
     gpus: bool | None = None
+    needs_horovod: bool = True
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     def again(self) -> Job:

@@ -54,8 +54,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def check_executors(hellos: list[dict[str, Any]]) -> None:
+def check_executors(hellos: list[dict[str, Any]], *, needs_horovod: bool = True) -> None:
     """Checks that the executors run the same versions as the driver.
+
+    Args:
+        hellos: What the tasks report.
+        needs_horovod: Whether Horovod must be usable there.
 
     Raises:
         ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable on an executor.
@@ -65,7 +69,7 @@ def check_executors(hellos: list[dict[str, Any]]) -> None:
         found = difference(where, hello["python"], hello["version"])
         if found is not None:
             raise ClusterConfigurationError(found)
-        if hello["problem"]:
+        if hello["problem"] and needs_horovod:
             raise ClusterConfigurationError(f"{where}: {hello['problem']}")
 
 

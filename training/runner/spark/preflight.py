@@ -40,7 +40,7 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Ca
         NotEnoughSlotsError: If there are fewer slots than ranks.
     """
     check_settings(spark, use_gpu=job.gpus)
-    if job.size > 1 and is_local(spark):
+    if job.size > 1 and job.needs_horovod and is_local(spark):
         # Other machines have their own environments, and each executor reports missing packages before its rank starts.
         check_horovod()
     slots = total_slots(spark, slots_wait_s, job.size, lambda said: notice(f"{job.name} {said}"))

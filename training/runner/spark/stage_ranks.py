@@ -254,7 +254,7 @@ class StageRanks:
     def _assign(self) -> None:
         """Sends every rank its place, once all tasks have connected."""
         hellos = [self._hellos[rank] for rank in range(self._job.size)]
-        check_executors(hellos)
+        check_executors(hellos, needs_horovod=self._job.needs_horovod)
         placements = place(group_by_machine(hellos))
         gpus = executor_gpus(placements, hellos, wanted=self._job.gpus)
         single_host = len({hello["machine"] for hello in hellos}) == 1

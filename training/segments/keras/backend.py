@@ -24,6 +24,7 @@ from .metric_sums import metrics_over_ranks
 from .model_state import capture, restore_callbacks, restore_process, restore_running, restore_variables
 from .process import remember_settings
 from .validation import average_statistics
+from .world import HorovodWorld
 
 if TYPE_CHECKING:
     from ...tasks.task import Counts
@@ -43,7 +44,12 @@ class KerasBackend:
     name: ClassVar[str] = KERAS
 
     def __init__(
-        self, job: TrainingJob, context: TrialContext, state: TrainingState | None, checkpoint: Checkpoint | None
+        self,
+        job: TrainingJob,
+        context: TrialContext,
+        world: HorovodWorld,
+        state: TrainingState | None,
+        checkpoint: Checkpoint | None,
     ) -> None:
         self._job, self._context, self._state = job, context, state
         self._built = BuiltTrial(job, context, state, checkpoint)
@@ -58,6 +64,11 @@ class KerasBackend:
             epochs=schedule.epochs,
             steps=schedule.steps_per_epoch,
         )
+
+    @staticmethod
+    def join() -> HorovodWorld:
+        """Joins Horovod's ranks; see `Backend.join`."""
+        return HorovodWorld()
 
     @staticmethod
     def remember_settings() -> Callable[[], None]:

@@ -14,10 +14,11 @@ from ...keras_internals import build_for, never_build_again
 from ...rank.process_context import log_to_driver
 from ...trials.keras_trial import KerasTrial
 from ...trials.metrics import batches_of_rank, rows_of_rank
+from ..rank_state import rank_seed
 from .checks import check_model, require_savable
 from .learning_rate import LearningRate, distributed
 from .metric_sums import check_goal, check_metrics
-from .noise import NoiseSource, rank_seed, renew_noise, separate_noise
+from .noise import NoiseSource, renew_noise, separate_noise
 from .process import share_cores
 from .real_rows import leave_out_padding, without_padding
 from .replicas import Replicas
@@ -60,6 +61,7 @@ class BuiltTrial:
         self._job, self._context = job, context
         self._rank, self._size = context.rank, context.size
         share_cores(world.local_size())
+        _refuse_keys_of_torch(job)
         self.replicas = Replicas(job.replicas)
         if job.optimizations.mixed_precision is not None:
             keras.config.set_dtype_policy(f"mixed_{job.optimizations.mixed_precision}")
@@ -167,6 +169,16 @@ class BuiltTrial:
         if options.get("bad_rows") == "skip":  # only the rows show how many count
             return Validation(dataset, *count_rows(dataset))
         return Validation(dataset, rows, batches_of_rank(feed.rows, self._job.global_batch_size, *share))
+
+
+def _refuse_keys_of_torch(job: TrainingJob) -> None:
+    rules = job.optimizations
+    if rules.gradient_clip_norm is not None:
+        raise TrialError("optimizations.gradient_clip_norm is for PyTorch; give a Keras optimizer global_clipnorm")
+    if rules.sync_batch_norm:
+        raise TrialError(
+            "optimizations.sync_batch_norm is for PyTorch; build the model with hvd.SyncBatchNormalization"
+        )
 
 
 def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:

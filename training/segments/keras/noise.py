@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
+from ..rank_state import rank_seed
+
 NoiseSource: TypeAlias = keras.layers.Layer | keras.random.SeedGenerator
-
-
-def rank_seed(seed: int, rank: int) -> int:
-    """Derives the seed of a rank's noise; rank 0 keeps the seed itself, so that one rank alone draws from it."""
-    if rank == 0:
-        return seed
-    digest = hashlib.sha256(f"{seed}/{rank}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
 
 
 def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:

@@ -1,0 +1,137 @@
+"""Rules of trainings of PyTorch models: what holds for Keras in the loop holds here, on one rank and on two."""
+
+from __future__ import annotations
+
+import pytest
+from torch_jobs import BATCH, EPOCHS, STEPS, Place, assert_equal_to_the_bit, history, place_in, tensors, train
+
+from lakelens.errors import CheckpointError, MissingMetricError, NotFiniteError, RankFailedError, TrialError
+from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.segments.training_state import TrainingState
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    return place_in(tmp_path_factory.mktemp("torch"))
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def ranks(request) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(place, ranks):
+    """A training that nothing has interrupted."""
+    job = place.job(f"whole {ranks}")
+    outcome = train(job, ranks=ranks)
+    return history(job), open_checkpoint(outcome.last), outcome
+
+
+def test_a_model_learns_and_its_metrics_are_those_of_the_task_and_of_the_step(place):
+    job = place.job("learns", "Noisy", epochs=6)
+    outcome = train(job)
+    measured = history(job)
+    assert (outcome.step, outcome.epochs, outcome.ranks) == (6 * STEPS, 6, 1)
+    assert measured[-1]["val_loss"] < measured[0]["val_loss"]
+    assert outcome.metrics["val_accuracy"] > 0.9
+    assert measured[-1]["double"] == pytest.approx(2 * measured[-1]["loss"])
+    best = open_checkpoint(outcome.checkpoint)
+    assert best.backend == "torch"
+    assert best.metadata["task"] == {"name": "classification", "values": "logits"}
+    assert sorted(path.name for path in best.path.iterdir()) == [
+        "manifest.json", "model.safetensors", "optimizer.safetensors", "state.json", "state.npz",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", ["squares", "odd"])
+@pytest.mark.parametrize("rules", [{}, {"aggregation_frequency": 2, "gradient_clip_norm": 0.5}], ids=["plain", "rules"])
+def test_two_ranks_train_as_one_process_on_the_rows_of_both(place, rows, rules):
+    """Of the odd table the second rank has no row in the last batch of an epoch, and none to validate on."""
+    jobs = [place.job(f"{rows} {len(rules)} {size}", "Plain", rows, optimizations=rules, epochs=2) for size in (1, 2)]
+    one, two = (train(job, ranks=size) for size, job in enumerate(jobs, 1))
+    alone, shared = (tensors(open_checkpoint(outcome.last)) for outcome in (one, two))
+    for name in alone:
+        assert alone[name].sub(shared[name]).abs().max() < 1e-6, name
+    for mine, theirs in zip(*map(history, jobs), strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("cut", [2 * STEPS, 2 * STEPS + 3], ids=["between epochs", "within an epoch"])
+def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(place, whole, ranks, cut):
+    job = place.job(f"cut {ranks} {cut}")
+    paused = train(job, until=cut, ranks=ranks)
+    assert paused.step == cut
+    outcome = train(job, paused.last, ranks=ranks)
+    measured, last, uninterrupted = whole
+    assert (outcome.step, outcome.epochs) == (EPOCHS * STEPS, EPOCHS)
+    assert history(job) == measured
+    assert outcome.metrics == uninterrupted.metrics
+    assert_equal_to_the_bit(open_checkpoint(outcome.last), last)
+
+
+def test_a_training_whose_rank_is_killed_goes_on_from_its_last_checkpoint_to_the_same_result(place, whole, ranks):
+    job = place.job(f"killed {ranks}", min_checkpoint_period={"batches": 4})
+    once = place.folder / f"killed once {ranks}"
+    outcome = train(job, ranks=ranks, restarts=1, KILL_AT="22", KILL_ONCE=str(once))
+    measured, last, _ = whole
+    assert once.exists()
+    assert history(job) == measured
+    assert_equal_to_the_bit(open_checkpoint(outcome.last), last)
+
+
+def test_gradients_that_are_not_applied_yet_are_kept(place):
+    jobs = [place.job(f"added up {cut}", optimizations={"aggregation_frequency": 4}, epochs=2) for cut in (False, True)]
+    uninterrupted = train(jobs[0])
+    paused = train(jobs[1], until=STEPS)
+    assert any(name.startswith("0/gradient/") for name in open_checkpoint(paused.last).arrays())
+    outcome = train(jobs[1], paused.last)
+    assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(uninterrupted.last))
+
+
+def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_left(place):
+    job = place.job("resized", "Plain", epochs=2)
+    paused = train(job, until=STEPS + 2, ranks=2)
+    state = TrainingState.of(open_checkpoint(paused.last))
+    assert state.position["row"] == 2 * BATCH
+    outcome = train(job, paused.last)
+    uninterrupted = train(place.job("not resized", "Plain", epochs=2))
+    one, other = (tensors(open_checkpoint(each.last)) for each in (outcome, uninterrupted))
+    for name in one:
+        assert one[name].sub(other[name]).abs().max() < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    ("trial", "ranks", "error", "message"),
+    [
+        ("NoLoss", 1, TrialError, "training_step returned None as its loss; return a tensor of one number"),
+        ("Detached", 1, TrialError, r"training_step returned Tensor \(\) as its loss"),
+        ("Unused", 2, TrialError, "does not depend on head.weight, head.bias, so they get no gradients"),
+        ("Diverging", 1, NotFiniteError, "loss is nan after step 6"),
+        ("OfFloats", 1, TrialError, "the model does not take the feed's images, uint8 .*Make scaling to floats a part"),
+        ("Short", 2, RankFailedError, "build_training_dataset gave 5 batches of an epoch of 6"),
+    ],
+)
+def test_what_a_trial_does_wrong_is_named(place, trial, ranks, error, message):
+    with pytest.raises(error, match=message):
+        train(place.job(f"wrong {trial}", trial), ranks=ranks)
+
+
+def test_a_metric_that_no_one_measures_is_named(place):
+    with pytest.raises(MissingMetricError, match="val_auc"):
+        train(place.job("no auc", "Plain", searcher={"metric": "val_auc"}))
+
+
+def test_a_checkpoint_of_another_framework_is_refused(place, tmp_path):
+    import json
+
+    from lakelens.training.checkpoints.checkpoint import state_files, write_checkpoint
+
+    state = json.loads(json.dumps(open_checkpoint(train(place.job("for refusal", "Plain", epochs=1)).last).state()))
+    files = {"model.keras": lambda path: path.write_bytes(b""), **state_files(state, {})}
+    metadata = {"input": {"height": 16, "width": 16, "channels": 3}, "backend": "keras", "step": 6, "metrics": {}}
+    given = write_checkpoint(tmp_path, files=files, metadata=metadata, name="of-keras")
+    with pytest.raises(CheckpointError, match=r"is a checkpoint of a keras model, and .*:Plain is a Trial of torch"):
+        train(place.job("refuses", "Plain"), str(given.path))

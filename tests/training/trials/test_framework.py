@@ -1,0 +1,41 @@
+"""The framework of a Trial is found in its source, before anything of the user's is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakelens.training.trials.entrypoint import EntryPoint
+from lakelens.training.trials.framework import framework_of
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("source", "framework"),
+    [
+        ("import lakelens\nclass T(lakelens.TorchTrial): pass", "torch"),
+        ("from lakelens import TorchTrial as Base\nclass T(Base): pass", "torch"),
+        ("import lakelens as ll\nclass A(ll.TorchTrial): pass\nclass T(A): pass", "torch"),
+        ("import lakelens\nclass T(lakelens.KerasTrial): pass\nclass U(lakelens.TorchTrial): pass", "keras"),
+        ("from bases import Mine\nclass T(Mine): pass", "torch"),
+        ("import package.bases\nclass T(package.bases.Mine): pass", "torch"),
+        ("from elsewhere import Unknown\nclass T(Unknown): pass", "keras"),
+        ("class T(T): pass", "keras"),
+    ],
+)
+def test_base_classes_are_followed_into_the_modules_that_they_are_imported_from(
+    tmp_path: Path, source: str, framework: str
+) -> None:
+    for path in (tmp_path / "bases.py", tmp_path / "package" / "bases.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise AssertionError('imported')\nimport lakelens\nclass Mine(lakelens.TorchTrial): pass")
+    assert framework_of(source, "T", [tmp_path]) == framework
+
+
+def test_an_entry_point_tells_its_framework(tmp_path: Path) -> None:
+    (tmp_path / "trial.py").write_text("import lakelens\nclass T(lakelens.TorchTrial): pass")
+    assert EntryPoint.parse(f"{tmp_path}/trial.py:T").framework == "torch"
+    assert EntryPoint.parse("lakelens.training.trials.torch_small_cnn:TorchSmallCnn").framework == "torch"
+    assert EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn").framework == "keras"

@@ -1,0 +1,179 @@
+"""The Backend of PyTorch models: gradients by DistributedDataParallel, checkpoints as safetensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ....errors import FeedError
+from ...checkpoints.checkpoint import Checkpoint, state_files, write_checkpoint
+from ...checkpoints.manifests import TORCH
+from ...checkpoints.torch_files import load_weights, model_files
+from ...rank.process_context import log_to_driver
+from ..rank_state import RankState, of_rank
+from .built_trial import BuiltTrial
+from .metric_sums import MetricSums
+from .process import remember_settings
+from .rank_noise import capture, restore, restore_statistics, running_of, statistics_of
+from .world import TorchWorld
+
+if TYPE_CHECKING:
+    from ...tasks.task import Counts
+    from ...trials.context import TrialContext
+    from ..job import TrainingJob
+    from ..pace import Pace
+    from ..plain_values import Arrays
+    from ..training_state import TrainingState
+
+
+class TorchBackend:
+    """A PyTorch model in training; see `Backend`."""
+
+    name: ClassVar[str] = TORCH
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        context: TrialContext,
+        world: TorchWorld,
+        state: TrainingState | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._job, self._world, self._state = job, world, state
+        self._built = BuiltTrial(job, context, world, state, checkpoint)
+        self._model = self._built.model
+        self.described: Mapping[str, Any] = self._built.described
+        self._running = MetricSums()
+
+    @staticmethod
+    def join() -> TorchWorld:
+        """Joins the ranks of the process group; see `Backend.join`."""
+        return TorchWorld()
+
+    @staticmethod
+    def remember_settings() -> Callable[[], None]:
+        """Remembers settings of PyTorch; see `Backend.remember_settings`."""
+        return remember_settings()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the Trial has set `stop_training`."""
+        return bool(self._built.trial.stop_training)
+
+    def begin(self, pace: Pace) -> None:
+        """Gives all ranks rank 0's weights and optimizer state, and opens the batches; see `Backend.begin`."""
+        self._pace = pace
+        self.described = self._world.broadcast_object(self.described, name="lakelens.described")
+        self._model.train()
+        self._built.step.distribute()
+        if self._state is not None:
+            self._restore(self._state)
+        self._batches = self._built.batches(self._state)
+
+    def begin_epoch(self, step: int) -> None:
+        """Resets the metrics; see `Backend.begin_epoch`."""
+        self._running = MetricSums()
+
+    def train_step(self, step: int) -> Mapping[str, Any]:
+        """Trains on one batch; see `Backend.train_step`."""
+        images, labels = self._next_batch()
+        rows = len(images)
+        ((total,),) = self._world.sums([np.array([rows])], name="lakelens.rows")
+        updates = (step + 1) % self._job.optimizations.aggregation_frequency == 0
+        self._built.learning_rate.set_before(step)
+        means = self._built.step(images, labels, int(total), updates=updates)
+        if updates:
+            self._built.learning_rate.updated()
+        self._running.add(means, rows)
+        return {}
+
+    def end_epoch(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Lets the scheduler step; see `Backend.end_epoch`."""
+        self._built.learning_rate.ended_epoch(metrics.get(self._job.goal.metric))
+
+    def measure(self, logs: Mapping[str, Any], rows: int) -> dict[str, float]:
+        """Sums the metrics over ranks; see `Backend.measure`."""
+        return self._running.over_ranks(self._world)
+
+    def average_statistics(self) -> None:
+        """Averages running means and variances; see `Backend.average_statistics`."""
+        for buffer in statistics_of(self._model).values() if self._world.size > 1 else ():
+            self._world.add_up(buffer)
+            buffer /= self._world.size
+
+    def validate(self) -> dict[str, float]:
+        """Measures the model on the validation rows; see `Backend.validate`."""
+        validation = self._built.validation
+        return {} if validation is None else validation.measure(self._model, self.described)
+
+    def count(self, described: Mapping[str, Any]) -> Counts:
+        """Runs the model on the validation rows; see `Backend.count`."""
+        validation = self._built.validation
+        return self._job.task.no_counts() if validation is None else validation.count(self._model, described)
+
+    @property
+    def picture(self) -> bytes | None:
+        """The picture of the last `count`; see `Backend.picture`."""
+        return None if self._built.validation is None else self._built.validation.picture
+
+    def capture(self, *, inside: bool) -> RankState:
+        """Takes random states, statistics and gradients of this rank; see `Backend.capture`."""
+        return capture(self._model, self._running.arrays(), inside=inside)
+
+    def restore_running(self, state: RankState) -> None:
+        """Restores the statistics; see `Backend.restore_running`."""
+        restore_statistics(state, self._model)
+
+    def save(self, metadata: Mapping[str, Any], state: Mapping[str, Any], arrays: Arrays, name: str) -> Checkpoint:
+        """Writes model and optimizer as safetensors, with the state; see `Backend.save`."""
+        files = {**model_files(self._model, self._optimization()), **state_files(state, arrays)}
+        return write_checkpoint(self._job.folder, files=files, metadata=metadata, name=name)
+
+    def load(self, path: Path | None) -> None:
+        """Reads a model file on rank 0 and broadcasts; see `Backend.load`."""
+        if path is not None and self._world.rank == 0:
+            load_weights(self._model, path)
+        self._world.share([each.data for each in (*self._model.parameters(), *self._model.buffers())])
+
+    def finalize(self) -> None:
+        """Changes nothing: the optimizers of PyTorch keep no averages; see `Backend.finalize`."""
+
+    def end(self) -> None:
+        """Ends the training; see `Backend.end`."""
+
+    def _optimization(self) -> dict[str, Any]:
+        scheduler = self._built.learning_rate.scheduler
+        return {
+            "optimizer": self._built.optimizer.state_dict(),
+            "scheduler": scheduler.state_dict() if scheduler is not None else None,
+            "scaler": self._built.step.scaler.state_dict(),
+        }
+
+    def _restore(self, state: TrainingState) -> None:
+        kept = self._world.broadcast_object(self._built.optimization, name="lakelens.optimization")
+        self._built.optimizer.load_state_dict(kept["optimizer"])
+        self._built.step.scaler.load_state_dict(kept["scaler"])
+        if self._built.learning_rate.scheduler is not None and kept["scheduler"] is not None:
+            self._built.learning_rate.scheduler.load_state_dict(kept["scheduler"])
+        if not state.is_of(self._world.size, self._job.replicas):
+            log_to_driver(
+                f"the checkpoint is of {len(state.ranks)} ranks, this training has {self._world.size}: noise is drawn "
+                "again, so the result is not that of an uninterrupted training"
+            )
+            return
+        mine = of_rank(state.ranks, self._world.rank)
+        restore(mine, self._model)
+        if state.inside:
+            self._running.restore(running_of(mine))
+
+    def _next_batch(self) -> tuple[Any, Any]:
+        began = time.perf_counter()
+        batch = next(self._batches, None)
+        if batch is None:
+            raise FeedError("the batches of a training ended before its last step")
+        self._pace.waited(time.perf_counter() - began)
+        return batch

@@ -1,0 +1,89 @@
+"""The learning rate of a training: scaled by the number of ranks, raised over its first steps, then the scheduler's."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ....errors import TrialError
+
+if TYPE_CHECKING:
+    from ...configuration.sections import Optimizations
+    from ...trials.torch_trial import TorchTrial
+
+
+class LearningRate:
+    """The rates of an optimizer's parameter groups.
+
+    Args:
+        trial: The Trial, which may have a scheduler.
+        optimizer: Its optimizer.
+        rules: What scales the rates.
+        ranks: Ranks that share each batch.
+        steps_per_epoch: Steps of an epoch.
+
+    Attributes:
+        scheduler: The Trial's scheduler; None if it has none.
+        described: What changes the rates, for the driver's log; "" if nothing does.
+
+    Raises:
+        TrialError: If rates are to be raised that a scheduler changes too.
+    """
+
+    def __init__(
+        self,
+        trial: TorchTrial,
+        optimizer: torch.optim.Optimizer,
+        rules: Optimizations,
+        ranks: int,
+        steps_per_epoch: int,
+    ) -> None:
+        self._optimizer, self._interval = optimizer, trial.scheduler_interval
+        self._warmup_steps = math.ceil(rules.warmup_epochs * steps_per_epoch)
+        factor = rules.factor(ranks)
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * factor
+        self._targets = [group["lr"] for group in optimizer.param_groups]
+        self.scheduler: Any = trial.build_scheduler(optimizer)
+        if self.scheduler is not None and self._warmup_steps:
+            raise TrialError(
+                "optimizations.warmup_epochs raises the learning rate, and build_scheduler returned "
+                f"{type(self.scheduler).__name__}, which sets it too; put LinearLR into build_scheduler, or "
+                "remove the key"
+            )
+        self.described = ""
+        if rules.learning_rate_scaling != "none":
+            self.described = f"learning rate x {factor:g} ({rules.learning_rate_scaling}, {ranks} ranks)"
+        if self._warmup_steps:
+            self.described += f"{', ' if self.described else 'learning rate '}reached after {self._warmup_steps} steps"
+
+    def set_before(self, step: int) -> None:
+        """Sets the rates of a step of the warm-up; later it leaves them alone.
+
+        Args:
+            step: Steps trained before it.
+        """
+        if step < self._warmup_steps:
+            for group, target in zip(self._optimizer.param_groups, self._targets, strict=True):
+                group["lr"] = target * (step + 1) / self._warmup_steps
+
+    def updated(self) -> None:
+        """Lets the scheduler step after an update of the weights, if it counts these."""
+        if self.scheduler is not None and self._interval == "step":
+            self.scheduler.step()
+
+    def ended_epoch(self, metric: float | None) -> None:
+        """Lets the scheduler step after an epoch, if it counts these.
+
+        Args:
+            metric: The metric that decides; None if the epoch ended without it.
+        """
+        if self.scheduler is None or self._interval != "epoch":
+            return
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+        elif metric is not None:
+            self.scheduler.step(metric)

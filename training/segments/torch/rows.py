@@ -1,0 +1,24 @@
+"""Rows of a batch: without padding, and on the rank's device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def without_padding(images: torch.Tensor, labels: Any, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Returns the rows of positive weight."""
+    real = weights > 0
+    if bool(real.all()):
+        return images, labels
+    if isinstance(labels, dict):
+        return images[real], {name: part[real] for name, part in labels.items()}
+    return images[real], labels[real]
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Moves tensors, and dicts of them, to a device."""
+    if isinstance(value, dict):
+        return {name: on_device(part, device) for name, part in value.items()}
+    return value.to(device, non_blocking=True)

@@ -1,0 +1,129 @@
+"""Measures a PyTorch model on the validation rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ....errors import NotFiniteError
+from .metric_sums import MetricSums
+from .rows import on_device, without_padding
+
+if TYPE_CHECKING:
+    from ...tasks.task import Counts
+    from ...trials.torch_trial import TorchTrial
+    from ..job import TrainingJob
+    from .world import TorchWorld
+
+# Validation images of one rank are kept decoded up to here; more are decoded again at each validation.
+_CACHE_LIMIT_BYTES = 256 << 20
+# Images of a picture.
+_SHOWN = 8
+
+
+class Validation:
+    """Measures a Trial's model on the validation rows of all ranks.
+
+    Args:
+        trial: The Trial.
+        job: The training job, with a validation feed.
+        world: The ranks.
+
+    Attributes:
+        picture: On rank 0 the task's picture of the first rows that `count` has met; None if it has none.
+    """
+
+    def __init__(self, trial: TorchTrial, job: TrainingJob, world: TorchWorld) -> None:
+        self._trial, self._job, self._world = trial, job, world
+        self._metrics = {name: metric.to(world.device) for name, metric in trial.build_metrics().items()}
+        self.picture: bytes | None = None
+        self._kept: list[tuple[torch.Tensor, Any]] | None = None
+
+    @classmethod
+    def of(cls, trial: TorchTrial, job: TrainingJob, world: TorchWorld) -> Validation | None:
+        """Returns the validation of a job; None without validation rows."""
+        return cls(trial, job, world) if job.validation_feed is not None else None
+
+    def measure(self, model: torch.nn.Module, described: Mapping[str, Any]) -> dict[str, float]:
+        """Returns each metric over the rows of all ranks, as `val_...`."""
+        sums = MetricSums()
+        for metric in self._metrics.values():
+            metric.reset()
+        for images, outputs, labels in self._outputs(model):
+            for metric in self._metrics.values():
+                metric.update(outputs, labels)
+            sums.add(self._job.task.measure(_arrays(outputs), _arrays(labels), described), len(images))
+        found = sums.over_ranks(self._world) | {name: float(each.compute()) for name, each in self._metrics.items()}
+        return {f"val_{name}": value for name, value in found.items()}
+
+    def count(self, model: torch.nn.Module, described: Mapping[str, Any]) -> Counts:
+        """Counts for the task's evaluation, on the rows of this rank.
+
+        Raises:
+            NotFiniteError: If the model gives NaN or infinity for a row.
+            TrialError: If the model or the labels do not fit the task.
+        """
+        task = self._job.task
+        parts: list[Counts] = []
+        for images, outputs, labels in self._outputs(model):
+            given, true = _arrays(outputs), _arrays(labels)
+            if not all(np.isfinite(part).all() for part in (given.values() if isinstance(given, dict) else [given])):
+                raise NotFiniteError("output is NaN or infinite for validation rows")
+            if not parts and self._world.rank == 0:
+                shown = images[:_SHOWN].permute(0, 2, 3, 1).float().cpu().numpy()
+                self.picture = task.picture(shown, _first(given), _first(true), described)
+            parts.append(task.count(given, true, described))
+        return task.joined(parts)
+
+    def _outputs(self, model: torch.nn.Module) -> Iterator[tuple[torch.Tensor, Any, Any]]:
+        """Yields images, outputs and labels of each batch with rows."""
+        was_training = model.training
+        model.eval()
+        try:
+            for images, labels in self._batches():
+                with torch.inference_mode():
+                    outputs = self._trial.validation_step(model, (images, labels))
+                yield images, outputs, labels
+        finally:
+            model.train(was_training)
+
+    def _batches(self) -> Iterator[tuple[torch.Tensor, Any]]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        job, world = self._job, self._world
+        assert job.validation_feed is not None  # noqa: S101  `of` has looked
+        feed = job.validation_feed.with_equal_weights().as_torch(
+            job.global_batch_size,
+            world.rank,
+            world.size,
+            image_size=job.image_size,
+            **{**job.task.feed_options, **job.config.data.dataset_options},
+        )
+        height, width = job.image_size
+        kept: list[tuple[torch.Tensor, Any]] = []
+        keeps = job.validation_feed.rows // world.size * height * width * 3 <= _CACHE_LIMIT_BYTES
+        for batch in feed:
+            images, labels = without_padding(*batch)
+            if len(images):
+                found = on_device(images, world.device), on_device(labels, world.device)
+                if keeps:
+                    kept.append(found)
+                yield found
+        if keeps:
+            self._kept = kept
+
+
+def _arrays(values: Any) -> Any:
+    """Returns tensors, and dicts of them, as arrays."""
+    if isinstance(values, Mapping):
+        return {name: _arrays(value) for name, value in values.items()}
+    return values.float().cpu().numpy() if values.is_floating_point() else values.cpu().numpy()
+
+
+def _first(values: Any) -> Any:
+    """Returns the rows that a picture shows."""
+    return {name: part[:_SHOWN] for name, part in values.items()} if isinstance(values, dict) else values[:_SHOWN]

@@ -1,0 +1,74 @@
+"""The ranks of a training of a PyTorch model: those of torch.distributed's process group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ... import process_group
+from ...distributed.objects import seal, unseal
+from ...process_group.group import counted
+from ...rank import process_context
+
+
+class TorchWorld:
+    """The ranks of the process group; see `World`. Makes this process one of them; a single one needs no group.
+
+    Attributes:
+        rank: This rank.
+        size: Number of ranks.
+        device: Where this rank's model is.
+    """
+
+    def __init__(self) -> None:
+        link = process_context.current()
+        self.rank, self.size = link.rank, link.size
+        if self.size > 1:
+            process_group.init()
+        has_gpu = torch.cuda.is_available()
+        self.device = torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu")
+
+    def broadcast_object(self, value: Any, *, name: str) -> Any:
+        """Returns rank 0's object; see `World.broadcast_object`."""
+        return value if self.size == 1 else self._gathered(value if self.rank == 0 else None)[0]
+
+    def allgather_object(self, value: Any, *, name: str) -> list[Any]:
+        """Returns the objects of all ranks; see `World.allgather_object`."""
+        return [value] if self.size == 1 else self._gathered(value)
+
+    def sums(self, arrays: Sequence[np.ndarray[Any, Any]], *, name: str) -> list[np.ndarray[Any, Any]]:
+        """Returns sums over all ranks; see `World.sums`."""
+        tensors = [torch.from_numpy(np.array(array)) for array in arrays]
+        for tensor in tensors if self.size > 1 else ():
+            self.add_up(tensor)
+        return [tensor.numpy() for tensor in tensors]
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """Replaces a tensor by its sum over all ranks."""
+        if self.size > 1:
+            with counted():
+                dist.all_reduce(tensor)
+
+    def share(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Gives every rank the values of rank 0's tensors."""
+        for tensor in tensors if self.size > 1 else ():
+            with counted():
+                dist.broadcast(tensor, 0)
+
+    def _gathered(self, value: Any) -> list[Any]:
+        """Gathers the objects of all ranks, signed with the job's key."""
+        sealed = np.frombuffer(seal(value), np.uint8)
+        lengths = np.zeros(self.size, np.int64)
+        lengths[self.rank] = len(sealed)
+        all_lengths = self.sums([lengths], name="lengths")[0].tolist()
+        # Gloo gathers tensors of equal lengths.
+        mine = torch.zeros(max(all_lengths), dtype=torch.uint8)
+        mine[: len(sealed)] = torch.from_numpy(sealed.copy())
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        with counted():
+            dist.all_gather(parts, mine)
+        return [unseal(part[:length].numpy().tobytes()) for part, length in zip(parts, all_lengths, strict=True)]

@@ -1,0 +1,83 @@
+"""Finds the framework of a Trial in its source, before anything of the user's is imported. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..checkpoints.manifests import KERAS, TORCH
+
+_TORCH_TRIAL = "TorchTrial"
+_MOST_MODULES = 20
+
+
+def framework_of(source: str, class_name: str, folders: Iterable[Path]) -> str:
+    """Returns `torch` for a class that derives from `lakelens.TorchTrial`, else `keras`.
+
+    Base classes are followed within the source, and into the modules that it imports them from.
+
+    Args:
+        source: The text of the module.
+        class_name: The class.
+        folders: Where modules that the text imports may lie.
+    """
+    places, waiting, seen = list(folders), [(source, class_name)], set[tuple[str, str]]()
+    while waiting and len(seen) < _MOST_MODULES:
+        text, name = waiting.pop()
+        if (text, name) in seen:
+            continue
+        seen.add((text, name))
+        for base in _bases(text, name):
+            if base[-1] == _TORCH_TRIAL:
+                return TORCH
+            found = _source_of(base[:-1], places)
+            if found is not None:
+                waiting.append((found, base[-1]))
+    return KERAS
+
+
+def _bases(source: str, class_name: str) -> Iterator[tuple[str, ...]]:
+    """Yields the base classes of a class, and of those in the same text, as module and name."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    names = dict(_imported(tree))
+    waiting, seen = [class_name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name not in classes:
+            yield names.get(name, (name,))
+            continue
+        for base in classes[name].bases:
+            parts = ast.unparse(base).split(".")
+            if len(parts) == 1:
+                waiting.append(parts[0])
+            else:
+                yield (*names.get(parts[0], (parts[0],)), *parts[1:])
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the names that imports bind, with what they stand for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for alias in node.names:
+                yield alias.asname or alias.name, (*node.module.split("."), alias.name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                yield bound, tuple(alias.name.split(".")) if alias.asname else (bound,)
+
+
+def _source_of(module: tuple[str, ...], folders: list[Path]) -> str | None:
+    for folder in folders if module else ():
+        path = folder.joinpath(*module)
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if candidate.is_file():
+                return candidate.read_text(encoding="utf-8", errors="replace")
+    return None
