@@ -168,7 +168,8 @@ def _with_defaults(text: str, values: dict[str, str]) -> str:
 
 def _tracking_uri(folder: Path) -> str:
     """Chooses the DAGs' MLflow store; none where its URI has a password, which stays in the worker's environment."""
-    from lakelens.tracking.runs import resolve_tracking_uri, without_password
+    from lakelens.locations import without_password
+    from lakelens.tracking.runs import resolve_tracking_uri
 
     uri = resolve_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")
     return uri if uri == without_password(uri) else ""

@@ -72,7 +72,7 @@ def _session_of(args: argparse.Namespace, config: ExperimentConfig) -> Any:
 
 
 def _found(result: SearchResult) -> dict[str, Any]:
-    from lakelens.tracking.runs import without_password
+    from lakelens.locations import without_password
 
     return {
         "run_id": result.run_id,

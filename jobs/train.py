@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                     f"--{name.replace('_', '-')} beside --resume {args.resume}: a resumed run keeps its configuration"
                 )
         return resume_run(args)
-    from lakelens.tracking.runs import without_password
+    from lakelens.locations import without_password
     from lakelens.training.experiment.dry_run import plan_of
     from lakelens.training.experiment.run_trial import run_trial
     from lakelens.training.experiment.train import experiment_of
@@ -115,7 +115,8 @@ def _unused_session(args: argparse.Namespace, what: str, way_out: str = "") -> I
 
 def resume_run(args: argparse.Namespace) -> dict[str, Any]:
     """Continues the run `args.resume`."""
-    from lakelens.tracking.runs import resolve_tracking_uri, without_password
+    from lakelens.locations import without_password
+    from lakelens.tracking.runs import resolve_tracking_uri
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.train import resume
 

@@ -16,9 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...errors import LakelensError, RankFailedError
+from ...locations import without_password
 from ...spark.java import SHORT_LIVED
 from ...spark.port import set_log_level
-from ...tracking.runs import without_password
 
 
 @dataclass(frozen=True)

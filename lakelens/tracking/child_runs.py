@@ -36,7 +36,7 @@ class ChildRuns:
         where = f"tags.`{PARENT_TAG}` = '{parent.run_id}'"
         with as_tracking_errors(parent.tracking_uri, f"list the trials of run {parent.run_id}"):
             search = open_client(parent.tracking_uri).search_runs
-            # Of two of one trial the last one here, the oldest, is the one that has trained.
+            # Of two runs of one trial the oldest has trained; it is the last here.
             order = ["start_time DESC"]
             runs = all_pages(search, experiment_ids=[parent.experiment_id], filter_string=where, order_by=order)
         numbers = {run.info.run_id: run.data.tags.get(TRIAL_TAG, "") for run in runs}

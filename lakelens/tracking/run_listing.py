@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, ModelNotFoundError, TrainingPaused
+from ..locations import without_password
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .runs import (
     DIGEST_TAG,
@@ -22,7 +23,6 @@ from .runs import (
     local_store_path,
     open_client,
     resolve_tracking_uri,
-    without_password,
 )
 from .scorings import Scoring, scorings_of
 

@@ -20,8 +20,7 @@ from urllib.parse import unquote, urlparse
 
 from ..errors import InvalidArgumentError, TrackingError
 from ..extras import require
-from ..locations import absolute_path
-from ..locations import without_password as without_password
+from ..locations import absolute_path, without_password
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
         client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
-        # What was asked of the run before it ended is not asked of what continues.
+        # A request to the run before it ended does not apply to what continues.
         for tag in (FAILURE_TAG, REQUEST_TAG):
             if tag in tags:
                 client.delete_tag(run_id, tag)
@@ -280,7 +279,7 @@ def _experiment_id(client: MlflowClient, tracking_uri: str, name: str) -> str:
 
 
 def _artifact_location(tracking_uri: str) -> str | None:
-    """Artifacts of a local store lie beside it; MLflow's own default is relative to whoever opens the store."""
+    """Returns the folder next to a local store; MLflow's default is relative to the process that opens the store."""
     store = local_store_path(tracking_uri)
     if store is None or not tracking_uri.startswith("sqlite:"):
         return None

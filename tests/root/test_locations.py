@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import absolute, absolute_path, folder_of, has_scheme, is_table_name
+from lakelens.locations import absolute, absolute_path, folder_of, has_scheme, is_table_name, without_password
 
 pytestmark = pytest.mark.unit
 
@@ -100,3 +100,17 @@ def test_a_uri_of_an_object_store_is_left_as_it_is(uri: str) -> None:
 def test_an_empty_location_is_refused(empty: str) -> None:
     with pytest.raises(InvalidArgumentError, match="location is empty"):
         absolute(empty)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://me:se:cr@et@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("http://me@host:5000/x:y@z", "http://me@host:5000/x:y@z"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("databricks", "databricks"),
+        ("GET http://me:secret@host/x: refused by a@b", "GET http://me:***@host/x: refused by a@b"),
+    ],
+)
+def test_a_password_is_not_shown(uri, shown):
+    assert without_password(uri) == shown

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointNotFoundError, ModelNotFoundError
-from ...locations import absolute_path, has_scheme
+from ...locations import absolute_path, has_scheme, without_password
 from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
 from ...tracking.run_listing import all_pages, get_run, open_existing_store
@@ -22,7 +22,6 @@ from ...tracking.runs import (
     SEARCH_TAG,
     as_tracking_errors,
     resolve_tracking_uri,
-    without_password,
 )
 from .checkpoint import Checkpoint, open_checkpoint
 

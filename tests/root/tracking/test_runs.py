@@ -30,7 +30,6 @@ from lakelens.tracking.runs import (
     open_client,
     resolve_tracking_uri,
     tracked_run,
-    without_password,
 )
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.record.code_record import record_code
@@ -70,19 +69,6 @@ def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch,
 def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("uri", "shown"),
-    [
-        ("postgresql://me:se:cr@et@host:5432/db", "postgresql://me:***@host:5432/db"),
-        ("http://me@host:5000/x:y@z", "http://me@host:5000/x:y@z"),
-        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
-        ("databricks", "databricks"),
-    ],
-)
-def test_a_password_is_not_shown(uri, shown):
-    assert without_password(uri) == shown
 
 
 def test_an_error_does_not_tell_the_stores_password(monkeypatch):

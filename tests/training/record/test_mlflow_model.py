@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakelens.training.checkpoints.checkpoint import save_checkpoint
+from lakelens.errors import CheckpointError
+from lakelens.training.checkpoints.checkpoint import save_checkpoint, write_checkpoint
 from lakelens.training.record.keras_model import keras_model
 from lakelens.training.record.mlflow_model import write_mlflow_model
 
@@ -166,3 +167,12 @@ def test_the_linear_activation_that_mixed_precision_ends_with_gives_probabilitie
     probabilities, loaded = prepared(model, tmp_path)
     assert probabilities
     np.testing.assert_allclose(loaded(images()), keras.activations.get(added)(model(images())), atol=1e-6)
+
+
+@pytest.mark.unit
+def test_a_model_of_an_unknown_backend_is_refused_by_its_checkpoint(tmp_path):
+    files = {"model.keras": lambda path: path.write_bytes(b"weights") and None}
+    metadata = {"input": {"height": 8, "width": 8, "channels": 3}, "backend": "other"}
+    checkpoint = write_checkpoint(tmp_path, files=files, metadata=metadata, name="best")
+    with pytest.raises(CheckpointError, match=rf"{checkpoint.path}: its backend is 'other'.*models of keras"):
+        write_mlflow_model(checkpoint, tmp_path / "model", run_id="r")
