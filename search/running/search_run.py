@@ -132,7 +132,7 @@ class SearchRun:
 
     def _start_processes(self) -> None:
         """Starts a process for each waiting trial while slots are free."""
-        while True:
+        while not self._stops():  # a process that has just ended may have ended the search
             with self.state.changed:
                 idle = sum(not process.busy for process in self._processes)
                 waits = self.state.count(WAITING) - len(self._assigned) > idle

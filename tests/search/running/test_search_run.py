@@ -92,3 +92,10 @@ def test_another_process_pauses_a_search_and_lets_it_go_on_and_ends_it(search, s
     assert not search.may_go_on(process)
     assert search.ending == "given up"
     assert said.getvalue().splitlines()[0] == "pause was requested by another process"
+
+
+def test_a_search_that_ends_starts_no_process(search):
+    search.abort(NotEnoughSlotsError("none"))
+    search._start_processes()
+    assert search._processes == []
+    assert search._share.take() == (0,)
