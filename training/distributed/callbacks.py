@@ -13,8 +13,11 @@ except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
 from ...errors import InvalidArgumentError, NotSupportedError
-from .. import distributed as world
+from ..rank.process_context import log_to_driver
+from .collectives import broadcast_variables
 from .learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from .membership import rank, size
+from .objects import allgather_object
 from .optimizer import is_distributed
 
 __all__ = [
@@ -32,7 +35,7 @@ class _WorldCallback(keras.callbacks.Callback):
     def set_model(self, model: Any) -> None:
         """Takes the model before its training function is made."""
         super().set_model(model)
-        if world.size() == 1 or not getattr(model, "compiled", False):
+        if size() == 1 or not getattr(model, "compiled", False):
             return
         inner = getattr(model.optimizer, "inner_optimizer", None)
         if inner is not None and is_distributed(inner) and not is_distributed(model.optimizer):
@@ -75,14 +78,14 @@ class BroadcastGlobalVariablesCallback(_WorldCallback):
         if not self.model.built:
             return
         self._done = True
-        if world.size() == 1:
+        if size() == 1:
             return
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         # Weights alone: with the states of the seed generators every rank would draw the same noise.
         variables = {id(variable): variable for variable in [*self.model.weights, *optimizer.variables]}
-        world.broadcast_variables(list(variables.values()), self.root_rank)
+        broadcast_variables(list(variables.values()), self.root_rank)
 
 
 class MetricAverageCallback(_WorldCallback):
@@ -111,12 +114,12 @@ class MetricAverageCallback(_WorldCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Replaces the values in `logs` by their averages."""
-        if logs is None or world.size() == 1:
+        if logs is None or size() == 1:
             return
         now = self._counts()
         training = self._training_counts or now
         mine = {name: (float(value), _rows(name, training, now)) for name, value in logs.items()}
-        gathered = world.allgather_object(mine, name="lakelens.metrics")
+        gathered = allgather_object(mine, name="lakelens.metrics")
         for name in sorted({name for metrics in gathered for name in metrics}):
             pairs = [metrics[name] for metrics in gathered if name in metrics]
             total = sum(count for _, count in pairs)
@@ -165,8 +168,8 @@ class LogCallback(keras.callbacks.Callback):
             self._send(f"Batch {batch + 1} ends: {_described(logs)}")
 
     def _send(self, text: str) -> None:
-        if world.rank() == 0:
-            world.log_to_driver(text)
+        if rank() == 0:
+            log_to_driver(text)
 
 
 def _described(logs: dict[str, float] | None) -> str:
