@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from ..processes.rank_process import RankSpec
@@ -197,12 +197,4 @@ _USERS_HOROVOD = frozenset(
 
 def assignment(job: Job, placement: RankPlacement, environment: Mapping[str, str]) -> dict[str, Any]:
     """The assignment of a rank to its place; without the job's secret, because it may be sent over the network."""
-    return {
-        "rank": placement.rank,
-        "size": placement.size,
-        "local_rank": placement.local_rank,
-        "local_size": placement.local_size,
-        "attempt": job.attempt,
-        "name": job.name,
-        "env": dict(environment),
-    }
+    return {**asdict(placement), "attempt": job.attempt, "name": job.name, "env": dict(environment)}
