@@ -108,10 +108,10 @@ class Supervisor:
         stores_open = True
         while not ranks.ended:
             ranks.step(0.0 if self.output.waits else _STEP_S)
+            self.output.show(_SHOW_S)
             if ranks.reachable:
                 self._conversation.reply()
             self.listener.controls.raise_if_ended()
-            self.output.show(_SHOW_S)
             failure = self.record.failure(self._conversation.now())
             if failure is not None:
                 # Without the context: Spark's stack traces would precede the user's.

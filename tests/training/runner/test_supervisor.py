@@ -161,10 +161,12 @@ def test_an_error_of_the_driver_ends_the_job_as_it_is():
     def broken(rank, body):
         raise KeyError(body["step"])
 
-    ranks = Scripted([RankEvent(0, "asked", {"number": 1, "body": {"step": 7}})], [])
+    ranks = Scripted([line(0, "asks"), RankEvent(0, "asked", {"number": 1, "body": {"step": 7}})], [])
+    job = supervisor(on_question=broken)
     with pytest.raises(KeyError, match="7"):
-        supervisor(on_question=broken).run(ranks.start)
+        job.run(ranks.start)
     assert ranks.done == ["left"]
+    assert job.shown == [(0, "asks")]
 
 
 def test_ranks_that_end_without_a_report_are_an_error_of_the_starter_after_their_lines():
