@@ -5,6 +5,7 @@ Spark Connect has neither. What lakelens needs of them is here, so that another 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,6 +136,17 @@ def ship_file(spark: SparkSession, file: Path) -> None:
 def ship_package(spark: SparkSession, archive: Path) -> None:
     """Puts a ZIP archive of Python modules onto the path of every executor's Python."""
     spark.sparkContext.addPyFile(str(archive))
+
+
+def take_jars_off_path(spark: SparkSession) -> None:
+    """Takes the JARs of packages off the path on which this process and the Python workers look for modules.
+
+    Spark puts them there, because a few hold modules. A worker would read the directory of each before every task:
+    45,000 entries for Delta 4.3, 0.2 s of processor time.
+    """
+    context = spark.sparkContext
+    context._python_includes = [name for name in context._python_includes if not name.endswith(".jar")]
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith(".jar")]
 
 
 def temporary_folder(spark: SparkSession) -> Path:

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union, overload
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
 from .jvm import is_verbose, own_jvm, start_jvm
-from .port import application_of, is_running, java_session, jvm, master_of, set_log_level
+from .port import (
+    application_of,
+    is_running,
+    java_session,
+    jvm,
+    master_of,
+    set_log_level,
+    take_jars_off_path,
+)
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
@@ -35,8 +43,7 @@ SessionSource: TypeAlias = Union["SparkSession", "Callable[[], SparkSession]"]
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Delta 4.3 depends on these, which Spark has. Every session would copy 50 MB, and every Python process would read
-    # their 29,000 entries at its first import: Spark puts the JARs of packages on Python's path too.
+    # Delta 4.3 depends on these, which Spark has: every application would copy 50 MB to each executor.
     "spark.jars.excludes": "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime",
 }
 # Jobs of one application share its slots: a trial of a search need not wait for jobs that were submitted before it.
@@ -60,7 +67,8 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
     """Returns a Spark session with Delta Lake and fair scheduling configured; an active session is reused.
 
     Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
-    Delta's JARs are resolved by Spark from Maven unless they are already on its class path.
+    Delta's JARs are resolved by Spark from Maven unless they are already on its class path. Python modules in JARs are
+    not found: install such packages with pip.
 
     Args:
         master: A Spark master URL; None takes spark-submit's, or `local[*]`.
@@ -227,6 +235,7 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
     # Without this, executors outlive the driver by a moment and fill the terminal with errors about its death.
     atexit.register(_stop, spark, application_of(spark), master)
     require_delta(spark)
+    take_jars_off_path(spark)
     ship_wheel(spark)
     return spark
 

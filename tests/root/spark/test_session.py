@@ -17,9 +17,12 @@ from lakelens import spark_session
 from lakelens.errors import InvalidArgumentError, SessionError
 from lakelens.jobs.command import session_of
 from lakelens.spark import jvm
+from lakelens.spark.port import run_tasks
 from lakelens.spark.session import _is_worked_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 
@@ -86,11 +89,20 @@ def test_the_jobs_of_a_session_share_its_slots_fairly(spark: SparkSession) -> No
 
 
 @pytest.mark.spark
-def test_delta_brings_no_jars_that_spark_has_and_that_every_python_process_would_read(spark: SparkSession) -> None:
+def test_delta_brings_no_jars_that_spark_has(spark: SparkSession) -> None:
     jars = spark.sparkContext.getConf().get("spark.jars") or ""
     assert "delta-spark" in jars
     assert "hadoop-client" not in jars
-    assert [entry for entry in sys.path if "hadoop-client" in entry] == []
+
+
+def test_python_looks_for_no_modules_in_the_jars_of_packages(spark: SparkSession) -> None:
+    def jars_on_path(_: Iterator[int]) -> Iterator[list[str]]:
+        import sys
+
+        yield [entry for entry in sys.path if entry.endswith(".jar") and "spark-core" not in entry]
+
+    assert run_tasks(spark, jars_on_path, 2) == [[], []]
+    assert list(jars_on_path(iter([]))) == [[]]
 
 
 def test_another_master_beside_an_active_session_is_refused(spark: SparkSession) -> None:
