@@ -138,11 +138,16 @@ def changes_file(pairs: DataFrame) -> bytes:
 
 def with_images(shown: Sequence[Shown], source: ScoredTable) -> list[Shown]:
     """Fetches the stored images of a few rows."""
-    if not shown:
-        return []
-    rows = source.images().where(_path_in([one.path for one in shown]))
-    stored = {row["path"]: StoredImage.of_row(row.asDict()) for row in rows.collect()}
+    stored = stored_images([one.path for one in shown], source)
     return [replace(one, image=stored[one.path]) for one in shown if one.path in stored]
+
+
+def stored_images(paths: Sequence[str], source: ScoredTable) -> dict[str, StoredImage]:
+    """Fetches a few stored images by path."""
+    if not paths:
+        return {}
+    rows = source.images().where(_path_in(paths))
+    return {row["path"]: StoredImage.of_row(row.asDict()) for row in rows.collect()}
 
 
 def _path_in(paths: Sequence[str]) -> Column:

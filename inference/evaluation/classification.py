@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
+from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError, PredictionsSchemaError
 from ...etl.model import schema
+from ...etl.spark.catalog import read_table
 from ...etl.versions.classes import class_counts
 from ...table import Table
 from ...training.checkpoints.references import ModelRef
@@ -85,6 +86,11 @@ class ClassificationEvaluator(Evaluator):
         model, counts = answered.model, answers.answer_counts(answered.rows)
         labelled = counts.dropna(subset=["label"])
         unlabelled = int(counts["rows"].sum() - labelled["rows"].sum())
+        if labelled.empty and self._has_boxes():
+            raise ModelMismatchError(
+                f"{model.uri} is a model of task classification; the rows of {self.source.name}, split "
+                f"{self.source.split}, have boxes instead of labels; evaluate a model of task detection"
+            )
         if labelled.empty:
             raise InvalidArgumentError(
                 f"{self.source.name}, split {self.source.split}: none of {unlabelled} rows has a label to compare with"
@@ -100,6 +106,12 @@ class ClassificationEvaluator(Evaluator):
         except PredictionsSchemaError as error:
             raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
         return measure(labelled, names, unlabelled), names
+
+    def _has_boxes(self) -> bool:
+        if schema.ANNOTATIONS not in self.source.snapshot.schema:
+            return False
+        rows = read_table(self.source.spark, self.source.location, self.source.version)
+        return not rows.where(f"{schema.ANNOTATIONS} is not null").isEmpty()
 
     def _changes(self, pairs: DataFrame, comparison: ModelComparison) -> dict[str, list[Shown]]:
         right_before = "prediction_before <=> label"

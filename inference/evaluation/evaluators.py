@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from ...errors import ModelMismatchError
 from ...training.checkpoints.references import ModelRef
 from ...training.tasks.classification import Classification
+from ...training.tasks.detection import Detection
 from ...training.tasks.registry import task_of
 from .classification import ClassificationEvaluator
+from .detection import DetectionEvaluator
 from .evaluator import Evaluator
 
-EVALUATORS: Mapping[str, type[Evaluator]] = {Classification.name: ClassificationEvaluator}
+EVALUATORS: Mapping[str, type[Evaluator]] = {
+    Classification.name: ClassificationEvaluator,
+    Detection.name: DetectionEvaluator,
+}
 
 
 def evaluator_of(model: ModelRef, before: ModelRef | None = None) -> type[Evaluator]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from ...errors import ImageError
-from ...etl.images.stored_image import Bytes, PixelDecoder, Pixels, StoredImage
+from ...etl.images.stored_image import Bytes, PixelDecoder, Pixels, StoredImage, size_of
 
 
 @dataclass(frozen=True)
@@ -38,25 +41,33 @@ class StoredRows:
         )
 
 
-def decode_rows(rows: StoredRows, pixels: Pixels) -> list[str | None]:
+def decode_rows(
+    rows: StoredRows, pixels: Pixels, decoder: PixelDecoder, sizes: npt.NDArray[np.int32] | None = None
+) -> list[str | None]:
     """Decodes rows into `pixels` as the training feed does, an image of another size scaled to the model's.
 
     Args:
         rows: The stored rows.
         pixels: uint8 [rows, height, width, channels], written in place; a row that fails may hold anything.
+        decoder: Decodes them.
+        sizes: int32 [rows, 2], written in place: height and width of each image; None if they are not needed.
 
     Returns:
         For each row None, or `<reason>: <message>`.
     """
-    decoder = PixelDecoder()
     nothing = [None] * len(rows)
     images = map(StoredImage, rows.images, rows.formats or nothing, rows.heights or nothing, rows.widths or nothing)
-    return [_decode_row(decoder, image, into) for image, into in zip(images, pixels, strict=True)]
+    into = zip(pixels, [None] * len(rows) if sizes is None else sizes, strict=True)
+    return [_decode_row(decoder, image, *places) for image, places in zip(images, into, strict=True)]
 
 
-def _decode_row(decoder: PixelDecoder, image: StoredImage, into: Pixels) -> str | None:
+def _decode_row(
+    decoder: PixelDecoder, image: StoredImage, pixels: Pixels, size: npt.NDArray[np.int32] | None
+) -> str | None:
     try:
-        decoder.decode(image, into)
+        decoder.decode(image, pixels)
+        if size is not None:
+            size[:] = size_of(image)
     except ImageError as error:
         return f"{error.reason}: {error}"
     except Exception as error:  # noqa: BLE001  whatever one image does to its decoder, the other rows are scored

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,15 @@ from PIL import Image
 
 from ...errors import InvalidArgumentError, ScoringFailedError
 from ...etl.images.encoding import encode_jpeg
-from ...etl.images.stored_image import Pixels
+from ...etl.images.stored_image import PixelDecoder, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.tasks.task import Task
 from .compiled import Answers, compile_model
 from .decoding import StoredRows, decode_rows
 from .failures import first_line, is_of_the_machine, is_transient
 from .user_code import UserCode
+
+Sizes: TypeAlias = npt.NDArray[np.int32]
 
 DEFAULT_BATCH_BYTES = 32 << 20
 # Larger batches are not faster, and a model's activations, many times its input, only take memory.
@@ -40,7 +43,7 @@ class Predictions:
 
     answers: Answers
     errors: list[str | None]
-    sizes: npt.NDArray[np.int32]
+    sizes: Sizes
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -83,6 +86,7 @@ class Predictor:
         self.answer_shape = answer_shape
         self.batch_rows = max(1, min(MOST_BATCH_ROWS, batch_bytes // (int(np.prod(input_shape)) * _INPUT_BYTES)))
         self._function = function
+        self._decoder = PixelDecoder(letterbox=task.feed_options.get("letterbox", False))
         self._decode_threads = max(1, decode_threads)
 
     def predict(
@@ -127,18 +131,24 @@ class Predictor:
 
     def _decode(self, pool: ThreadPoolExecutor, rows: StoredRows) -> _Decoding:
         pixels = np.empty((len(rows), *self.input_shape), dtype=np.uint8)
+        sizes = np.zeros((len(rows), 2), dtype=np.int32)
         share = -(-len(rows) // self._decode_threads)
         pieces = [
-            pool.submit(decode_rows, rows.rows(start, start + share), pixels[start : start + share])
+            pool.submit(self._decode_into, rows.rows(start, start + share), pixels[start:stop], sizes[start:stop])
             for start in range(0, len(rows), share)
+            for stop in [start + share]
         ]
-        return _Decoding(rows, pixels, pieces)
+        return _Decoding(rows, pixels, sizes, pieces)
+
+    def _decode_into(self, rows: StoredRows, pixels: Pixels, sizes: Sizes) -> list[str | None]:
+        return decode_rows(rows, pixels, self._decoder, sizes if self.task.needs_sizes else None)
 
     def _predict(self, decoding: _Decoding) -> Predictions:
         pixels, errors = decoding.pixels, decoding.wait()
         for row, error in enumerate(errors):
             if error is not None and is_transient(error):
-                errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[row : row + 1])
+                one = slice(row, row + 1)
+                errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[one], decoding.sizes[one])
         decoded = np.array([error is None for error in errors], dtype=np.bool_)
         answers = np.full((len(errors), *self.answer_shape), np.nan, dtype=np.float32)
         if decoded.any():
@@ -149,11 +159,11 @@ class Predictor:
         for row in np.flatnonzero(~np.isfinite(answers.reshape(len(answers), -1)).all(axis=1)).tolist():
             errors[row] = errors[row] or "not_finite: the model's output for this image has NaN or infinite values"
             answers[row] = np.nan
-        return Predictions(answers, errors, np.zeros((len(errors), 2), np.int32))
+        return Predictions(answers, errors, decoding.sizes)
 
-    def _decode_again(self, row: StoredRows, pixels: Pixels) -> str | None:
+    def _decode_again(self, row: StoredRows, pixels: Pixels, size: Sizes) -> str | None:
         """Decodes a row again whose error the machine may have caused, while this task decodes nothing else."""
-        (error,) = decode_rows(row, pixels)
+        (error,) = self._decode_into(row, pixels, size)
         if error is not None and is_transient(error):
             fault = self._fault_of_decoding()
             if fault is not None:
@@ -164,7 +174,7 @@ class Predictor:
         height, width, _ = self.input_shape
         try:
             black = encode_jpeg(Image.new("RGB", (width, height)))
-            (fault,) = decode_rows(StoredRows([black]), np.empty((1, *self.input_shape), dtype=np.uint8))
+            (fault,) = decode_rows(StoredRows([black]), np.empty((1, *self.input_shape), np.uint8), self._decoder)
         except (MemoryError, OSError) as error:
             return f"{type(error).__name__}: {error}"
         return fault
@@ -203,6 +213,7 @@ class _Decoding:
 
     rows: StoredRows
     pixels: Pixels
+    sizes: Sizes
     pieces: list[Future[list[str | None]]]
 
     def wait(self) -> list[str | None]:

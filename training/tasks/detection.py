@@ -45,6 +45,7 @@ class Detection(Task):
 
     name: ClassVar[str] = "detection"
     prediction_columns: ClassVar[Mapping[str, str]] = {DETECTIONS: DETECTION_SQL}
+    needs_sizes: ClassVar[bool] = True
     metric_names: ClassVar[Sequence[str]] = ("map50", "map50_voc07", "map", "recall50", "recall")
     # The image itself has no class.
     table_options: ClassVar[Mapping[str, Any]] = {"label_column": None}

@@ -57,6 +57,7 @@ class Task(ABC):
         name: Its name in experiments and checkpoints.
         prediction_columns: The columns that inference writes, with their SQL types. An `error` follows them.
         recorded_outputs: The outputs in the signature of the MLflow model; None if they have no fixed form.
+        needs_sizes: Whether the columns of a prediction depend on the sizes of the stored images.
         makes_probabilities: Whether the MLflow model turns logits of a last linear layer into probabilities.
         metric_names: Metrics that each validation derives from counts, besides those that the model is compiled with;
             in the run their names begin with `val_`.
@@ -66,6 +67,7 @@ class Task(ABC):
     name: ClassVar[str]
     prediction_columns: ClassVar[Mapping[str, str]]
     recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = None
+    needs_sizes: ClassVar[bool] = False
     makes_probabilities: ClassVar[bool] = False
     metric_names: ClassVar[Sequence[str]] = ()
     table_options: ClassVar[Mapping[str, Any]] = {}

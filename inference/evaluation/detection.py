@@ -1,0 +1,188 @@
+"""The evaluation of detection: average precision by class, the worst images, and what changed against another model."""
+
+from __future__ import annotations
+
+import io
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import ModelMismatchError, PredictionsSchemaError
+from ...etl.model import schema
+from ...html_page import render
+from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
+from ..scoring.mismatch import is_same_table
+from . import answers
+from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
+from .detection_plots import ShownBoxes, boxed_jpegs, draw_detection_comparison, draw_detection_plots
+from .detection_rows import TRUTHS, MatchedRows, names_in_annotations, with_matches
+from .evaluator import SLICE, Answered, Evaluator, names_of
+from .metrics import one_numbering
+from .record import CHANGES, PAGE, file_name
+from .result import EvaluationResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+logger = logging.getLogger(__name__)
+
+_WORST_SHOWN = 12
+_CHANGED_SHOWN = 6
+_MOST_VALUES = 50
+
+
+class DetectionEvaluator(Evaluator):
+    """Compares the detections of each image with its annotations."""
+
+    scores: ClassVar[tuple[str, ...]] = SCORES
+
+    def columns(self) -> dict[str, tuple[str, Column]]:
+        """Adds the annotations; see `Evaluator.columns`.
+
+        Raises:
+            ModelMismatchError: If the table has none.
+        """
+        from pyspark.sql import functions
+
+        if schema.ANNOTATIONS not in self.source.snapshot.schema:
+            raise ModelMismatchError(
+                f"{self.source.name} has no column {schema.ANNOTATIONS!r}, so a model of task detection has nothing to "
+                "be compared with; ingest with layout voc, coco or manifest, or evaluate a model of task classification"
+            )
+        return {**super().columns(), schema.ANNOTATIONS: (TRUTHS, functions.col(schema.ANNOTATIONS).cast(TRUTHS))}
+
+    def kept(self, rows: DataFrame) -> DataFrame:
+        """Keeps detections, annotations and their matches; see `Evaluator.kept`."""
+        passed = {"path": "STRING", "error": "STRING", DETECTIONS: DETECTION_SQL, schema.ANNOTATIONS: TRUTHS}
+        return with_matches(rows, {**passed, **dict.fromkeys(self._slice_columns, "STRING")})
+
+    def report(self, after: Answered, before: Answered | None) -> tuple[EvaluationResult, dict[str, bytes]]:
+        """Evaluates a model, also against an earlier one; see `Evaluator.report`."""
+        evaluation, matched, names = self._evaluated(after)
+        result = self.result(after.model, evaluation)
+        plots = draw_detection_plots(evaluation)
+        for column, name in zip(self._slice_columns, self.slices, strict=True):
+            values = matched.values_of(column, _MOST_VALUES)
+            result.slices[name] = {value: matched.where(column, value).measure(names) for value in values}
+        worst = self._worst(after.rows)
+        changes: dict[str, list[ShownBoxes]] = {}
+        files: dict[str, bytes] = {}
+        if before is not None:
+            other, comparison, changes, files[CHANGES] = self._compared(before, after, evaluation)
+            result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
+            plots["comparison"] = draw_detection_comparison(comparison, names_of(before.model, after.model))
+        page = render(
+            __package__,
+            "detection_page.html",
+            result=result,
+            plots=plots,
+            worst=worst,
+            changes=changes,
+            jpegs=boxed_jpegs,
+        )
+        for place, one in enumerate(worst):
+            for jpeg in boxed_jpegs(one):
+                files[f"worst_{place:02d}.jpg"] = jpeg
+        return result, {PAGE: page.encode(), **files, **{file_name(name, ".png"): data for name, data in plots.items()}}
+
+    @property
+    def _slice_columns(self) -> list[str]:
+        return [SLICE.format(i) for i in range(len(self.slices))]
+
+    def _evaluated(self, answered: Answered) -> tuple[DetectionMetrics, MatchedRows, dict[int, str]]:
+        """Computes the metrics of one model; also gives the matches and the names of the classes by number."""
+        model, matched = answered.model, MatchedRows.collect(answered.rows, self._slice_columns)
+        names = self._names(answered)
+        evaluation = matched.measure(names)
+        if not evaluation.rows:
+            raise ModelMismatchError(
+                f"{self.source.name}, split {self.source.split}: none of {evaluation.unlabelled} rows has annotations "
+                f"to compare {model.uri}, a model of task detection, with; ingest with layout voc, coco or manifest, "
+                "or evaluate a model of task classification"
+            )
+        if evaluation.objects and matched.matches.empty:
+            logger.warning(
+                "%s has no detection with a score of at least %g in any of %d images, which have %d objects; was it "
+                "trained long enough, and on images like these?",
+                model.uri,
+                LEAST_SCORE,
+                evaluation.rows,
+                evaluation.objects,
+            )
+        return evaluation, matched, names
+
+    def _names(self, answered: Answered) -> dict[int, str]:
+        model = answered.model
+        predicted = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
+        is_own = is_same_table(model.metadata.get("table"), self.source.location)
+        try:
+            return one_numbering(names_in_annotations(answered.rows), predicted, is_own=is_own)
+        except PredictionsSchemaError as error:
+            raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
+
+    def _worst(self, rows: DataFrame) -> list[ShownBoxes]:
+        """Finds the images with the most mistakes."""
+        from pyspark.sql import functions
+
+        mistakes = functions.col("missed") + functions.col("invented")
+        found = rows.where("annotated").where(mistakes > 0).orderBy(mistakes.desc(), "path").limit(_WORST_SHOWN)
+        shown = [
+            ShownBoxes(row.path, row[schema.ANNOTATIONS], (row[DETECTIONS] or [],), (_mistakes(row, ""),))
+            for row in found.collect()
+        ]
+        return self._with_images(shown)
+
+    def _compared(
+        self, before: Answered, after: Answered, evaluation: DetectionMetrics
+    ) -> tuple[DetectionMetrics, DetectionComparison, dict[str, list[ShownBoxes]], bytes]:
+        """Compares two models, fetches images that changed most, and lists all changed rows as a Parquet file."""
+        from pyspark.sql import functions
+
+        other, _, _ = self._evaluated(before)
+        columns = (DETECTIONS, "missed", "invented")
+        earlier = before.rows.select("path", *(functions.col(name).alias(f"{name}_before") for name in columns))
+        pairs = after.rows.where("annotated").join(earlier, "path")
+        gain = functions.expr("missed_before + invented_before - missed - invented")
+        pairs = pairs.withColumn("gain", gain).persist()
+        try:
+            counts = pairs.selectExpr("count(*) rows", "count_if(gain > 0) mended", "count_if(gain < 0) broken").first()
+            rows, mended, broken = (0, 0, 0) if counts is None else counts
+            comparison = compare_detections(other, evaluation, rows=rows, mended=mended, broken=broken)
+            changes = {
+                "Fewer mistakes now": self._changed(pairs.where("gain > 0").orderBy(functions.desc("gain"), "path")),
+                "More mistakes now": self._changed(pairs.where("gain < 0").orderBy("gain", "path")),
+            }
+            return other, comparison, changes, _changes_file(pairs)
+        finally:
+            pairs.unpersist()
+
+    def _changed(self, pairs: DataFrame) -> list[ShownBoxes]:
+        shown = [
+            ShownBoxes(
+                row.path,
+                row[schema.ANNOTATIONS],
+                (row[f"{DETECTIONS}_before"] or [], row[DETECTIONS] or []),
+                (_mistakes(row, "_before"), _mistakes(row, "")),
+            )
+            for row in pairs.limit(_CHANGED_SHOWN).collect()
+        ]
+        return self._with_images(shown)
+
+    def _with_images(self, shown: list[ShownBoxes]) -> list[ShownBoxes]:
+        """Fetches the stored images of a few rows."""
+        stored = answers.stored_images([one.path for one in shown], self.source)
+        return [replace(one, image=stored[one.path]) for one in shown if one.path in stored]
+
+
+def _mistakes(row: Row, when: str) -> str:
+    return f"{row[f'missed{when}']} missed, {row[f'invented{when}']} invented"
+
+
+def _changes_file(pairs: DataFrame) -> bytes:
+    """Writes the rows with another number of mistakes as a Parquet file: what each model missed and invented."""
+    numbers = ("missed_before", "missed", "invented_before", "invented")
+    frame = pairs.where("gain != 0").select("path", *numbers).orderBy("path").toPandas()
+    renamed = frame.rename(columns={"missed": "missed_after", "invented": "invented_after"})
+    buffer = io.BytesIO()
+    renamed.to_parquet(buffer, compression="zstd", index=False)
+    return buffer.getvalue()

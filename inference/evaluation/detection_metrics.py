@@ -1,0 +1,197 @@
+"""Metrics of a detector on a table version, and what changed against another one; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...results import ReadableResult
+from ...training.tasks.average_precision import (
+    MEANS,
+    ClassPrecision,
+    PrecisionRecall,
+    class_precisions,
+    curve_at,
+    mean_precisions,
+)
+from ...training.tasks.box_matching import Matches
+from .comparison import mcnemar
+
+
+@dataclass(frozen=True, repr=False)
+class DetectionMetrics(ReadableResult):
+    """How well a model's detections match the annotated objects.
+
+    Attributes:
+        rows: Annotated rows; an image without objects is one.
+        errors: How many of those have an error instead of detections. All their objects count as missed.
+        unlabelled: Rows that nobody has annotated; no other number counts them.
+        objects: Objects of all classes, without difficult ones.
+        classes: Metrics per class, by label number.
+        curves: Precision over recall at an overlap of 0.5, of each class that has objects.
+    """
+
+    rows: int
+    errors: int
+    unlabelled: int
+    objects: int
+    classes: list[ClassPrecision]
+    curves: Mapping[str, PrecisionRecall] = field(default_factory=dict, repr=False)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Means over the classes that have objects: mAP@0.5, COCO's mAP, recall; empty without objects."""
+        return mean_precisions(self.classes) if self.objects else {}
+
+
+@dataclass(frozen=True)
+class DetectionChange:
+    """One class under both models; None without objects.
+
+    Attributes:
+        name: The class.
+        label: Its number.
+        objects: Its objects.
+        ap50_before: Average precision of the first model at an overlap of 0.5.
+        ap50_after: The same of the second model.
+        ap_before: COCO's average precision of the first model.
+        ap_after: The same of the second model.
+        recall50_before: Recall of the first model at an overlap of 0.5.
+        recall50_after: The same of the second model.
+    """
+
+    name: str
+    label: int
+    objects: int
+    ap50_before: float | None
+    ap50_after: float | None
+    ap_before: float | None
+    ap_after: float | None
+    recall50_before: float | None
+    recall50_after: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class DetectionComparison(ReadableResult):
+    """How a second model's detections differ from a first one's.
+
+    Attributes:
+        rows: Annotated rows.
+        changed: Rows with another number of mistakes.
+        mended: Rows in which the second model makes fewer mistakes.
+        broken: Rows in which it makes more.
+        p_value: Of a sign test: the probability of a split of mended and broken rows at least this uneven if both
+            models are equally good.
+        classes: By label number.
+        mended_class: The class whose average precision at an overlap of 0.5 has risen most; None if none has.
+    """
+
+    rows: int
+    changed: int
+    mended: int
+    broken: int
+    p_value: float
+    classes: list[DetectionChange]
+    mended_class: str | None
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The numbers that a run keeps."""
+        return {"p_value": self.p_value, "mended": self.mended, "broken": self.broken}
+
+    @property
+    def sentences(self) -> list[str]:
+        """The comparison in a line or two."""
+        changed = f"fewer mistakes in {self.mended} images, more in {self.broken}; p = {self.p_value:.2g} (sign test)"
+        gained = [f"the class that gained most: {self.mended_class}"] if self.mended_class else []
+        return [changed, *gained]
+
+
+def measure_detections(
+    matches: Matches,
+    objects: Mapping[int, int],
+    names: Mapping[int, str],
+    *,
+    rows: int,
+    errors: int,
+    unlabelled: int,
+) -> DetectionMetrics:
+    """Derives the metrics from the matches of all annotated rows.
+
+    Args:
+        matches: int64 [detections, 4], as `box_matching.matches_of` gives them, in any order.
+        objects: Objects that count, by class number.
+        names: Class names by number; a number without a name is shown as its digits.
+        rows: Annotated rows.
+        errors: How many of those have an error.
+        unlabelled: Rows that nobody has annotated.
+    """
+    count = max([*objects, *names, *matches[:, 0].tolist(), -1]) + 1
+    listed = [names.get(label, str(label)) for label in range(count)]
+    by_class = np.array([objects.get(label, 0) for label in range(count)], np.int64)
+    return DetectionMetrics(
+        rows=rows,
+        errors=errors,
+        unlabelled=unlabelled,
+        objects=int(by_class.sum()),
+        classes=class_precisions(matches, by_class, listed),
+        curves={
+            name: curve_at(matches, label, int(by_class[label])) for label, name in enumerate(listed) if by_class[label]
+        },
+    )
+
+
+def compare_detections(
+    before: DetectionMetrics, after: DetectionMetrics, *, rows: int, mended: int, broken: int
+) -> DetectionComparison:
+    """Compares two models that were measured on the same rows.
+
+    Args:
+        before: The first model's metrics.
+        after: The second model's metrics.
+        rows: Annotated rows.
+        mended: Rows in which the second model makes fewer mistakes.
+        broken: Rows in which it makes more.
+
+    Raises:
+        MissingDependencyError: If SciPy is not installed.
+    """
+    earlier = {one.label: one for one in before.classes}
+    classes = [_change_of(earlier.get(one.label), one) for one in after.classes]
+    gains = {
+        one.name: one.ap50_after - one.ap50_before
+        for one in classes
+        if one.ap50_before is not None and one.ap50_after is not None
+    }
+    gained = max(gains, key=lambda name: gains[name], default=None)
+    return DetectionComparison(
+        rows=rows,
+        changed=mended + broken,
+        mended=mended,
+        broken=broken,
+        p_value=mcnemar(mended, broken),
+        classes=classes,
+        mended_class=gained if gained is not None and gains[gained] > 0 else None,
+    )
+
+
+def most_changed(classes: Sequence[DetectionChange], count: int) -> list[DetectionChange]:
+    """Chooses the classes whose average precision at an overlap of 0.5 has changed most, in the given order."""
+
+    def change(one: DetectionChange) -> float:
+        return -abs((one.ap50_after or 0.0) - (one.ap50_before or 0.0))
+
+    kept = {one.label for one in sorted(classes, key=change)[:count]}
+    return [one for one in classes if one.label in kept]
+
+
+def _change_of(before: ClassPrecision | None, after: ClassPrecision) -> DetectionChange:
+    fields = ("ap50", "ap", "recall50")
+    values = {f"{name}_before": None if before is None else getattr(before, name) for name in fields}
+    values |= {f"{name}_after": getattr(after, name) for name in fields}
+    return DetectionChange(after.name, after.label, after.objects, **values)
+
+
+SCORES = tuple(MEANS)

@@ -1,0 +1,168 @@
+"""What an evaluation needs of the detections of each image: matched with its objects, in Spark tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...etl.model.schema import BOX_CORNERS
+from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, flags_of, matches_of, score_of
+from ...training.tasks.boxes import COLUMNS, LABEL, Floats
+from .detection_metrics import DetectionMetrics, measure_detections
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+TRUTHS = (
+    "ARRAY<STRUCT<label: INT, label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, ymax: DOUBLE, "
+    "difficult: BOOLEAN>>"
+)
+NULL = "(null)"
+# A detection that finds no object counts as a mistake of its image from this score on.
+_SURE = 0.5
+# Made of each row: whether somebody has annotated it, class and matches of its objects and detections, its mistakes.
+_MADE = {
+    "annotated": "BOOLEAN",
+    "objects": "ARRAY<INT>",
+    "matches": "ARRAY<STRUCT<label: INT, score: FLOAT, hits: INT, skipped: INT>>",
+    "missed": "INT",
+    "invented": "INT",
+}
+
+
+def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
+    """Matches the detections of each row with its objects.
+
+    Args:
+        rows: With columns `detections` and `annotations`, and those that are passed.
+        passed: Columns that stay, with their SQL types.
+
+    Returns:
+        The passed columns and those of `_MADE`. `missed` counts the objects that no detection finds, `invented` the
+        detections with a score of 0.5 or more that find no object, both at an overlap of 0.5.
+    """
+    import pyarrow as pa
+
+    kinds = {
+        "annotated": pa.bool_(),
+        "objects": pa.list_(pa.int32()),
+        "matches": pa.list_(
+            pa.struct([("label", pa.int32()), ("score", pa.float32()), ("hits", pa.int32()), ("skipped", pa.int32())])
+        ),
+        "missed": pa.int32(),
+        "invented": pa.int32(),
+    }
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+            lists = zip(columns["detections"].to_pylist(), columns["annotations"].to_pylist(), strict=True)
+            made = [_matched(found, truths) for found, truths in lists]
+            arrays = {name: pa.array([row[name] for row in made], kind) for name, kind in kinds.items()}
+            yield pa.RecordBatch.from_pydict({**{name: columns[name] for name in passed}, **arrays})
+
+    ddl = ", ".join(f"{name} {kind}" for name, kind in {**passed, **_MADE}.items())
+    return rows.select(*dict.fromkeys([*passed, "detections", "annotations"])).mapInArrow(run, ddl)
+
+
+@dataclass(frozen=True)
+class MatchedRows:
+    """The matches of all annotated rows, on the driver: 24 bytes per detection, and the values of slices.
+
+    Attributes:
+        matches: A row per detection: `label`, `score`, `hits`, `skipped`.
+        objects: `objects` by `label`.
+        rows: `rows` and `errors` by `annotated`.
+    """
+
+    matches: pd.DataFrame
+    objects: pd.DataFrame
+    rows: pd.DataFrame
+
+    @classmethod
+    def collect(cls, rows: DataFrame, slices: Sequence[str]) -> MatchedRows:
+        """Collects what `with_matches` has made; the columns of slices stay in all three frames."""
+        from pyspark.sql import functions
+
+        kept = rows.where("annotated")
+        one, errors = functions.count(functions.lit(1)), functions.count("error")
+        return cls(
+            kept.select(*slices, functions.inline("matches")).toPandas(),
+            kept.select(*slices, functions.explode("objects").alias("label"))
+            .groupBy(*slices, "label")
+            .agg(one.alias("objects"))
+            .toPandas(),
+            rows.groupBy(*slices, "annotated").agg(one.alias("rows"), errors.alias("errors")).toPandas(),
+        )
+
+    def values_of(self, column: str, most: int) -> list[str]:
+        """Lists the values of a slice in annotated rows, those with the most rows first."""
+        annotated = self.rows[self.rows["annotated"]].fillna({column: NULL})
+        sizes = annotated.groupby(column)["rows"].sum()
+        return sorted(sizes.index, key=lambda value: (-sizes[value], value))[:most]
+
+    def where(self, column: str, value: str) -> MatchedRows:
+        """Takes the rows of one value of a slice."""
+        return MatchedRows(
+            *(frame[frame[column].fillna(NULL) == value] for frame in (self.matches, self.objects, self.rows))
+        )
+
+    def measure(self, names: Mapping[int, str]) -> DetectionMetrics:
+        """Derives the metrics; `names` has class names by number."""
+        annotated = self.rows[self.rows["annotated"]]
+        return measure_detections(
+            self._array(),
+            {int(label): int(count) for label, count in self.objects.groupby("label")["objects"].sum().items()},
+            names,
+            rows=int(annotated["rows"].sum()),
+            errors=int(annotated["errors"].sum()),
+            unlabelled=int(self.rows["rows"].sum() - annotated["rows"].sum()),
+        )
+
+    def _array(self) -> Matches:
+        """Returns the matches as int64 [detections, 4]."""
+        bits = self.matches["score"].to_numpy(np.float32).view(np.int32)
+        columns = [self.matches["label"], bits, self.matches["hits"], self.matches["skipped"]]
+        return np.column_stack([np.asarray(column, np.int64) for column in columns])
+
+
+def names_in_annotations(rows: DataFrame) -> dict[int, str]:
+    """Finds the names of the classes of all objects, by number."""
+    from pyspark.sql import functions
+
+    boxes = rows.select(functions.inline("annotations")).where("label is not null and label_name != ''")
+    return {int(row.label): str(row.label_name) for row in boxes.select("label", "label_name").distinct().collect()}
+
+
+def _matched(
+    detections: Sequence[Mapping[str, Any]] | None, truths: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    found = _rows_of(detections or (), "score", "label")
+    known = _rows_of(truths or (), "label", "difficult")
+    matches = matches_of(found, known)
+    objects = known[known[:, LABEL + 1] == 0, LABEL].astype(np.int32)
+    hits = flags_of(matches[:, HITS], 0)
+    wrong = ~hits & ~flags_of(matches[:, SKIPPED], 0)
+    scores = score_of(matches)
+    listed = zip(matches[:, MATCHED], scores, matches[:, HITS], matches[:, SKIPPED], strict=True)
+    return {
+        "annotated": truths is not None,
+        "objects": objects,
+        "matches": [
+            {"label": int(label), "score": score, "hits": int(hit), "skipped": int(skipped)}
+            for label, score, hit, skipped in listed
+        ],
+        "missed": len(objects) - int(hits.sum()),
+        "invented": int((wrong & (scores >= _SURE)).sum()),
+    }
+
+
+def _rows_of(boxes: Sequence[Mapping[str, Any]], *more: str) -> Floats:
+    """Gives boxes as an array, float32 [boxes, 6]: the corners, then two more fields."""
+    rows = [[float(box[name] or 0) for name in (*BOX_CORNERS, *more)] for box in boxes]
+    return np.array(rows, np.float32).reshape(-1, COLUMNS)

@@ -1,0 +1,146 @@
+"""Rules of detection on a real two-executor Spark: scored boxes, metrics, comparison, models of the wrong task."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+from boxes import HEIGHT, WIDTH, image_with, save_detector, truth_of, write_boxes
+from colours import read, row, write_table
+from deltalake import DeltaTable
+from mlflow_stores import put_store
+
+from lakelens.errors import ModelMismatchError, PredictionsSchemaError
+from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.scoring.score import score
+from lakelens.inference.trace import trace_prediction
+from lakelens.inference.udf import predict_udf
+from lakelens.jobs.run_lines import evaluation_lines
+
+pytestmark = pytest.mark.spark
+
+# None is an image that nobody has annotated.
+IMAGES = [
+    [("red", 0, 0), ("blue", 3, 2)],
+    [("red", 7, 3)],
+    [("blue", 5, 1), ("blue", 1, 1), ("red", 3, 0)],
+    [],
+    None,
+]
+OBJECTS = 6
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tables") / "boxes"
+    write_boxes(path, IMAGES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    return save_detector(tmp_path_factory.mktemp("detectors"))
+
+
+@pytest.fixture(scope="module")
+def scored(spark, table, detector, tmp_path_factory):
+    predictions = tmp_path_factory.mktemp("predictions") / "boxes"
+    return score(spark, detector.path, table, predictions), predictions
+
+
+def as_truths(detections):
+    return sorted(
+        ({name: value for name, value in box.items() if name != "score"} for box in detections),
+        key=lambda box: (box["xmin"], box["ymin"]),
+    )
+
+
+def truths_of(squares):
+    return sorted(map(truth_of, squares or ()), key=lambda box: (box["xmin"], box["ymin"]))
+
+
+def test_scored_boxes_lie_on_the_pixels_of_the_stored_image(scored, table, spark, detector):
+    result, predictions = scored
+    assert (result.scored, result.errors) == (len(IMAGES), 0)
+    rows = read(predictions)
+    assert [as_truths(one["detections"]) for one in rows] == [truths_of(squares) for squares in IMAGES]
+    for box in (box for one in rows for box in one["detections"]):
+        assert 0.5 < box["score"] <= 1
+        assert 0 <= box["xmin"] < box["xmax"] <= WIDTH
+        assert 0 <= box["ymin"] < box["ymax"] <= HEIGHT
+    assert {one["checkpoint_digest"] for one in rows} == {detector.digest}
+    assert {(one["table"], one["version"]) for one in rows} == {(str(table), 0)}
+    again = score(spark, detector.path, table, predictions)
+    assert (again.scored, again.skipped) == (0, len(IMAGES))
+
+
+def test_the_udf_gives_boxes_and_an_error_for_a_row_without_an_image(spark, detector):
+    udf = predict_udf(spark, detector.path)
+    images = [(0, image_with(IMAGES[0])), (1, b"no image")]
+    rows = spark.createDataFrame(images, "number INT, image BINARY").coalesce(1)
+    good, bad = (one.p for one in rows.select("number", udf("image").alias("p")).orderBy("number").collect())
+    assert as_truths(one.asDict() for one in good.detections) == truths_of(IMAGES[0])
+    assert good.error is None
+    assert bad.detections is None
+    assert bad.error.startswith("not_an_image")
+
+
+def test_a_wrong_box_leads_to_its_source_image(scored, tmp_path):
+    (trace,) = trace_prediction(scored[1], "file:///boxes/001.png", tracking_uri=put_store(tmp_path))
+    assert as_truths(trace.prediction["detections"]) == truths_of(IMAGES[1])
+    assert trace.source["path"] == "file:///boxes/001.png"
+
+
+def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, table, detector, scored, tmp_path):
+    blind = save_detector(tmp_path / "blind", kinds=["red"])
+    out = tmp_path / "out"
+    found = evaluate(
+        spark, detector.path, table, compare=blind.path, output=out, predictions=scored[1], slices=["width"]
+    )
+    assert (found.evaluation.rows, found.evaluation.unlabelled, found.evaluation.objects) == (4, 1, OBJECTS)
+    assert found.evaluation.scores["map50"] == found.evaluation.scores["map"] == 1
+    assert [(one.name, one.objects, one.ap50) for one in found.other.classes] == [("red", 3, 1), ("blue", 3, 0)]
+    assert found.other.scores["map50"] == 0.5
+    assert found.slices["width"][str(WIDTH)].scores == found.evaluation.scores
+    assert (found.comparison.mended, found.comparison.broken, found.comparison.mended_class) == (2, 0, "blue")
+    changed = pq.read_table(out / "changes.parquet").to_pylist()
+    assert [(one["path"], one["missed_before"], one["missed_after"]) for one in changed] == [
+        ("file:///boxes/000.png", 1, 0),
+        ("file:///boxes/002.png", 2, 0),
+    ]
+    page = (out / "evaluation.html").read_text()
+    assert "gained most is <b>blue</b>" in page
+    assert page.count("data:image/jpeg") == 4
+    assert any(line.split()[:3] == ["blue", "3", "3"] for line in evaluation_lines(found))
+
+
+def test_the_worst_images_of_a_detector_are_shown_with_their_boxes(spark, table, tmp_path):
+    blind = save_detector(tmp_path / "blind", kinds=["red"])
+    found = evaluate(spark, blind.path, table, output=tmp_path / "out")
+    assert found.evaluation.scores["recall50"] == 0.5
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.jpg")) == ["worst_00.jpg", "worst_01.jpg"]
+    assert "2 missed, 0 invented" in (tmp_path / "out" / "evaluation.html").read_text()
+
+
+def test_a_model_of_another_task_is_refused(spark, table, detector, scored, checkpoint, tmp_path):
+    with pytest.raises(ModelMismatchError, match="one of classification; compare models of one task"):
+        evaluate(spark, detector.path, table, compare=checkpoint.path)
+    with pytest.raises(PredictionsSchemaError, match="'prediction', so it is not a predictions table of class"):
+        score(spark, checkpoint.path, table, scored[1])
+    colours = tmp_path / "colours"
+    write_table(colours, [row(0)])
+    with pytest.raises(ModelMismatchError, match=r"no column 'annotations'.*evaluate a model of task classification"):
+        evaluate(spark, detector.path, colours)
+    with pytest.raises(ModelMismatchError, match=r"have boxes instead of labels.*evaluate a model of task detection"):
+        evaluate(spark, checkpoint.path, table)
+    unlabelled = tmp_path / "unlabelled"
+    write_boxes(unlabelled, [None])
+    with pytest.raises(ModelMismatchError, match="none of 1 rows has annotations"):
+        evaluate(spark, detector.path, unlabelled)
+    assert DeltaTable(scored[1]).version() == scored[0].version
+
+
+def test_a_detector_that_finds_nothing_is_evaluated_with_a_warning(spark, table, tmp_path, caplog):
+    blind = save_detector(tmp_path / "blind", kinds=[])
+    found = evaluate(spark, blind.path, table)
+    assert found.evaluation.scores["map50"] == 0
+    assert "no detection with a score of at least" in caplog.text

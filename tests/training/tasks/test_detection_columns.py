@@ -1,0 +1,49 @@
+"""Rules of the column of detections: in pixels of the stored image, best first, null without an answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lakelens.etl.images.geometry import letterbox
+from lakelens.training.tasks.detection_columns import detection_lists
+
+pytestmark = pytest.mark.unit
+
+NAMES = ("cat", "dog")
+PADDING = [0, 0, 0, 0, 0, -1]
+
+
+def lists(detections, sizes, image_size=(64, 64), valid=None):
+    given = np.array(detections, np.float32)
+    usable = np.array([True] * len(given) if valid is None else valid)
+    return detection_lists(given, usable, np.array(sizes, np.int32), image_size, NAMES).to_pylist()
+
+
+@pytest.mark.parametrize("size", [(480, 640), (640, 480), (7, 300), (64, 64), (1, 1)])
+@pytest.mark.parametrize("image_size", [(64, 64), (96, 160)])
+def test_a_box_comes_back_to_where_it_was_before_the_letterbox(size, image_size):
+    height, width = size
+    place = letterbox(width, height, image_size[1], image_size[0])
+    truth = [0.25 * width, 0.5 * height, 0.75 * width, height]
+    placed = [*place.point(truth[0], truth[1]), *place.point(truth[2], truth[3]), 0.5, 1]
+    ((box,),) = lists([[placed, PADDING]], [size], image_size)
+    assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == pytest.approx(truth, rel=1e-4)
+    assert (box["label"], box["label_name"], box["score"]) == (1, "dog", 0.5)
+
+
+def test_boxes_are_cut_at_the_edges_of_the_image():
+    ((box,),) = lists([[[-5, 10, 70, 60, 0.9, 0]]], [(32, 64)])
+    assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == [0, 0, 64, 32]
+
+
+def test_an_image_without_detections_has_an_empty_list_and_one_without_an_answer_has_null():
+    box = [0, 0, 8, 8, 0.5, 0]
+    given = lists([[PADDING], [box], [box]], [(64, 64)] * 3, valid=[True, False, True])
+    assert given[:2] == [[], None]
+    assert len(given[2]) == 1
+
+
+def test_a_class_without_a_name_has_none():
+    ((box,),) = lists([[[0, 0, 8, 8, 0.5, 7]]], [(64, 64)])
+    assert (box["label"], box["label_name"]) == (7, None)
