@@ -107,6 +107,7 @@ class Detection(Task):
                 overlap=_OVERLAP,
                 considered=_CONSIDERED,
             )
+        found[~np.isfinite(values).all(axis=(1, 2))] = np.nan
         return found
 
     def prediction_arrays(

@@ -103,3 +103,11 @@ def test_predictions_are_boxes_of_the_stored_image_with_the_letterbox_undone():
     )
     box = {"label": 1, "label_name": "dog", "score": 0.75, "xmin": 4.0, "ymin": 3.0, "xmax": 8.0, "ymax": 9.0}
     assert column["detections"].to_pylist() == [[box], [], None]
+
+
+def test_an_output_that_is_not_finite_is_no_answer_and_leaves_the_others_alone():
+    outputs = np.concatenate([FOUND, FOUND])
+    outputs[1, 2, 5] = np.nan
+    found = TASK.answers(outputs, {})
+    np.testing.assert_array_equal(found[0], TASK.answers(FOUND, {})[0])
+    assert np.isnan(found[1]).all()
