@@ -149,7 +149,8 @@ CONTRACTS = {
         "a page with PNG files, `changes.parquet` with `--compare`, and both in the model's run, with metrics",
         "writes the same again; with `--predictions` no model runs",
         "model digest run_id trained_on table version split page changes artifacts rows errors accuracy "
-        "balanced_accuracy macro_f1 top_3_accuracy top_5_accuracy ece classes slices compared comparison",
+        "balanced_accuracy macro_f1 top_3_accuracy top_5_accuracy ece map50 map50_voc07 map recall50 recall classes "
+        "slices compared comparison",
     ),
     "models list": Contract("the registry", _NOTHING, _SAME_ANSWER, "models"),
     "models show": Contract("the registry", _NOTHING, _SAME_ANSWER, "name versions"),

@@ -64,7 +64,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("name", help="the registered model; created if it does not exist")
     action.add_argument("--alias", default="champion", help="the alias")
     action.add_argument(
-        "--if-better", default=None, metavar="METRIC", help="accuracy, balanced_accuracy, macro_f1, ece, ..."
+        "--if-better", default=None, metavar="METRIC", help="accuracy, macro_f1, ece, ...; of detectors map50, map, ..."
     )
     action.add_argument("--on", default=None, metavar="TABLE@VERSION", help="what both models are evaluated on")
     action.add_argument("--split", default="test", help="only this split")
