@@ -155,7 +155,7 @@ class SlotProcess(threading.Thread):
                 segment.planned.length(step),
                 step,
                 epoch,
-                segment.job.goal.value_in(metrics),
+                segment.job.config.goal.value_in(metrics),
                 metrics,
             ),
             reached=step >= segment.planned.steps(segment.trial.asked),
@@ -202,7 +202,7 @@ class SlotProcess(threading.Thread):
         if outcome.failure is None:
             length = segment.planned.length(outcome.step)
             state.ended_segment(trial, length, by_itself=outcome.reason == "stopped")
-            unit, metric = segment.planned.unit, segment.job.goal.metric
+            unit, metric = segment.planned.unit, segment.job.config.goal.metric
             where = f"{trial.state} at {length:g} {unit.removesuffix('s') if length == 1 else unit}"
             value = f", {metric} {trial.last.metric:.4g}" if trial.last is not None else ""
             self._host.say(f"trial {trial.number}: {where}{value} ({described(trial, state.searcher)})")

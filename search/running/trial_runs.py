@@ -129,7 +129,7 @@ class TrialRuns:
             step = int(start.metadata["step"]) if start is not None else 0
             rungs = frozenset(planned.steps(length) for length in self._lengths)
             job = planned.plan.job(run, weights, validations=rungs, asks_to_count=True)
-            decisions = Decisions(job.config, progress, records_in(folder, job.goal))
+            decisions = Decisions(job.config, progress, records_in(folder, job.config.goal))
             self._children.mark(run, "RUNNING", self._tags(trial) | {STATE_TAG: RUNNING})
             return OpenSegment(trial, planned, job, start, planned.length(step), decisions, stack.pop_all(), writer)
 
@@ -197,7 +197,7 @@ class TrialRuns:
             params = plan.params | {f"hyperparameters.{name}": value for name, value in given.items()}
             run = self._children.create(trial.number, f"trial {trial.number}", tags, params)
             log_table(run, read)
-            log_config(run, plan.config, plan.strategy)
+            log_config(run, plan.config)
             self._runs[trial.number] = run
         return self._runs[trial.number]
 

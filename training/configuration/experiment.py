@@ -205,6 +205,19 @@ class ExperimentConfig(Section):
             ) from None
 
     @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images that the model takes, in pixels.
+
+        Raises:
+            ValueError: If `data.image_size` is null: only a resolved experiment knows the stored size.
+        """
+        size = self.data.image_size
+        if size is None:
+            raise ValueError("data.image_size is null: the stored size is known once the experiment is resolved")
+        sides = [size] if isinstance(size, int) else size
+        return sides[0], sides[-1]
+
+    @property
     def global_batch_size(self) -> int:
         """Images per step over all ranks of a single training.
 

@@ -52,7 +52,7 @@ def begun_run(plan: ExperimentPlan, *, tags: Mapping[str, str], params: Mapping[
     with tracked_run(uri, config.tracking.experiment, run_name=config.name, tags=known, params=dict(params)) as run:
         log_table(run, read)
         record_code(run, plan.entrypoint)
-        log_config(run, config, plan.strategy)
+        log_config(run, config)
         yield run
 
 

@@ -12,26 +12,21 @@ from ...errors import InvalidArgumentError
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import RunReference, as_tracking_errors, open_client
 from ..configuration.experiment import ExperimentConfig
-from .strategies import Strategy
 
 CONFIG_ARTIFACT = "experiment.json"
 _HIDDEN = "***"
 _SECRET = re.compile("secret|token|password|key|credential", re.IGNORECASE)
 
 
-def log_config(run: RunReference, config: ExperimentConfig, strategy: Strategy) -> None:
-    """Stores the resolved config and the strategy.
+def log_config(run: RunReference, config: ExperimentConfig) -> None:
+    """Stores the resolved config.
 
     Raises:
         TrackingError: If the store refuses.
     """
-    values = recorded_values(config)
-    resources = values.setdefault("resources", {})
-    resources["strategy"] = strategy.name
-    if strategy.name != "horovod_cluster":
-        resources.pop("driver_port", None)  # goes with executors only
+    text = json.dumps(recorded_values(config), indent=2) + "\n"
     with as_tracking_errors(run.tracking_uri, f"store {CONFIG_ARTIFACT} in run {run.run_id}"):
-        open_client(run.tracking_uri).log_text(run.run_id, json.dumps(values, indent=2) + "\n", CONFIG_ARTIFACT)
+        open_client(run.tracking_uri).log_text(run.run_id, text, CONFIG_ARTIFACT)
 
 
 def recorded_values(config: ExperimentConfig) -> dict[str, Any]:

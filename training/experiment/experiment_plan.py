@@ -28,7 +28,7 @@ class ExperimentPlan:
     """An experiment that can be started.
 
     Attributes:
-        config: The experiment, with absolute paths, the table's version, image size and class names.
+        config: The experiment, with absolute paths, the table's version, image size, class names and strategy.
         entrypoint: The Trial.
         data: The rows.
         strategy: Where the ranks of a trial run.
@@ -57,12 +57,14 @@ class ExperimentPlan:
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config, spark)
+        strategy = Strategy.of(config, spark, entry.framework)
         update = {
             "entrypoint": entry.name,
             "data": data.resolved(config.data),
             "checkpoint_storage": config.checkpoint_storage.model_copy(update={"path": str(root)}),
+            "resources": strategy.resolved(config.resources),
         }
-        plan = cls(config.model_copy(update=update), entry, data, Strategy.of(config, spark, entry.framework))
+        plan = cls(config.model_copy(update=update), entry, data, strategy)
         for warning in plan.warnings:
             logger.warning(warning)
         if config.searcher.name == SINGLE:

@@ -73,9 +73,9 @@ class OpenTrial:
         """
         job = self.job
         checkpoint = checkpoint_of(outcome, job.run)
-        log_run_files(self.writer, job.task, job.folder)
+        log_run_files(self.writer, job.config.make_task(), job.folder)
         record_outcome(self.writer, outcome, checkpoint, job.entrypoint)
-        prune({0: job.folder}, job.config.checkpoint_storage.retention, job.goal, needed=[checkpoint.path])
+        prune({0: job.folder}, job.config.checkpoint_storage.retention, job.config.goal, needed=[checkpoint.path])
         return checkpoint
 
 

@@ -88,6 +88,13 @@ class Strategy:
         np = slots if name == "horovod_cluster" else -slots
         return cls(name, np, use_gpu=resources.use_gpu)
 
+    def resolved(self, resources: Resources) -> Resources:
+        """Returns the experiment's `resources` with this strategy; the driver's port is for ranks on executors only."""
+        update: dict[str, object] = {"strategy": self.name}
+        if self.name != "horovod_cluster" and resources.driver_port is not None:
+            update["driver_port"] = None
+        return resources.model_copy(update=update)
+
     def runner(
         self,
         resources: Resources,

@@ -55,7 +55,7 @@ def run_segment(
     with pausing(controls.pause), shown_progress(runner.name or "train") as bar:
         job = replace(job, reports_progress=True)
         while True:
-            decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.goal))
+            decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.config.goal))
             try:
                 outcome: SegmentOutcome = runner.run_with(
                     train_segment,
@@ -91,11 +91,11 @@ def _show(question: dict[str, Any], job: TrainingJob, bar: ProgressBar | Progres
     schedule, reached = job.schedule(), question.get("progress") or question.get("validation")
     if reached is None:
         return
-    step, metric = reached["step"], job.goal.metric
+    step, metric, size = reached["step"], job.config.goal.metric, job.config.global_batch_size
     if metric in reached.get("metrics", {}):
         bar.measured(metric, reached["metrics"][metric])
     place = f"epoch {min(schedule.epochs, schedule.epoch(step) + 1)}/{schedule.epochs}, step {step}/{schedule.length}"
-    bar.reached(place, step * job.global_batch_size, schedule.length * job.global_batch_size)
+    bar.reached(place, step * size, schedule.length * size)
 
 
 def _progress_at(start: Checkpoint | None) -> Progress:

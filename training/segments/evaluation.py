@@ -48,7 +48,7 @@ def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
     Raises:
         TrialError: If model or labels do not fit the task; on every rank.
     """
-    task, metrics = prepared.job.task, prepared.backend.validate()
+    task, metrics = prepared.context.task, prepared.backend.validate()
     if not task.metric_names or prepared.job.validation_feed is None:
         return metrics
     counted = task.metrics(counts_over_ranks(prepared))
@@ -67,7 +67,7 @@ def counts_over_ranks(prepared: PreparedRank) -> Counts:
         TrialError: If the model or the labels of a rank do not fit the task, or NotFiniteError, if the model gives NaN
             or infinity for a row; on every rank.
     """
-    task, backend, world = prepared.job.task, prepared.backend, prepared.world
+    task, backend, world = prepared.context.task, prepared.backend, prepared.world
     described = world.broadcast_object(backend.described, name="lakelens.described")
     failure, counts = None, task.no_counts()
     try:
@@ -110,7 +110,7 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
             log_to_driver(f"the model is not evaluated by class: {error}")
         return
     if prepared.world.rank == 0:
-        warning = prepared.job.task.warning(counts)
+        warning = prepared.context.task.warning(counts)
         if warning is not None:
             log_to_driver(f"warning: {warning}")
         content = io.BytesIO()

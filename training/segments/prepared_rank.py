@@ -39,14 +39,14 @@ class PreparedRank:
         if world.rank == 0:
             require_reachable(job.folder, job.run)
         self.context = TrialContext(
-            hyperparameters=job.hyperparameters,
-            task=job.task,
-            image_size=job.image_size,
-            global_batch_size=job.global_batch_size,
+            hyperparameters=job.config.trial_hyperparameters,
+            task=job.config.make_task(),
+            image_size=job.config.image_size,
+            global_batch_size=job.config.global_batch_size,
             epochs=job.schedule().epochs,
             rank=world.rank,
             size=world.size,
-            seed=job.seed,
+            seed=job.config.reproducibility.experiment_seed,
             # The training step counts real rows itself: weights that correct a short batch would count twice.
             training_feed=job.training_feed.with_equal_weights(),
             validation_feed=job.validation_feed.with_equal_weights() if job.validation_feed is not None else None,
@@ -61,21 +61,21 @@ class PreparedRank:
 
     def metadata(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns the metadata of a checkpoint after a step."""
-        height, width = self.job.image_size
+        feed, (height, width) = self.job.training_feed, self.context.image_size
         return {
             "input": {"height": height, "width": width, "channels": 3},
-            "labels": {str(number): name for number, name in enumerate(self.job.task.class_names)},
-            "task": {"name": self.job.task.name, **self.backend.described},
+            "labels": {str(number): name for number, name in enumerate(self.context.class_names)},
+            "task": {"name": self.context.task.name, **self.backend.described},
             "backend": self.backend.name,
-            "table": self.job.training_feed.location,
-            "version": self.job.training_feed.version,
+            "table": feed.location,
+            "version": feed.version,
             "entrypoint": self.job.entrypoint.name,
             "hyperparameters": self.context.hyperparameters,
-            "epoch": -(-step // self.job.training_feed.steps_per_epoch(self.job.global_batch_size)),
+            "epoch": -(-step // feed.steps_per_epoch(self.context.global_batch_size)),
             "step": step,
             "run_id": self.job.run.run_id,
             "metrics": dict(metrics),
-            "global_batch_size": self.job.global_batch_size,
+            "global_batch_size": self.context.global_batch_size,
             "ranks": self.world.size,
-            "seed": self.job.seed,
+            "seed": self.context.seed,
         }

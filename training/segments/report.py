@@ -69,7 +69,7 @@ class Report:
     def _rows(self, step: int) -> int:
         """Counts the trained rows of all ranks after a step."""
         feed, an_epoch = self._job.training_feed, self._schedule.steps_per_epoch
-        return step // an_epoch * feed.rows + min(step % an_epoch * self._job.global_batch_size, feed.rows)
+        return step // an_epoch * feed.rows + min(step % an_epoch * self._job.config.global_batch_size, feed.rows)
 
 
 class Pulse:

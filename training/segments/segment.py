@@ -144,8 +144,8 @@ def _train(
         return SegmentOutcome(
             failure=(
                 "TrialError",
-                f"{job.goal.metric} was NaN in each of the {progress.validations} validations, so none is the best; "
-                "lower the learning rate, or look at the labels and the loss",
+                f"{job.config.goal.metric} was NaN in each of the {progress.validations} validations, so none is "
+                "the best; lower the learning rate, or look at the labels and the loss",
             )
         )
     found: dict[str, Any] = {"best_epoch": progress.best_epoch, "metrics": progress.best_metrics}
@@ -197,4 +197,4 @@ def _summary(job: TrainingJob, progress: Progress, reason: Reason, epochs: int) 
 
     ended = f"{reason}; " if reason != "completed" else ""
     shown = described(progress.best_metrics)
-    return f"{ended}best epoch by {job.goal.metric}: {progress.best_epoch}/{epochs}: {shown}"
+    return f"{ended}best epoch by {job.config.goal.metric}: {progress.best_epoch}/{epochs}: {shown}"

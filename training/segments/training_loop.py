@@ -105,7 +105,7 @@ class TrainingLoop:
             return
         if self._report is not None:
             self._report.add(0, metrics)
-        if self._job.goal.metric in metrics and self._verdicts.validated(0, 0, metrics).checkpoint:
+        if self._job.config.goal.metric in metrics and self._verdicts.validated(0, 0, metrics).checkpoint:
             self._write(metrics, stopped=False)
 
     def _restore_best(self) -> None:
@@ -190,7 +190,7 @@ class TrainingLoop:
     def _measured(self, logs: Mapping[str, Any], validates: bool) -> dict[str, float]:
         """Measures the model on all ranks; afterwards all ranks have the same statistics."""
         steps = (self.step - 1) % self._schedule.steps_per_epoch + 1
-        metrics = self._backend.measure(logs, steps * self._job.global_batch_size)
+        metrics = self._backend.measure(logs, steps * self._job.config.global_batch_size)
         times = self._world.allgather_object(self._pace.ended(), name="lakelens.pace")
         if self._report is not None:
             self._report.trained(self.step, times)
@@ -216,8 +216,8 @@ class TrainingLoop:
             step=step,
             epoch=self._schedule.epoch(step),
             steps_per_epoch=self._schedule.steps_per_epoch,
-            seed=job.seed,
-            position=job.training_feed.position(step, job.global_batch_size),
+            seed=job.config.reproducibility.experiment_seed,
+            position=job.training_feed.position(step, job.config.global_batch_size),
             progress=self.progress,
             ranks=ranks,
             stopped=stopped,

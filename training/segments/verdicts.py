@@ -29,7 +29,7 @@ class Verdicts:
     """
 
     def __init__(self, job: TrainingJob, progress: Progress, world: World) -> None:
-        self._job, self._goal, self._world = job, job.goal, world
+        self._job, self._goal, self._world = job, job.config.goal, world
         self._own: Decisions | None = None
         self.progress = progress
 

@@ -68,7 +68,7 @@ def test_a_detector_learns_from_boxes_and_its_run_gets_each_class_and_the_curves
     assert [path.name for path in pictures] == [f"step-{12 * (epoch + 1):08d}.jpg" for epoch in range(EPOCHS)]
     with Image.open(pictures[-1]) as picture:
         assert picture.size == (4 * 256, 2 * 202)
-    files = validation_files(job.task, job.folder)
+    files = validation_files(job.config.make_task(), job.folder)
     per_class = list(csv.DictReader(io.StringIO(files["validation/per_class.csv"].decode())))
     assert [row["class"] for row in per_class] == ["green", "red"]
     mean = sum(float(row["ap50"]) for row in per_class) / 2
@@ -93,7 +93,7 @@ def test_the_metrics_do_not_depend_on_the_number_of_ranks(place, whole):
         job = replace(job, warm_start=WarmStart("the whole", Path(whole[1].last)))
         in_a_new_process(job, ranks=ranks).raise_failure()
         (first,) = [record.metrics for record in read_records(job.folder) if record.metrics and record.step == 0]
-        measured.append({name: first[f"val_{name}"] for name in job.task.metric_names})
+        measured.append({name: first[f"val_{name}"] for name in job.config.make_task().metric_names})
     assert measured[0] == measured[1]
     assert measured[0]["map50"] > 0.5
 

@@ -131,7 +131,7 @@ class KerasBackend:
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""
-        validation, task = self._built.validation, self._job.task
+        validation, task = self._built.validation, self._context.task
         return task.no_counts() if validation is None else validation.count(self._model, task, described)
 
     @property
@@ -206,7 +206,7 @@ class KerasBackend:
                 except _ENDS:
                     raise self._too_short(place) from None
         except tf.errors.OpError as error:
-            cause = cause_in_graph(error, self._job.training_feed, self._job.task)
+            cause = cause_in_graph(error, self._job.training_feed, self._context.task)
             if cause is None:
                 raise
             raise cause from None  # TensorFlow's own text has 15,000 characters about the graph

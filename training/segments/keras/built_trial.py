@@ -63,27 +63,27 @@ class BuiltTrial:
         share_cores(world.local_size())
         _refuse_keys_of_torch(job)
         self.replicas = Replicas(job.replicas)
-        if job.optimizations.mixed_precision is not None:
-            keras.config.set_dtype_policy(f"mixed_{job.optimizations.mixed_precision}")
-        keras.utils.set_random_seed(job.seed)
+        if job.config.optimizations.mixed_precision is not None:
+            keras.config.set_dtype_policy(f"mixed_{job.config.optimizations.mixed_precision}")
+        keras.utils.set_random_seed(context.seed)
         with self.replicas.scope():
             self.trial = _keras_trial(job, context)
             self.model = self.trial.build_model()
             output = check_model(self.model, context)
             self.callbacks = list(self.trial.keras_callbacks() or [])
-        self.described = job.task.describe_output(output) if context.rank == 0 else {}
+        self.described = context.task.describe_output(output) if context.rank == 0 else {}
         self.noisy = [self.model, *_noise_sources_of(self.trial)]
         # From here on seeds are for noise: everything that must be equal on all ranks is built.
         separate_noise(self.noisy, context.rank)
         if context.rank > 0:
-            keras.utils.set_random_seed(rank_seed(job.seed, context.rank))
+            keras.utils.set_random_seed(rank_seed(context.seed, context.rank))
         if state is not None and not state.is_of(context.size, job.replicas):
             renew_noise(self.noisy, context.rank, state.step)
         self._training_dataset(state)
         self.validation = self._validation()
         context.require_all_used()
         if context.rank == 0 and checkpoint is None:
-            require_savable(self.model, job.image_size)
+            require_savable(self.model, context.image_size)
         with self.replicas.scope():
             self._complete_model()
         if checkpoint is not None:
@@ -97,12 +97,12 @@ class BuiltTrial:
         if job.warm_start is not None:
             log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
         rate = [self.learning_rate.described] if self.learning_rate.described else []
-        for line in [*job.optimizations.described(self._workers, job.schedule().length), *rate]:
+        for line in [*job.config.optimizations.described(self._workers, job.schedule().length), *rate]:
             log_to_driver(line)
 
     def _complete_model(self) -> None:
         """Builds what Keras' `fit` builds from a first batch: optimizer, loss and metrics; no batch is drawn for it."""
-        model, rules = self.model, self._job.optimizations
+        model, rules = self.model, self._job.config.optimizations
         model.optimizer = distributed(model.optimizer, rules)
         world.callbacks.MetricAverageCallback().set_model(model)  # makes it compile for several ranks
         if self.replicas.count > 1:
@@ -117,9 +117,9 @@ class BuiltTrial:
             model.optimizer.build(model.trainable_variables)
         if self._size > 1:
             check_metrics(model)
-        counted = self._job.task.metric_names
-        check_goal(model, self._job.goal, validates=self.validation is not None, counted=counted)
-        steps_per_epoch = self._job.training_feed.steps_per_epoch(self._job.global_batch_size)
+        counted = self._context.task.metric_names
+        check_goal(model, self._job.config.goal, validates=self.validation is not None, counted=counted)
+        steps_per_epoch = self._job.training_feed.steps_per_epoch(self._context.global_batch_size)
         self.learning_rate = LearningRate(model.optimizer, rules, self._workers, steps_per_epoch)
 
     @property
@@ -128,7 +128,7 @@ class BuiltTrial:
         return self._size * self.replicas.count
 
     def _training_dataset(self, state: TrainingState | None) -> None:
-        feed, global_batch_size = self._job.training_feed.with_equal_weights(), self._job.global_batch_size
+        feed = self._job.training_feed.with_equal_weights()
         given = self.trial.build_training_dataset()
         self.feeds = given is None
         if given is not None:
@@ -137,16 +137,16 @@ class BuiltTrial:
         augments = type(self.trial).preprocess is not KerasTrial.preprocess
         start = state.position if state is not None else None
         self.training = feed.as_dataset(
-            global_batch_size,
+            self._context.global_batch_size,
             self._rank,
             self._size,
             epochs=max(1, self._job.schedule().epochs - (start["epoch"] if start is not None else 0)),
-            image_size=self._job.image_size,
+            image_size=self._context.image_size,
             start=start,
             replicas=self.replicas.count,
             preprocess=self.trial.preprocess if augments else None,
             seeded=True,
-            **self._job.task.feed_options,
+            **self._context.task.feed_options,
             **self._job.config.data.dataset_options,
         )
         if self._workers == 1:
@@ -160,15 +160,15 @@ class BuiltTrial:
         if given is not None:
             return Validation(given, *count_rows(given))
         share = (self._rank, self._size)
-        options = {**self._job.task.feed_options, **self._job.config.data.dataset_options}
-        dataset = feed.as_dataset(self._job.global_batch_size, *share, image_size=self._job.image_size, **options)
+        batch, size = self._context.global_batch_size, self._context.image_size
+        options = {**self._context.task.feed_options, **self._job.config.data.dataset_options}
+        dataset = feed.as_dataset(batch, *share, image_size=size, **options)
         rows = rows_of_rank(feed.rows, *share)
-        height, width = self._job.image_size
-        if rows * height * width * 3 * 4 <= _CACHE_LIMIT_BYTES:
+        if rows * size[0] * size[1] * 3 * 4 <= _CACHE_LIMIT_BYTES:
             dataset = dataset.cache()
         if options.get("bad_rows") == "skip":  # only the rows show how many count
             return Validation(dataset, *count_rows(dataset))
-        return Validation(dataset, rows, batches_of_rank(feed.rows, self._job.global_batch_size, *share))
+        return Validation(dataset, rows, batches_of_rank(feed.rows, batch, *share))
 
 
 def _refuse_keys_of_torch(job: TrainingJob) -> None:

@@ -119,7 +119,10 @@ def two_ranks(job: TrainingJob) -> SegmentOutcome:
 
 def values_of_one_process(job: TrainingJob, outcome: SegmentOutcome, feed: DeltaFeed) -> dict[str, float]:
     """Measures the checkpoint's weights on all rows of a feed in this process."""
-    context = TrialContext(hyperparameters=job.hyperparameters, task=job.task, image_size=job.image_size)
+    config = job.config
+    context = TrialContext(
+        hyperparameters=config.trial_hyperparameters, task=config.make_task(), image_size=config.image_size
+    )
     model = job.entrypoint.load()(context).build_model()
     load_weights(model, open_checkpoint(outcome.checkpoint).model_path)
     batches = [[np.asarray(part) for part in batch] for batch in feed.as_dataset(16, 0, 1)]
