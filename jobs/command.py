@@ -34,7 +34,6 @@ _HADOOP_SCHEMES = ["file", "hdfs", "webhdfs", "swebhdfs", "viewfs", "har", "http
 _HADOOP_SCHEMES += ["wasb", "wasbs", "adl", "alluxio", "cosn", "jfs", "lakefs", "maprfs", "obs", "o3fs", "ofs", "oss"]
 _CONFIGURES_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
 
-AddArguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], dict[str, Any]]
 
 
@@ -68,28 +67,6 @@ class JobHelp(argparse.ArgumentDefaultsHelpFormatter):
         if action.default is None or action.default is False or action.default == []:
             return action.help
         return super()._get_help_string(action)
-
-
-def main_of(description: str, add_arguments: AddArguments, run: Run, argv: Sequence[str] | None = None) -> int:
-    """Parses the flags of one job, runs it, prints its result; the `main` of a spark-submit entry point.
-
-    Args:
-        description: One line for `--help`.
-        add_arguments: Adds the job's flags to a parser.
-        run: Does the work and returns what the last stdout line shows.
-        argv: The flags; None takes the process's own.
-
-    Returns:
-        The exit code.
-    """
-
-    def parsed() -> tuple[Run, argparse.Namespace]:
-        parser = JobParser(description=description)
-        add_arguments(parser)
-        add_common_arguments(parser)
-        return run, parser.parse_args(argv)
-
-    return run_command(parsed, ends_process=argv is None)
 
 
 def run_command(parse: Callable[[], tuple[Run, argparse.Namespace]], *, ends_process: bool = False) -> int:

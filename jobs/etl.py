@@ -1,4 +1,4 @@
-"""Ingests images as one new version of an image table, or as a stream of them (`lakelens etl`, or spark-submit)."""
+"""Ingests images as one new version of an image table, or as a stream of them (`lakelens etl`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from lakelens.jobs.command import (
     add_session_arguments,
     check_schemes,
     key_values,
-    main_of,
     sees_the_files_of_executors,
     session_of,
 )
@@ -211,7 +210,3 @@ def fractions(pairs: list[str]) -> dict[str, float]:
         except ValueError:
             raise InvalidArgumentError(f"--split {name}={text!r}: {text!r} is not a number, as in train=0.8") from None
     return result
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

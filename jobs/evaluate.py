@@ -1,9 +1,8 @@
-"""Evaluates a model on one version of an image table (`lakelens evaluate`, or spark-submit)."""
+"""Evaluates a model on one version of an image table (`lakelens evaluate`)."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from lakelens.jobs.command import (
@@ -11,7 +10,6 @@ from lakelens.jobs.command import (
     add_session_arguments,
     add_table_argument,
     add_tracking_argument,
-    main_of,
     session_of,
 )
 from lakelens.jobs.score import add_column_arguments, columns_of
@@ -69,7 +67,3 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     )
     print("\n".join(evaluation_lines(result)))
     return result.as_facts()
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -1,4 +1,4 @@
-"""Lists the runs of a store, shows one of them, and pauses, resumes or ends one (`lakelens experiments`)."""
+"""Lists the runs of a store, shows one of them, and pauses or ends one (`lakelens experiments`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import dataclasses
 import sys
 from typing import Any
 
-from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_session_arguments, main_of
-from lakelens.jobs.train import resume_run
+from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED
 
-DESCRIPTION = "List the runs of trainings; show, pause, resume or kill one of them."
+DESCRIPTION = "List the runs of trainings; show, pause or kill one of them."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         asked.add_argument("--wait-s", type=float, default=60.0, help="seconds to wait until it has ended")
         _add_flags(asked, list_flags=False)
         asked.set_defaults(work=_ask)
-    resumed = actions.add_parser("resume", help="continue a paused or failed run in this process")
-    resumed.add_argument("resume", metavar="RUN", help="the run's id")
-    _add_flags(resumed, list_flags=False)
-    add_session_arguments(resumed)
-    resumed.set_defaults(work=resume_run)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -43,9 +37,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _add_flags(parser: argparse.ArgumentParser, *, list_flags: bool) -> None:
     # An action's flags do not undo what was given before its name.
-    uri, as_json = (None, False) if list_flags else (argparse.SUPPRESS, argparse.SUPPRESS)
+    uri = None if list_flags else argparse.SUPPRESS
     parser.add_argument("--tracking-uri", default=uri, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
-    parser.add_argument("--json", action="store_true", default=as_json, help="print the JSON object only")
     if list_flags:
         parser.add_argument("--experiment", default=None, help="only this MLflow experiment")
         parser.add_argument("--limit", type=int, default=100, help="list at most this many runs, the latest first")
@@ -56,8 +49,7 @@ def _list(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.tracking.run_listing import list_runs
 
     runs = list_runs(args.tracking_uri, args.experiment, args.limit)
-    if not args.json:
-        print("\n".join(run_table(runs)))
+    print("\n".join(run_table(runs)))
     return {"runs": [dataclasses.asdict(run) for run in runs]}
 
 
@@ -66,8 +58,7 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.tracking.run_listing import show_run
 
     details = show_run(args.run_id, args.tracking_uri)
-    if not args.json:
-        print("\n".join(run_page(details)))
+    print("\n".join(run_page(details)))
     return dataclasses.asdict(details)
 
 
@@ -78,7 +69,3 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
     if run.state == "RUNNING":
         print(f"run {run.run_id} has not ended after {args.wait_s:g} s; the request stands", file=sys.stderr)
     return {**dataclasses.asdict(run), "exit_code": EXIT_FAILED if run.state == "RUNNING" else EXIT_DONE}
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import lakelens
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import main_of
 from lakelens.locations import has_scheme, is_table_name, require_writable
 from lakelens.table import Table
 
@@ -222,7 +220,3 @@ def _with_variables(text: str, table: str, source: str, model: str, trial: str) 
 def _replaced(text: str, before: str, value: str, after: str) -> str:
     """Puts a value between what stands before and after it on its line."""
     return re.sub(f"(?m)^({before}).*{after}$", lambda found: f"{found[1]}{value}{after}", text)
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -13,7 +13,6 @@ from lakelens.jobs.command import (
     add_session_arguments,
     add_table_argument,
     add_tracking_argument,
-    main_of,
     session_of,
 )
 from lakelens.jobs.score import add_column_arguments, columns_of
@@ -32,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(work=work)
         return action
 
-    add("list", "list the registered models, their versions and aliases", _list)
-    shown = add("show", "show the versions of one model, with the data that each was trained on", _show)
-    shown.add_argument("name", help="the registered model")
+    listed = add("list", "list the registered models, their versions, aliases and data", _list)
+    listed.add_argument("name", nargs="?", default=None, help="only this registered model; default: all")
     added = add("register", "register the model of a run; an existing version is reused", _register)
     add_model_argument(added)
     added.add_argument("name", help="the registered model; created if it does not exist")
@@ -91,21 +89,12 @@ def _list(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.inference.model.registry import list_versions
     from lakelens.jobs.run_lines import version_lines
 
-    versions = list_versions(None, args.tracking_uri)
-    print("\n".join(version_lines(versions)))
-    return {"models": [dataclasses.asdict(one) for one in versions]}
-
-
-def _show(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.inference.model.registry import list_versions
-    from lakelens.jobs.run_lines import version_lines
-
     versions = list_versions(args.name, args.tracking_uri)
     print("\n".join(version_lines(versions)))
     for one in versions:
         for alias, note in one.promotions.items():
             print(f"{one.uri} as {alias}: {note}")
-    return {"name": args.name, "versions": [dataclasses.asdict(one) for one in versions]}
+    return {"models": [dataclasses.asdict(one) for one in versions]}
 
 
 def _register(args: argparse.Namespace) -> dict[str, Any]:
@@ -182,7 +171,3 @@ def _due(args: argparse.Namespace) -> dict[str, Any]:
     )
     print(found.reason, file=sys.stderr)
     return dataclasses.asdict(found)
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

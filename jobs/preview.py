@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_set_argument, main_of
+from lakelens.jobs.command import add_set_argument
 
 if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
@@ -95,7 +94,3 @@ def _hours(result: Mapping[str, Any], key: str) -> str:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -1,4 +1,4 @@
-"""The page of all commands and flags in docs/, written from the parsers so that it cannot drift."""
+"""The flags of every command in docs/commands.md, written from the parsers so that they cannot drift."""
 
 from __future__ import annotations
 
@@ -9,25 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lakelens.jobs.cli import build_parser
-from lakelens.jobs.contracts import CONTRACTS, EXIT_CODES
 
 COMMAND = "python -m lakelens.jobs.reference docs/commands.md"
-_HEAD = """\
-<!-- Written by `{command}`. -->
-# Commands and flags
-
-The last line on stdout is one JSON object; its keys are listed as the result of each command. Every command and action
-also takes `--result-file PATH|URI`, which gets the object too, and `--verbose`, which shows what Spark, Ivy and
-TensorFlow say while they start. When a command fails, the object has `error`, the class of the error, and `message`.
-
-## Exit codes
-
-{exit_codes}
-
-## What each command does to the data
-
-{contracts}
-"""
+_MARK = f"<!-- The rest is written by `{COMMAND}`. -->\n"
 
 
 class Command(NamedTuple):
@@ -54,34 +38,15 @@ def commands(parser: argparse.ArgumentParser | None = None, prefix: str = "") ->
                 yield from commands(sub, f"{prefix}{word} ")
 
 
-def markdown() -> str:
-    """Writes the page."""
-    codes = _table(("code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
-    contracts = [
-        (f"[{name}](#lakelens-{name.replace(' ', '-')})", one.reads, one.writes, one.retry)
-        for name, _, _ in commands()
-        if (one := CONTRACTS.get(name)) is not None
-    ]
-    table = _table(("command", "reads", "writes", "trying it again"), contracts)
-    head = _HEAD.format(command=COMMAND, exit_codes=codes, contracts=table)
-    return "\n".join([head, *(_section(one) for one in commands())])
+def with_flags(page: str) -> str:
+    """Replaces what follows the mark of a page by the flags of all commands."""
+    return page.partition(_MARK)[0] + _MARK + "\n" + "\n".join(_section(one) for one in commands())
 
 
 def _section(command: Command) -> str:
     rows = [_row(action) for action in command.parser._actions if _is_own(action)]
     table = _table(("argument", "default", "meaning"), rows) if rows else "No other arguments."
-    return "\n\n".join([f"## lakelens {command.name}", command.does, *_result_lines(command.name), table]) + "\n"
-
-
-def _result_lines(name: str) -> list[str]:
-    """Lists the keys of the result; commands that only hold actions have none."""
-    found = CONTRACTS.get(name)
-    if found is None:
-        return []
-    return [
-        f"Result: {_code(found.result)}.",
-        *(f"With `{flags}`: {_code(keys)}." for flags, keys in found.variants.items()),
-    ]
+    return "\n\n".join([f"## lakelens {command.name}", command.does, table]) + "\n"
 
 
 def _is_own(action: argparse.Action) -> bool:
@@ -103,9 +68,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, *rows)).replace("\n", f"\n|{'---|' * len(head)}\n", 1)
 
 
-def _code(keys: str) -> str:
-    return ", ".join(f"`{key}`" for key in keys.split())
-
-
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(markdown(), encoding="utf-8")
+    place = Path(sys.argv[1])
+    place.write_text(with_flags(place.read_text(encoding="utf-8")), encoding="utf-8")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from lakelens.jobs.command import add_tracking_argument, main_of
+from lakelens.jobs.command import add_tracking_argument
 
 DESCRIPTION = "Write a page about a search: curves, hyperparameters, slots, and the best experiment."
 
@@ -39,7 +38,3 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     page = write_report(folder, folder / REPORT_FOLDER if args.out is None else args.out)
     best = page.with_name(BEST)
     return {"page": str(page), "best": str(best) if best.exists() else None}
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from lakelens.jobs.command import (
@@ -11,7 +10,6 @@ from lakelens.jobs.command import (
     EXIT_FAILED,
     add_session_arguments,
     add_tracking_argument,
-    main_of,
     needs_spark,
     session_of,
 )
@@ -52,7 +50,3 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "environment": done.environment,
         "exit_code": EXIT_DONE if done.equal else EXIT_FAILED,
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

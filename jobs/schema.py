@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
-
-from lakelens.jobs.command import main_of
 
 DESCRIPTION = "Print the JSON schema of the experiment file."
 
@@ -20,7 +17,3 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.configuration.reference import json_schema
 
     return json_schema()
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

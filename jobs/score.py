@@ -1,10 +1,9 @@
-"""Scores one version of an image table with a tracked model (`lakelens score`, or spark-submit)."""
+"""Scores one version of an image table with a tracked model (`lakelens score`)."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from typing import Any
 
 from lakelens.jobs.command import (
@@ -12,7 +11,6 @@ from lakelens.jobs.command import (
     add_session_arguments,
     add_table_argument,
     add_tracking_argument,
-    main_of,
     session_of,
 )
 from lakelens.locations import table_and_version
@@ -25,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_table_argument(parser)
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
-    parser.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
     parser.add_argument("--split", default=None, help="only this split")
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
@@ -69,7 +66,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         args.model,
         args.table,
         args.predictions,
-        args.version,
         split=args.split,
         strict=args.strict,
         rows_per_commit=args.rows_per_commit,
@@ -77,7 +73,3 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         **columns_of(args),
     )
     return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

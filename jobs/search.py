@@ -1,13 +1,12 @@
-"""Searches for the best hyperparameters of an experiment file (`lakelens search experiment.yaml`, or spark-submit)."""
+"""Searches for the best hyperparameters of an experiment file (`lakelens search experiment.yaml`)."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_session_arguments, add_set_argument, main_of, needs_spark, session_of
+from lakelens.jobs.command import add_session_arguments, add_set_argument, needs_spark, session_of
 
 if TYPE_CHECKING:
     from lakelens.search import SearchResult
@@ -90,7 +89,3 @@ def _found(result: SearchResult) -> dict[str, Any]:
         "trials": dict(result.states),
         "seconds": result.seconds,
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

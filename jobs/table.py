@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,6 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
     add_session_arguments,
     check_schemes,
-    main_of,
     sees_the_files_of_executors,
     session_of,
 )
@@ -56,8 +54,7 @@ def _add_views(add: _Add) -> None:
     text = "list the versions, newest first, with rows, classes, batch and user"
     listed = add("history", text, _history)
     listed.add_argument("--limit", type=int, default=None, help="list only this many of the newest; all by default")
-    counts = add("counts", "count the rows of one version by class", _counts)
-    counts.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
+    add("counts", "count the rows of one version by class", _counts)
     diff = add("diff", "count the rows that differ between two versions, by class", _diff)
     diff.add_argument("first", help="number, timestamp or pin")
     diff.add_argument("second", nargs="?", default=None, help="the same; the latest by default")
@@ -70,7 +67,6 @@ def _add_views(add: _Add) -> None:
     quarantine.add_argument("--batch-id", default=None, help="only files of this ingest")
     quarantine.add_argument("--limit", type=int, default=1000, help="list at most this many files; all are counted")
     profile = add("profile", "write an HTML page about one version: classes, sizes, samples, near-duplicates", _profile)
-    profile.add_argument("--version", default=None, help="number, timestamp or pin; the latest by default")
     profile.add_argument(
         "--samples",
         type=int,
@@ -93,11 +89,9 @@ def _add_views(add: _Add) -> None:
 
 
 def _add_protection(add: _Add) -> None:
-    add("pins", "list the pins and the runs that protect versions", _pins, _OTHER_VACUUMS)
     add("tracked", "list what protects which version from `vacuum` since when", _tracked, _OTHER_VACUUMS)
     pin = add("pin", "give a version a name that protects its files", _pin, _OTHER_VACUUMS)
     pin.add_argument("name", help="the pin's name")
-    pin.add_argument("--version", default=None, help="number or timestamp; the latest by default")
     pin.add_argument("--replace", action="store_true", help="move an existing pin of that name")
     unpin = add("unpin", "remove a pin", _unpin)
     unpin.add_argument("name", help="the pin's name")
@@ -123,10 +117,9 @@ def _add_protection(add: _Add) -> None:
 
 def _add_edits(add: _Add) -> None:
     restore = add("restore", "make a new version with the rows of an old one (starts Spark)", _restore)
-    restore.add_argument("version", nargs="?", default=None, help="number, timestamp or pin, if TABLE names none")
     add_session_arguments(restore)
     repair = add("repair", "correct class numbers that other writers have damaged (starts Spark)", _repair)
-    repair.add_argument("--yes", action="store_true", help="change the table; by default print what would change")
+    repair.add_argument("--dry-run", action="store_true", help="print what would change, change nothing")
     add_session_arguments(repair)
     optimize = add("optimize", "rewrite small data files into larger ones (starts Spark)", _optimize)
     add_session_arguments(optimize)
@@ -142,10 +135,10 @@ def _add_edits(add: _Add) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the chosen action and returns what it found."""
     if args.work in _OF_ONE_VERSION:
-        args.version = Table.of(args.table, args.version).version
+        table = Table.of(args.table)
     else:
-        Table.unversioned(args.table, f"lakelens table {args.action}")
-    args.table, _ = table_and_version(args.table)
+        table = Table.unversioned(args.table, f"lakelens table {args.action}")
+    args.table, args.version = table_and_version(args.table)[0], table.version
     result: dict[str, Any] = args.work(args)
     return {"table": args.table, **result}
 
@@ -156,7 +149,7 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
     found = history(Table.of(args.table), args.limit)
     for entry in found:
         rows = "rows unknown" if entry.rows is None else f"{entry.rows} rows"
-        # Whole, so that --version takes it for this version and not for the one before.
+        # Whole, so that TABLE@TIME is this version and not the one before.
         when = "" if entry.timestamp is None else entry.timestamp.isoformat(" ", "milliseconds").replace("+00:00", "Z")
         what = entry.operation if entry.restored is None else f"{entry.operation} of version {entry.restored}"
         who = f"  {entry.user}" if entry.user else ""
@@ -194,19 +187,6 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
     if len(rows) < found.num_rows:
         print(f"... and {found.num_rows - len(rows)} more (--limit)")
     return {"count": found.num_rows, "changes": rows}
-
-
-def _pins(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.protection import without_lost_uses
-
-    ledger = without_lost_uses(_table(args))
-    protected = ledger.protected()
-    for version, reasons in protected.items():
-        print(f"{version:>6}  {', '.join(reasons)}")
-    return {
-        "pins": {one.name: one.version for one in ledger.pins},
-        "protected": {str(version): list(reasons) for version, reasons in protected.items()},
-    }
 
 
 def _table(args: argparse.Namespace) -> Table:
@@ -273,9 +253,7 @@ def _repair(args: argparse.Namespace) -> dict[str, Any]:
         print(line)
     if not plan.findings:
         print("the class numbers are in order")
-    elif not args.yes:
-        print("nothing was changed; --yes changes it")
-    return dataclasses.asdict(repair(spark, table) if args.yes and plan.findings else plan)
+    return dataclasses.asdict(plan if args.dry_run or not plan.findings else repair(spark, table))
 
 
 def _optimize(args: argparse.Namespace) -> dict[str, Any]:
@@ -389,7 +367,3 @@ _OF_ONE_VERSION = (_counts, _profile, _pin, _restore)
 def _print_counts(title: str, counts: dict[str, int]) -> None:
     for name, count in counts.items():
         print(f"{title:<8} {count:>8}  {name}")
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

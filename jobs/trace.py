@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from typing import Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_tracking_argument, main_of
+from lakelens.jobs.command import add_tracking_argument
 from lakelens.locations import table_and_version
 
 DESCRIPTION = "Trace a prediction to model, run, code, table version and image; or a run to what its model has scored."
@@ -20,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "predictions", nargs="?", metavar="PREDICTIONS[@VERSION]", help="predictions table: path or URI"
     )
     parser.add_argument("path", nargs="?", default=None, help="the image's value in the column `path`")
-    parser.add_argument("--version", default=None, help="version of the predictions table; the latest by default")
     parser.add_argument("--run", dest="run_id", default=None, metavar="RUN", help="trace this run forward instead")
     parser.add_argument(
         "--in",
@@ -31,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --run: also search this table for its predictions (repeatable)",
     )
     add_tracking_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the JSON object only")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -42,11 +39,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """
     if (args.run_id is None) == (args.predictions is None and args.path is None):
         raise InvalidArgumentError("give a predictions table and a path, or --run RUN")
-    result = _prediction(args) if args.run_id is None else _run(args)
-    if not args.json:
-        from lakelens.jobs.run_lines import trace_lines
+    from lakelens.jobs.run_lines import trace_lines
 
-        print("\n".join(trace_lines(result)))
+    result = _prediction(args) if args.run_id is None else _run(args)
+    print("\n".join(trace_lines(result)))
     return result
 
 
@@ -57,7 +53,7 @@ def _prediction(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidArgumentError(f"{args.predictions}: give the path of an image too, as the column path has it")
     if args.search:
         raise InvalidArgumentError(f"--in {args.search[0]} goes with --run")
-    traces = trace_prediction(args.predictions, args.path, version=args.version, tracking_uri=args.tracking_uri)
+    traces = trace_prediction(args.predictions, args.path, tracking_uri=args.tracking_uri)
     return {
         "predictions": table_and_version(args.predictions)[0],
         "path": args.path,
@@ -74,7 +70,3 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         "scored": [dataclasses.asdict(entry) for entry in found.recorded],
         "found": [dict(entry) for entry in found.found],
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -1,10 +1,9 @@
-"""Trains a model on one version of an image table (`lakelens train`, or spark-submit)."""
+"""Trains a model on one version of an image table (`lakelens train`)."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from typing import Any
 
 from lakelens.errors import InvalidArgumentError
@@ -12,7 +11,6 @@ from lakelens.jobs.command import (
     add_session_arguments,
     add_set_argument,
     add_tracking_argument,
-    main_of,
     needs_spark,
     session_of,
 )
@@ -23,7 +21,6 @@ DESCRIPTION = "Train a model on one pinned version of an image table."
 _OF_A_NEW_RUN = (
     "set",
     "dry_run",
-    "version",
     "entrypoint",
     "np",
     "epochs",
@@ -46,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the resolved plan, start nothing")
     group = parser.add_argument_group("experiment", "Every flag sets a key of the experiment; --set sets any key.")
     add_set_argument(group)
-    group.add_argument("--version", help="data.version: number, timestamp or pin; the latest by default")
     group.add_argument("--entrypoint", help="entrypoint: the Trial, module:Class or path/to/file.py:Class")
     group.add_argument(
         "--np", type=int, help="resources: ranks, negative on the driver, positive as Spark tasks, 0 every slot"
@@ -87,7 +83,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     config = experiment_of(
         args.table,
-        version=args.version,
         entrypoint=args.entrypoint,
         np=args.np,
         epochs=args.epochs,
@@ -138,7 +133,3 @@ def image_size(text: str) -> list[int]:
     if len(sides) > 2 or not all(side.isascii() and side.isdecimal() for side in sides):
         raise InvalidArgumentError(f"--image-size {text}: give one side or HEIGHTxWIDTH, in pixels, as 224 or 240x320")
     return [int(side) for side in sides]
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -83,7 +83,7 @@ class Table:
         if named.version is not None:
             raise InvalidArgumentError(
                 f"{call} takes a table with all its versions, and {str(table)!r} names version {named.version}; give "
-                f"{named.location!r}, and the version separately: version=... (--version)"
+                f"{named.location!r}, and the version separately: version=..."
             )
         return named
 

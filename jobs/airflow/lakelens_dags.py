@@ -4,8 +4,8 @@ The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVO
 
 - `bash` (the default): the `lakelens` command, on the machine of the worker. LAKELENS_COMMAND names it where it is not
   on the PATH, as in `/opt/lakelens/bin/lakelens`.
-- `spark`: `spark-submit` of lakelens's jobs, by the connection `spark_default`. LAKELENS_JOBS is the folder with
-  `etl.py`, `train.py`, ...; LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
+- `spark`: `spark-submit` of the command, by the connection `spark_default`. LAKELENS_JOBS is the folder with `cli.py`;
+  LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
   packages such as Delta's.
 - `databricks`: one run with a task for each step, by the connection `databricks_default`. LAKELENS_DATABRICKS is a JSON
   object with `notebook`, `wheel`, `requirements` (the file of that name in `jobs/databricks`) and `cluster`.
@@ -111,12 +111,11 @@ def spark_task(step: Step) -> Any:
             return read_result(self.result_file)
 
     file = of_parameter("results") + "/{{ dag.dag_id }}/{{ run_id }}/" + f"{step.name}.json"
-    job, *arguments = step.filled(of_parameter, of_result)
     settings = json.loads(os.environ.get("LAKELENS_SPARK_CONF", "{}"))
     return SparkJobOperator(
         task_id=step.name,
-        application=f"{os.environ.get('LAKELENS_JOBS', '/opt/lakelens/jobs')}/{job}.py",
-        application_args=[*arguments, "--result-file", file],
+        application=f"{os.environ.get('LAKELENS_JOBS', '/opt/lakelens/jobs')}/cli.py",
+        application_args=[*step.filled(of_parameter, of_result), "--result-file", file],
         result_file=file,
         conn_id="spark_default",
         conf=settings,

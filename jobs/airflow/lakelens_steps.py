@@ -85,7 +85,7 @@ TRAINING = (
     Step(
         "train",
         (
-            *("train", "<table>", "--version", "<etl.version>", "--entrypoint", "<trial>", "--np", "<np>"),
+            *("train", "<table>@<etl.version>", "--entrypoint", "<trial>", "--np", "<np>"),
             *("--epochs", "<epochs>", "--global-batch-size", "<global_batch_size>"),
             *("--set", "tracking.experiment=<experiment>", "--set", "checkpoint_storage.path=<checkpoints>"),
         ),
@@ -94,7 +94,7 @@ TRAINING = (
     ),
     Step(
         "score",
-        ("score", "runs:/<train.run_id>", "<table>", "<candidates>", "--version", "<etl.version>", "--split", "test"),
+        ("score", "runs:/<train.run_id>", "<table>@<etl.version>", "<candidates>", "--split", "test"),
         after=("train",),
     ),
     Step(
@@ -121,7 +121,7 @@ SCORING = (
     Step("champion", ("models", "has", "<model>", "champion"), after=("etl",)),
     Step(
         "score",
-        ("score", "models:/<model>@champion", "<table>", "<predictions>", "--version", "<etl.version>"),
+        ("score", "models:/<model>@champion", "<table>@<etl.version>", "<predictions>"),
         after=("champion",),
         only_if="champion.found",
     ),

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.extras import require
-from lakelens.jobs.command import main_of
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, require_folder, write_digits
 from lakelens.spark.java import SHORT_LIVED
 from lakelens.spark.jvm import VERBOSE_VARIABLE
@@ -406,7 +405,3 @@ def _output_of_children_to(log: Path) -> Iterator[None]:
             os.dup2(kept[1], 2)
             os.close(kept[0])
             os.close(kept[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

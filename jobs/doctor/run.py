@@ -19,7 +19,7 @@ from typing import Any
 
 import lakelens
 from lakelens.errors import LakelensError
-from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, main_of
+from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED
 from lakelens.jobs.doctor.checks import Seen
 from lakelens.jobs.doctor.runtime import check_runtime
 from lakelens.logged import last_lines
@@ -209,7 +209,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         return
     finally:
         process.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main_of(DESCRIPTION, add_arguments, run))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
+from result_keys import PAGE, result_keys
 
 from lakelens.etl.files import layouts
 from lakelens.etl.images import encoding, geometry, recipe
@@ -19,20 +20,17 @@ from lakelens.inference.model.registry import RegisteredVersion
 from lakelens.inference.promotion import Due, Promotion
 from lakelens.inference.scoring.score import ScoreResult
 from lakelens.jobs import etl
-from lakelens.jobs.contracts import CONTRACTS
-from lakelens.jobs.reference import COMMAND, commands, markdown
+from lakelens.jobs.reference import COMMAND, commands, with_flags
 from lakelens.tracking.run_listing import RunDetails, RunSummary
 from lakelens.training.configuration.reference import json_schema
 from lakelens.training.experiment.run_trial import TrainResult
 
 pytestmark = pytest.mark.unit
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
 
 def test_the_page_has_the_commands_and_flags_that_there_are() -> None:
-    text = markdown()
-    assert (DOCS / "commands.md").read_text(encoding="utf-8") == text, f"the flags have changed; run {COMMAND}"
+    text = PAGE.read_text(encoding="utf-8")
+    assert with_flags(text) == text, f"the flags have changed; run {COMMAND}"
     assert "| `--removed {keep,delete}` | `keep` |" in text
     assert "| `--limit LIMIT` | `1000` |" in text
     for name in ("table vacuum", "models promote", "experiments pause"):
@@ -40,11 +38,11 @@ def test_the_page_has_the_commands_and_flags_that_there_are() -> None:
     assert all(f"\n| {code} | " in text for code in (0, 1, 2, 130, 141, 143))
 
 
-def test_every_command_that_runs_has_a_contract() -> None:
+def test_the_page_tells_of_every_command_that_runs_what_it_does_and_returns() -> None:
     only_actions = {"table", "models"}
-    assert set(CONTRACTS) == {one.name for one in commands()} - only_actions
-    for name, contract in CONTRACTS.items():
-        assert all((contract.reads, contract.writes, contract.result, contract.retry)), name
+    names = {one.name for one in commands()} - only_actions
+    assert {name for name, _ in result_keys()} == names
+    assert set(re.findall(r"^\| \[([a-z -]+)\]\(#", PAGE.read_text(encoding="utf-8"), re.MULTILINE)) == names
 
 
 def test_the_choices_of_flags_are_those_of_the_library() -> None:
@@ -53,7 +51,7 @@ def test_the_choices_of_flags_are_those_of_the_library() -> None:
     assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, encoding.SUBSAMPLINGS)
 
 
-def test_contracts_have_the_keys_of_the_results() -> None:
+def test_the_page_has_the_keys_of_the_results() -> None:
     """The results that are written as they are; others are compared where a test runs the command."""
     for command, flags, more, kind in (
         ("etl", "", ["table"], IngestResult),
@@ -65,7 +63,6 @@ def test_contracts_have_the_keys_of_the_results() -> None:
         ("table delete", "", ["table"], DeleteResult),
         ("table rename-class", "", ["table"], RenameResult),
         ("train", "", [], TrainResult),
-        ("experiments resume", "", [], TrainResult),
         ("experiments show", "", [], RunDetails),
         ("experiments pause", "", [], RunSummary),
         ("experiments kill", "", [], RunSummary),
@@ -75,7 +72,6 @@ def test_contracts_have_the_keys_of_the_results() -> None:
         ("models promote", "", ["model"], Promotion),
         ("models due", "", [], Due),
     ):
-        contract = CONTRACTS[command]
-        keys = contract.variants[flags] if flags else contract.result
-        assert sorted(keys.split()) == sorted([*more, *(one.name for one in fields(kind))]), (command, flags)
-    assert list(json_schema()) == CONTRACTS["schema"].result.split()
+        found = [*more, *(one.name for one in fields(kind))]
+        assert sorted(result_keys()[command, flags]) == sorted(found), (command, flags)
+    assert list(json_schema()) == result_keys()["schema", ""]

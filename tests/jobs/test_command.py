@@ -17,7 +17,7 @@ import pytest
 from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import COMMANDS, build_parser, main
-from lakelens.jobs.command import Run, key_values, main_of, run_command
+from lakelens.jobs.command import Run, key_values, run_command
 from lakelens.jobs.etl import fractions
 from lakelens.training.configuration.experiment import ExperimentConfig
 
@@ -172,13 +172,6 @@ def test_a_missing_flag_or_command_is_a_usage_error_with_a_json_line(capsys: pyt
         assert "usage: lakelens" in captured.err
 
 
-def test_wrong_flags_of_an_entry_point_are_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main_of("A job.", lambda parser: None, lambda _: {}, ["--nothing"])
-    assert stopped.value.code == 2
-    assert "--nothing" in last_line(capsys)["message"]
-
-
 def test_key_values_are_split_at_the_first_equals_sign() -> None:
     assert key_values(["a=b=c", "d="], "--conf") == {"a": "b=c", "d": ""}
     with pytest.raises(InvalidArgumentError, match="--conf 'novalue' is not KEY=VALUE"):
@@ -239,9 +232,9 @@ def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.
         raise LakelensError("told")
 
     monkeypatch.setattr("lakelens.training.experiment.run_trial.run_trial", run_trial)
-    flags = "--np -2 --epochs 3 --global-batch-size 8 --seed 0 --metric val_accuracy --image-size 24x32 --version 4"
+    flags = "--np -2 --epochs 3 --global-batch-size 8 --seed 0 --metric val_accuracy --image-size 24x32"
     rare = "--set data.filters.n=[1,2] --set early_stopping.patience=3 --set resources.env.A=b=c"
-    assert main(["train", "t", *flags.split(), *rare.split()]) == 1
+    assert main(["train", "t@4", *flags.split(), *rare.split()]) == 1
     (config,) = given
     assert (config.resources.strategy, config.resources.slots_per_trial) == ("horovod_local", 2)
     assert (config.data.version, config.data.image_size) == (4, [24, 32])

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_keys import result_keys
 from written_steps import steps_of
 
 from lakelens.jobs.cli import main
-from lakelens.jobs.contracts import CONTRACTS
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 def init(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
     code = main(["init", *flags])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert code or set(result) == set(CONTRACTS["init"].result.split())
+    assert code or set(result) == set(result_keys()["init", ""])
     return code, result
 
 

@@ -139,7 +139,7 @@ def test_damage_is_refused_by_an_ingest_and_repaired_by_one_commit(table, tmp_pa
     assert planned.changes[1] == "1 of 'e': number 1 becomes 6"
     before = Counter(row["content_hash"] for row in delta_rows(table.location))
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert main(["table", "repair", table.location, "--yes"]) == 0
+        assert main(["table", "repair", table.location]) == 0
     *lines, last = printed.getvalue().splitlines()
     assert set(planned.findings) | set(planned.changes) <= set(lines)
     repaired = json.loads(last)

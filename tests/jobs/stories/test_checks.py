@@ -16,7 +16,6 @@ from deltalake import write_deltalake
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Recipe
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.jobs.cli import main
-from lakelens.jobs.reference import commands
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
 
 pytestmark = pytest.mark.unit
@@ -157,8 +156,8 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
             "InvalidArgumentError",
             "max_drift (--max-drift) = nan",
         ),
-        (["table", "restore", "nosuch", "1"], "NotADeltaTableError", "nosuch"),
-        (["table", "restore", "table", "9"], "VersionNotFoundError", "9"),
+        (["table", "restore", "nosuch@1"], "NotADeltaTableError", "nosuch"),
+        (["table", "restore", "table@9"], "VersionNotFoundError", "9"),
         (["table", "repair", "nosuch"], "NotADeltaTableError", "nosuch"),
         (["table", "optimize", "nosuch"], "NotADeltaTableError", "nosuch"),
         (["table", "delete", "nosuch", "width > 1"], "NotADeltaTableError", "nosuch"),
@@ -167,7 +166,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["table", "rename-class", "table", "bird", "b"], "InvalidArgumentError", "no class 'bird'"),
         (["table", "rename-class", "table", "cat", " "], "InvalidArgumentError", "new=' '"),
         (["train", "nosuch", "--np", "2"], "NotADeltaTableError", "nosuch"),
-        (["train", "table", "--np", "0", "--version", "9"], "VersionNotFoundError", "9"),
+        (["train", "table@9", "--np", "0"], "VersionNotFoundError", "9"),
         (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
         (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
         (
@@ -221,18 +220,6 @@ def test_the_version_stands_after_the_table_in_every_command_that_reads_one(
     assert "/nosuch holds no Delta table" in found["message"]
     found = said([word.format("table@7") for word in argv], capsys)
     assert (found["error"], "7" in found["message"]) == ("VersionNotFoundError", True), found
-    if "--version" in flags_of(argv) and "--set" not in argv:
-        found = said([*(word.format("table@7") for word in argv), "--version", "0"], capsys)
-        assert (found["error"], "give one" in found["message"]) == ("InvalidArgumentError", True), found
-        found = said([*(word.format("table@7") for word in argv), "--version", "7"], capsys)
-        assert found["error"] == "VersionNotFoundError"
-
-
-def flags_of(argv: list[str]) -> list[str]:
-    actions = [word for word in argv[:2] if word in ("table", "models")]
-    name = " ".join(argv[: len(actions) + 1])
-    (command,) = (one for one in commands() if one.name == name)
-    return [flag for action in command.parser._actions for flag in action.option_strings]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +253,7 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
     run = client.create_run(client.create_experiment("ended")).info.run_id
     client.log_text(run, json.dumps(yaml.safe_load(START)), "experiment.json")
     client.set_terminated(run, "FINISHED")
-    for command in (["train", "--resume", run], ["experiments", "resume", run], ["search", "--resume", run]):
+    for command in (["train", "--resume", run], ["search", "--resume", run]):
         found = said([*command, "--tracking-uri", "file:runs"], capsys)
         assert found["error"] == "InvalidArgumentError", found
         assert f"run {run} is FINISHED" in found["message"]

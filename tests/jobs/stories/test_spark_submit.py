@@ -1,4 +1,4 @@
-"""The jobs are spark-submit entry points: one JSON object as the last stdout line, and the exit code."""
+"""The command is a spark-submit entry point: one JSON object as the last stdout line, and the exit code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ JOBS = Path(__file__).resolve().parents[3] / "jobs"
 SHOWN = """
 import json, sys
 import lakelens
-from lakelens.jobs import etl
-from lakelens.jobs.command import main_of
+from lakelens.jobs.cli import main
 spark = lakelens.spark_session()
 settings = ("spark.master", "spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
 print(json.dumps({name.rpartition(".")[2]: spark.conf.get(name) for name in settings}))
-sys.exit(main_of(etl.DESCRIPTION, etl.add_arguments, etl.run))
+sys.exit(main())
 """
 
 
@@ -67,7 +66,9 @@ def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 20), "red").save(tmp_path / "images" / name)
     table = tmp_path / "table"
-    code, found = spark_submit(JOBS / "etl.py", str(tmp_path / "images"), str(table), "--size", "16", folder=tmp_path)
+    code, found = spark_submit(
+        JOBS / "cli.py", "etl", str(tmp_path / "images"), str(table), "--size", "16", folder=tmp_path
+    )
     assert code == 0, found
     assert (found[-1]["version"], found[-1]["rows_in"], found[-1]["stored"]) == (0, 3, 3)
 
@@ -78,7 +79,7 @@ def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
 
 def test_settings_of_spark_submit_win_over_the_defaults_and_a_usage_error_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / "shown.py").write_text(SHOWN)
-    arguments = (str(tmp_path / "nothing"), str(tmp_path / "table"))
+    arguments = ("etl", str(tmp_path / "nothing"), str(tmp_path / "table"))
     code, (settings, result) = spark_submit(tmp_path / "shown.py", *arguments, folder=tmp_path)
     assert settings == {"master": "local[2]", "partitions": "3", "snapshotPartitions": "2"}
     assert (code, result["error"]) == (2, "SourceNotFoundError")

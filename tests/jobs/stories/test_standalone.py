@@ -51,7 +51,7 @@ class Cluster(StandaloneCluster):
         for key, value in SETTINGS.items():
             command += ["--conf", f"{key}={value}"]
         done = subprocess.run(
-            [*command, str(ROOT / "jobs" / job), *flags],
+            [*command, str(ROOT / "jobs" / "cli.py"), job, *flags],
             cwd=self.folder,
             env=self.environment | {"PYSPARK_PYTHON": str(python or self.python)},
             capture_output=True,
@@ -114,12 +114,12 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     source, table, store = images(folder / "photos"), folder / "table", put_store(folder)
     file = folder / "results" / "etl.json"
     flags = ("--size", "16", "--result-file", str(file))
-    first = cluster.result("etl.py", str(source), str(table), *flags, options=sent)
+    first = cluster.result("etl", str(source), str(table), *flags, options=sent)
     assert (first["version"], first["stored"]) == (0, 24)
     assert json.loads((folder / "results" / "etl.json").read_text()) == first
     flags = ("--np", "2", "--epochs", "2", "--global-batch-size", "8", "--tracking-uri", store)
     flags += ("--set", f"checkpoint_storage.path={folder / 'checkpoints'}")
-    trained = cluster.result("train.py", str(table), *flags, options=sent)
+    trained = cluster.result("train", str(table), *flags, options=sent)
     assert (trained["ranks"], trained["version"]) == (2, 0)
     experiment = folder / "search.yaml"
     keys = {
@@ -131,11 +131,11 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
         "tracking": {"uri": store},
     }
     experiment.write_text(json.dumps(keys))
-    searched = cluster.result("search.py", str(experiment), options=sent)
+    searched = cluster.result("search", str(experiment), options=sent)
     assert (searched["version"], searched["trials"]) == (0, {"completed": 2})
     model = f"runs:/{trained['run_id']}"
     predictions = str(folder / "predictions")
-    scored = cluster.result("score.py", model, str(table), predictions, "--tracking-uri", store, options=sent)
+    scored = cluster.result("score", model, str(table), predictions, "--tracking-uri", store, options=sent)
     assert (scored["scored"], scored["errors"]) == (24, 0)
 
 
@@ -148,12 +148,12 @@ def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cl
     installed.install(str(wheel))
     options = ("--jars", ",".join(map(str, jars)))
     found = cluster.result(
-        "etl.py", str(images(folder / "others")), table, "--size", "16", options=options, python=installed.python
+        "etl", str(images(folder / "others")), table, "--size", "16", options=options, python=installed.python
     )
     assert found["stored"] == 24
 
 
 def test_a_standalone_cluster_takes_python_jobs_in_client_mode_only(cluster: Cluster) -> None:
-    code, _, error = cluster.submit("etl.py", "a", "b", options=(), deploy="cluster")
+    code, _, error = cluster.submit("etl", "a", "b", options=(), deploy="cluster")
     assert code != 0
     assert "Cluster deploy mode is currently not supported for python applications on standalone clusters" in error

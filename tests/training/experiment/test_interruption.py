@@ -262,7 +262,7 @@ def test_two_ranks_pause_when_another_terminal_asks_and_go_on_when_it_says_so(pl
     paused = place.last("asked")
     assert 7 <= paused.metadata["step"] < STEPS
     (driver.place / "until paused").unlink()
-    assert main(["experiments", "resume", *arguments]) == 0
+    assert main(["train", "--resume", *arguments]) == 0
     result = last_line(capsys)
     assert (result["run_id"], result["ranks"], result["epochs"]) == (run, 2, 3)
     assert [step for step, _ in place.history(run)] == [1, 2, 3]
@@ -333,7 +333,7 @@ def test_a_training_whose_driver_was_killed_is_failed_to_the_next_command_and_is
         wait_until_gone(rank)
     (driver.place / "stuck").unlink()
     assert place.state(run) == "RUNNING"
-    assert main(["experiments", "--tracking-uri", place.store, "--json"]) == 0
+    assert main(["experiments", "--tracking-uri", place.store]) == 0
     (listed,) = [entry for entry in last_line(capsys)["runs"] if entry["run_id"] == run]
     assert listed["state"] == "FAILED"
     assert "which kept this run, is gone" in listed["failure"]

@@ -114,7 +114,7 @@ def test_a_commands_result_goes_into_a_bucket_too(server, table):
     given = {key.upper(): value for key, value in server.storage_options.items()}
     place = f"s3://{BUCKET}/results/counts.json"
     code = "import sys, lakelens.jobs.cli as cli; sys.exit(cli.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "table", "pins", table, "--result-file", place]
+    command = [sys.executable, "-c", code, "table", "tracked", table, "--result-file", place]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **given})
     assert done.returncode == 0, done.stderr
     assert json.loads(server.get("results/counts.json")) == json.loads(done.stdout.splitlines()[-1])
