@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...errors import ConfigurationError
 from .determined import instead_of
-from .rules import MISSING, rule_of, shown
+from .rules import rule_of, shown
 from .space import HyperparameterError
 from .yaml_file import Document, KeyPath
 
@@ -39,8 +39,6 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
         return f"{place}, {rule}" if place else rule
     place = document.place_of(path)
     subject = f"{place}, {dotted}" if place else dotted
-    if found["type"] == "missing" or rule == MISSING:
-        return f"{subject} {MISSING}"
     return f"{subject}: {rule}" if isinstance(value, dict) else f"{subject} is {shown(value)}: {rule}"
 
 
