@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lakelens.errors import LakelensError, UsageError
+from lakelens.errors import InvalidArgumentError, LakelensError, UsageError
 from lakelens.extras import missing_dependency, require
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-
-# Schemes that Hadoop and its usual drivers bring, beside those of the stores that the feed reads.
-_HADOOP_SCHEMES = ["file", "hdfs", "webhdfs", "swebhdfs", "viewfs", "har", "http", "https", "ftp", "sftp", "dbfs"]
-_HADOOP_SCHEMES += ["wasb", "wasbs", "adl", "alluxio", "cosn", "jfs", "lakefs", "maprfs", "obs", "o3fs", "ofs", "oss"]
-_CONFIGURES_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
 
 Run = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -303,30 +298,12 @@ def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
     return "PYSPARK_GATEWAY_PORT" not in os.environ and master.startswith("local")
 
 
-def check_schemes(args: argparse.Namespace, *locations: str) -> None:
-    """Checks that Spark may have a file system for each location, where no setting can bring others.
-
-    Raises:
-        InvalidArgumentError: If a scheme is not known.
-    """
-    from lakelens.locations import has_scheme, scheme_of
-    from lakelens.stores.clients import SCHEMES, unknown_store
-
-    if args.conf or any(os.environ.get(name) for name in _CONFIGURES_SPARK):
-        return
-    for location in locations:
-        if has_scheme(location) and scheme_of(location) not in {*SCHEMES, *_HADOOP_SCHEMES}:
-            raise unknown_store(location)
-
-
 def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:
     """Splits `KEY=VALUE` flags.
 
     Raises:
         InvalidArgumentError: If one has no `=` or no key.
     """
-    from lakelens.errors import InvalidArgumentError
-
     result: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from lakelens.errors import EmptySourceError, InvalidArgumentError
 from lakelens.jobs.command import (
     add_session_arguments,
-    check_schemes,
     key_values,
     sees_the_files_of_executors,
     session_of,
@@ -130,7 +129,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")
     if sees_the_files_of_executors(args):
-        check_schemes(args, args.source, args.table)
         may_be_empty = args.stream or args.removed == "delete"
         with contextlib.suppress(*([EmptySourceError] if may_be_empty else [])):
             # Classes of a landing folder are checked batch by batch: an empty folder is allowed.

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
     add_session_arguments,
-    check_schemes,
     sees_the_files_of_executors,
     session_of,
 )
@@ -25,7 +24,6 @@ from lakelens.table import Table, Version
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
-    from lakelens.table import Table
 
 _Work = Callable[[argparse.Namespace], dict[str, Any]]
 _Add = Callable[..., argparse.ArgumentParser]
@@ -160,7 +158,6 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.classes import class_counts
-    from lakelens.table import Table
 
     snapshot = Table.of(args.table, args.version).snapshot()
     counts = class_counts(snapshot)
@@ -192,7 +189,6 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
 def _table(args: argparse.Namespace) -> Table:
     """Gives the table of the arguments, and checks that it exists."""
     from lakelens.log.opening import require_entries
-    from lakelens.table import Table
 
     table = Table.unversioned(args.table, args.action)
     require_entries(table)
@@ -211,7 +207,6 @@ def _tracked(args: argparse.Namespace) -> dict[str, Any]:
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.protection import pin_version
-    from lakelens.table import Table
 
     number = pin_version(Table.of(args.table, args.version), args.name, replace=args.replace)
     return {"pin": args.name, "version": number}
@@ -286,12 +281,10 @@ def _session_of(args: argparse.Namespace, action: str, version: Version = None) 
     """Opens a session once the table and the version are known to be there."""
     from lakelens.locations import has_scheme
     from lakelens.log.snapshot import check_version
-    from lakelens.table import Table
 
     open_session = session_of(args, f"lakelens table {action} {args.table}")
     # Elsewhere, and in object stores, Spark's own settings may be all that leads to the table.
     if sees_the_files_of_executors(args):
-        check_schemes(args, args.table)
         table = Table.of(args.table, version)
         if not has_scheme(table.location):
             check_version(table)

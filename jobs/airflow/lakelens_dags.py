@@ -7,8 +7,8 @@ The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVO
 - `spark`: `spark-submit` of the command, by the connection `spark_default`. LAKELENS_JOBS is the folder with `cli.py`;
   LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
   packages such as Delta's.
-- `databricks`: one run with a task for each step, by the connection `databricks_default`. LAKELENS_DATABRICKS is a JSON
-  object with `notebook`, `wheel`, `requirements` (the file of that name in `jobs/databricks`) and `cluster`.
+- `databricks`: the jobs of the deployed bundle (`jobs/databricks`), by the connection `databricks_default`; their
+  parameters are the bundle's variables.
 
 LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 
@@ -29,7 +29,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent))  # not every reader of DAGs imports from their folder
 
 from airflow.exceptions import AirflowFailException, AirflowSkipException
-from lakelens_steps import DEFAULTS, SCORING, TRAINING, Step, databricks_tasks
+from lakelens_steps import DEFAULTS, SCORING, TRAINING, Step
 
 try:
     from airflow.providers.standard.operators.bash import BashOperator
@@ -142,30 +142,11 @@ def is_true(step: str, key: str, ti: Any = None) -> bool:
     return bool(ti.xcom_pull(task_ids=step)[key])
 
 
-def databricks_task(name: str, steps: tuple[Step, ...]) -> Any:
-    """Makes the one task that runs all steps as a Databricks run."""
-    from airflow.providers.databricks.operators.databricks import DatabricksSubmitRunOperator
+def databricks_task(name: str) -> Any:
+    """Makes the one task that runs the job of this name of the deployed bundle: its steps are those of this file."""
+    from airflow.providers.databricks.operators.databricks import DatabricksRunNowOperator
 
-    given = {
-        "notebook": "/Workspace/lakelens/run_job",
-        "wheel": "/Volumes/main/lakelens/lakelens.whl",
-        "requirements": "/Volumes/main/lakelens/requirements.txt",
-        "cluster": {},
-    }
-    given |= json.loads(os.environ.get("LAKELENS_DATABRICKS", "{}"))
-    tasks = databricks_tasks(
-        steps, of_parameter, given["cluster"], given["notebook"], given["wheel"], given["requirements"]
-    )
-    return DatabricksSubmitRunOperator(task_id="run", json={"run_name": name, "tasks": _unrendered(tasks)})
-
-
-def _unrendered(value: Any) -> Any:
-    """Keeps Airflow from filling what Databricks fills: `{{tasks...}}` goes through its templates as it is."""
-    if isinstance(value, dict):
-        return {key: _unrendered(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_unrendered(item) for item in value]
-    return value.replace("{{tasks.", "{{ '{{' }}tasks.") if isinstance(value, str) else value
+    return DatabricksRunNowOperator(task_id="run", job_name=name.replace("_", " "))
 
 
 def pipeline(name: str, schedule: str, steps: tuple[Step, ...]) -> DAG:
@@ -183,7 +164,7 @@ def pipeline(name: str, schedule: str, steps: tuple[Step, ...]) -> DAG:
         user_defined_filters={"shell_quoted": lambda value: shlex.quote(str(value))},
     ) as dag:
         if FLAVOUR == "databricks":
-            databricks_task(name, steps)
+            databricks_task(name)
             return dag
         tasks: dict[str, Any] = {}
         for step in steps:

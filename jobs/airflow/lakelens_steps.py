@@ -7,7 +7,7 @@ step's result. This file imports nothing but Python: Airflow does not need lakel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,49 +126,3 @@ SCORING = (
         only_if="champion.found",
     ),
 )
-
-
-def databricks_tasks(
-    steps: tuple[Step, ...],
-    parameter: Callable[[str], str],
-    cluster: Mapping[str, Any],
-    job_notebook: str,
-    wheel: str,
-    requirements: str,
-) -> list[dict[str, Any]]:
-    """Writes steps as the tasks of one Databricks run: they hand their values on as task values.
-
-    Each task's cluster gets the wheel and the requirements.
-
-    Args:
-        steps: The steps.
-        parameter: Writes a parameter, by name.
-        cluster: The key and value that choose a task's cluster, such as `{"existing_cluster_id": "..."}`.
-        job_notebook: Workspace path of the notebook `run_job`.
-        wheel: Path of the lakelens wheel, in a volume or the workspace.
-        requirements: Path of the bundle's `requirements.txt`, in a volume or the workspace.
-    """
-    tasks: list[dict[str, Any]] = []
-    libraries = [{"whl": wheel}, {"requirements": requirements}]
-    for step in steps:
-        after = [{"task_key": name} for name in step.after]
-        if step.only_if is not None:
-            name, _, key = step.only_if.partition(".")
-            condition = {"op": "EQUAL_TO", "left": f"{{{{tasks.{name}.values.{key}}}}}", "right": "true"}
-            tasks.append({"task_key": f"if_{name}", "depends_on": after, "condition_task": condition})
-            after = [{"task_key": f"if_{name}", "outcome": "true"}]
-        arguments = step.filled(parameter, lambda name, key: f"{{{{tasks.{name}.values.{key}}}}}")
-        tasks.append(
-            {
-                "task_key": step.name,
-                "depends_on": after,
-                "notebook_task": {
-                    "notebook_path": job_notebook,
-                    "base_parameters": {"arguments": "\n".join(arguments)},
-                },
-                "libraries": libraries,
-                "max_retries": 1,
-                **cluster,
-            }
-        )
-    return tasks

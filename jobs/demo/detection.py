@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.demo.digit_scenes import DigitScenes, write_voc
-from lakelens.jobs.demo.run import RANKS, Demo
+from lakelens.jobs.demo.story import RANKS, Demo
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable

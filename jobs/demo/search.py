@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from lakelens.jobs.demo.run import SPLITS, Demo
+from lakelens.jobs.demo.story import SPLITS, Demo
 
 if TYPE_CHECKING:
     from lakelens.search import SearchResult

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...errors import LakelensError, RankFailedError
 from ...locations import without_password
-from ...spark.java import SHORT_LIVED
+from ...spark.java import SHORT_LIVED, find_java
 from ...spark.port import set_log_level
+from .runtime import examined, installed
+
+_SUPPORTED_PYTHON = ((3, 10), (3, 13))
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,30 @@ def check_mlflow() -> Seen:
     return Seen(mlflow.__version__, ok=True, detail="MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
 
 
+def check_python() -> Seen:
+    """Compares Python's version with those that lakelens runs on."""
+    found, (oldest, newest) = sys.version_info[:2], _SUPPORTED_PYTHON
+    if not oldest <= found <= newest:
+        return Seen(platform.python_version(), ok=False, detail="lakelens runs on Python 3.10 to 3.13; use one of them")
+    return Seen(platform.python_version(), ok=True, detail=sys.executable)
+
+
+def check_runtime() -> Seen:
+    """Names the runtime, and compares its packages with what the installed lakelens asks for."""
+    return Seen(*examined())
+
+
+def check_java() -> Seen:
+    """Finds the Java that Spark starts on."""
+    java = find_java()
+    return Seen(java.version, ok=True, detail=f"{java.home} (from {java.origin})")
+
+
+# In the order of the report.
 CHECKS: dict[str, Callable[[], Seen]] = {
+    "python": check_python,
+    "runtime": check_runtime,
+    "java": check_java,
     "tensorflow": check_tensorflow,
     "horovod": check_horovod,
     "petastorm": check_petastorm,
@@ -175,16 +201,6 @@ def _place(error: Exception) -> str:
     """The file and line that raised an error."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"
-
-
-def installed(package: str) -> str | None:
-    """Reads the version of an installed package; Databricks has MLflow's under a second name, others TensorFlow's."""
-    for name in (package, f"{package}-skinny", f"{package}-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 def main(name: str) -> None:

@@ -5,36 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import lakelens
-from lakelens.errors import LakelensError
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED
-from lakelens.jobs.doctor.checks import Seen
-from lakelens.jobs.doctor.runtime import check_runtime
+from lakelens.jobs.doctor.checks import CHECKS, Seen
 from lakelens.logged import last_lines
-from lakelens.spark.java import find_java
 from lakelens.tracking.runs import resolve_tracking_uri
 
 DESCRIPTION = (
     "try every part: Python, packages, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
 )
-SUPPORTED_PYTHON = ((3, 10), (3, 13))
-
-
-ORDER = ("python", "runtime", "java", "tensorflow", "horovod", "petastorm", "delta", "mlflow")
-# They run side by side, so the sum is about what the slowest takes.
-SLOWEST_FIRST = ("delta", "horovod", "mlflow", "tensorflow", "petastorm", "java", "runtime", "python")
 # Added to a failure whose own message does not name the way out.
 WAY_OUT = {
     "tensorflow": "pip install 'lakelens[training]'",
@@ -70,8 +59,9 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the doctor."""
-    parser.add_argument("--json", action="store_true", help="only the JSON object, no lines for people")
-    parser.add_argument("--part", action="append", choices=ORDER, help="only this part; may be given several times")
+    parser.add_argument(
+        "--part", action="append", choices=tuple(CHECKS), help="only this part; may be given several times"
+    )
     parser.add_argument("--timeout-s", type=float, default=120.0, help="seconds after which a part counts as hanging")
 
 
@@ -81,21 +71,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         `ok`, `parts` (one finding each) and the exit code: 1 when a part is broken.
     """
-    parts = [part for part in ORDER if not args.part or part in args.part]
+    parts = [part for part in CHECKS if not args.part or part in args.part]
     findings: list[Finding] = []
     running: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryDirectory(prefix="lakelens-doctor-") as folder, ThreadPoolExecutor(len(ORDER)) as pool:
-        futures = {}
+    with tempfile.TemporaryDirectory(prefix="lakelens-doctor-") as folder, ThreadPoolExecutor(len(parts)) as pool:
         try:
-            for part in sorted(parts, key=SLOWEST_FIRST.index):
-                if part in IN_THIS_PROCESS:
-                    futures[part] = pool.submit(_timed, part, IN_THIS_PROCESS[part])
-                else:
-                    futures[part] = pool.submit(examine, part, Path(folder), args.timeout_s, running)
-            for part in parts:
-                findings.append(futures[part].result())
-                if not args.json:
-                    print(findings[-1].line(), flush=True)
+            for finding in pool.map(lambda part: examine(part, Path(folder), args.timeout_s, running), parts):
+                findings.append(finding)
+                print(finding.line(), flush=True)
         except KeyboardInterrupt:
             # The checks run in separate sessions and do not get the signal; the pool would wait for them.
             for process in running:
@@ -114,7 +97,7 @@ def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.
     """Tries one part in a separate process, which may crash or hang, and ends everything that it started.
 
     Args:
-        part: A key of `WAY_OUT`.
+        part: A key of `CHECKS`.
         folder: For temporary files; the caller removes it.
         timeout_s: Seconds after which the part counts as hanging.
         running: The process is added here, so that an interrupt can end it.
@@ -156,34 +139,9 @@ def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.
     elif seen is None:
         seen = Seen(None, ok=False, detail=_how_it_ended(process.returncode, log))
     detail = seen.detail
-    if not seen.ok and WAY_OUT[part] not in detail:
+    if not seen.ok and WAY_OUT.get(part, detail) not in detail:
         detail = f"{detail} -> {WAY_OUT[part]}"
     return Finding(part, seen.version, seen.ok, detail, round(time.monotonic() - started, 1))
-
-
-def _python() -> Seen:
-    found = sys.version_info[:2]
-    oldest, newest = SUPPORTED_PYTHON
-    if not oldest <= found <= newest:
-        return Seen(platform.python_version(), ok=False, detail="lakelens runs on Python 3.10 to 3.13; use one of them")
-    return Seen(platform.python_version(), ok=True, detail=sys.executable)
-
-
-def _java() -> Seen:
-    try:
-        java = find_java()
-    except LakelensError as error:
-        return Seen(None, ok=False, detail=str(error))
-    return Seen(java.version, ok=True, detail=f"{java.home} (from {java.origin})")
-
-
-IN_THIS_PROCESS = {"python": _python, "runtime": check_runtime, "java": _java}
-
-
-def _timed(part: str, check: Callable[[], Seen]) -> Finding:
-    started = time.monotonic()
-    seen = check()
-    return Finding(part, seen.version, seen.ok, seen.detail, round(time.monotonic() - started, 1))
 
 
 def _seen_in(output: str) -> Seen | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 import lakelens
-from lakelens.jobs.doctor.checks import Seen, installed
 
 # The variable that Databricks sets on every cluster, and the file that its images hold.
 _VARIABLE, _FILE = "DATABRICKS_RUNTIME_VERSION", Path("/databricks/DBR_VERSION")
@@ -28,8 +27,12 @@ _NOT_COMPARED = ("dev", "java", "torch")
 _OF_THE_CLUSTER = ("pyspark", "delta-spark")
 
 
-def check_runtime() -> Seen:
-    """Names the runtime, and compares its packages with what the installed lakelens asks for."""
+def examined() -> tuple[str, bool, str]:
+    """Names the runtime, and compares its packages with what the installed lakelens asks for.
+
+    Returns:
+        The fields of the check's `Seen`.
+    """
     databricks = databricks_runtime()
     name = f"Databricks Runtime {databricks}" if databricks else "no Databricks runtime"
     packages = ", ".join(f"{shown} {found}" for shown, package in _SHOWN.items() if (found := installed(package)))
@@ -37,18 +40,13 @@ def check_runtime() -> Seen:
     try:
         declared = [Requirement(text) for text in requires("lakelens") or []]
     except PackageNotFoundError:
-        return Seen(
-            lakelens.__version__, ok=True, detail=f"{detail}; lakelens is not installed, so nothing is compared"
-        )
+        return lakelens.__version__, True, f"{detail}; lakelens is not installed, so nothing is compared"
     unmet = unmet_requirements(declared, "databricks" if databricks else "")
     if not unmet:
-        return Seen(lakelens.__version__, ok=True, detail=detail)
+        return lakelens.__version__, True, detail
     wrong = ", ".join(f"{one.name} {installed(one.name) or 'is missing'}" for one in unmet)
-    return Seen(
-        lakelens.__version__,
-        ok=False,
-        detail=f"{detail}; missing, too old or too new: {wrong} -> {way_out(unmet, databricks=bool(databricks))}",
-    )
+    found = f"{detail}; missing, too old or too new: {wrong} -> {way_out(unmet, databricks=bool(databricks))}"
+    return lakelens.__version__, False, found
 
 
 def way_out(unmet: list[Requirement], *, databricks: bool) -> str:
@@ -90,3 +88,13 @@ def unmet_requirements(declared: list[Requirement], extra: str) -> list[Requirem
         if (found is None and needed) or (found is not None and not one.specifier.contains(found, prereleases=True)):
             unmet[one.name] = one
     return list(unmet.values())
+
+
+def installed(package: str) -> str | None:
+    """Reads the version of an installed package; Databricks has MLflow's under a second name, others TensorFlow's."""
+    for name in (package, f"{package}-skinny", f"{package}-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None

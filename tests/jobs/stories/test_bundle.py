@@ -120,16 +120,21 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
         sys.path.remove(str(JOBS / "airflow"))
     raw = read(BUNDLE / "resources" / "jobs.yml")["resources"]["jobs"]
     for name, steps in (("lakelens_training", lakelens_steps.TRAINING), ("lakelens_scoring", lakelens_steps.SCORING)):
-        wanted = lakelens_steps.databricks_tasks(
-            steps,
-            lambda one: f"${{var.{one}}}",
-            {"job_cluster_key": "cpu"},
-            "../run_job.py",
-            "${var.wheel}",
-            "../requirements.txt",
-        )
-        found = [{"depends_on": [], **task} for task in raw[name]["tasks"]]
-        assert found == wanted
+        tasks = {task["task_key"]: task for task in raw[name]["tasks"]}
+        for step in steps:
+            task = tasks.pop(step.name)
+            words = step.filled(lambda one: f"${{var.{one}}}", lambda one, key: f"{{{{tasks.{one}.values.{key}}}}}")
+            assert task["notebook_task"]["base_parameters"]["arguments"].splitlines() == words
+            before = [one["task_key"] for one in task.get("depends_on", [])]
+            if step.only_if is None:
+                assert before == list(step.after)
+            else:
+                one, _, key = step.only_if.partition(".")
+                gate = tasks.pop(f"if_{one}")
+                condition = {"op": "EQUAL_TO", "left": f"{{{{tasks.{one}.values.{key}}}}}", "right": "true"}
+                assert (before, gate["condition_task"]) == ([f"if_{one}"], condition)
+                assert [found["task_key"] for found in gate["depends_on"]] == list(step.after)
+        assert tasks == {}
     assert set(lakelens_steps.DEFAULTS) - {"results", "tracking_uri"} <= set(variables("dev"))
 
 
@@ -142,28 +147,6 @@ def test_every_task_installs_what_the_extra_databricks_brings() -> None:
     lines = (BUNDLE / "requirements.txt").read_text(encoding="utf-8").splitlines()
     packages = [line for line in lines if not line.startswith("#")]
     assert packages == ["tensorflow", *extra("databricks")]
-
-
-def test_databricks_takes_every_task_of_the_dags_as_one_of_a_submitted_run() -> None:
-    from databricks.sdk.service.jobs import SubmitTask
-
-    sys.path.insert(0, str(JOBS / "airflow"))
-    try:
-        import lakelens_steps
-    finally:
-        sys.path.remove(str(JOBS / "airflow"))
-    for steps in (lakelens_steps.TRAINING, lakelens_steps.SCORING):
-        tasks = lakelens_steps.databricks_tasks(
-            steps,
-            str,
-            {"existing_cluster_id": "0123"},
-            "/Workspace/run_job",
-            "/Volumes/main/lakelens/lakelens.whl",
-            "/Volumes/main/lakelens/requirements.txt",
-        )
-        for task in tasks:
-            # The class leaves out what it does not know, and fields that are empty lists.
-            assert SubmitTask.from_dict(task).as_dict() == {key: item for key, item in task.items() if item != []}
 
 
 def test_the_bundle_sends_the_wheel_that_make_wheel_writes() -> None:

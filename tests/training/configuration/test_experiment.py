@@ -296,3 +296,10 @@ def test_the_reference_has_every_key() -> None:
 
 def test_every_key_has_a_description() -> None:
     assert "|  |" not in markdown_tables()
+
+
+def test_the_image_size_of_an_experiment_is_known_once_it_is_resolved() -> None:
+    assert config(data={"table": "t", "image_size": [24, 32]}).image_size == (24, 32)
+    assert config(data={"table": "t", "image_size": 24}).image_size == (24, 24)
+    with pytest.raises(ValueError, match=r"data\.image_size is null"):
+        _ = config(data={"table": "t"}).image_size

@@ -17,6 +17,7 @@ from lakelens.errors import ConfigurationError
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.configuration.sections import Resources
 from lakelens.training.experiment.strategies import Strategy, chosen
 from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
@@ -283,3 +284,12 @@ def test_mirrored_that_this_machine_cannot_do_is_refused(monkeypatch, gpus, reso
     keys = {"resources": {"strategy": "mirrored"} | resources, "hyperparameters": {"global_batch_size": batch}}
     with pytest.raises(ConfigurationError, match=words):
         Strategy.of(config_of(**keys))
+
+
+@pytest.mark.unit
+def test_resolved_resources_name_the_strategy_and_keep_a_port_for_ranks_on_executors_only():
+    given = Resources(driver_port=4040)
+    for name, port in (("single", None), ("horovod_local", None), ("horovod_cluster", 4040)):
+        resolved = Strategy(name, -1).resolved(given)
+        assert (resolved.strategy, resolved.driver_port) == (name, port)
+        assert resolved.model_dump(exclude_unset=True)["strategy"] == name

@@ -172,7 +172,7 @@ class BuiltTrial:
 
 
 def _refuse_keys_of_torch(job: TrainingJob) -> None:
-    rules = job.optimizations
+    rules = job.config.optimizations
     if rules.gradient_clip_norm is not None:
         raise TrialError("optimizations.gradient_clip_norm is for PyTorch; give a Keras optimizer global_clipnorm")
     if rules.sync_batch_norm:

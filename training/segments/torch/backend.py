@@ -83,7 +83,7 @@ class TorchBackend:
         images, labels = self._next_batch()
         rows = len(images)
         ((total,),) = self._world.sums([np.array([rows])], name="lakelens.rows")
-        updates = (step + 1) % self._job.optimizations.aggregation_frequency == 0
+        updates = (step + 1) % self._job.config.optimizations.aggregation_frequency == 0
         self._built.learning_rate.set_before(step)
         means = self._built.step(images, labels, int(total), updates=updates)
         if updates:
@@ -93,7 +93,7 @@ class TorchBackend:
 
     def end_epoch(self, step: int, metrics: Mapping[str, float]) -> None:
         """Lets the scheduler step; see `Backend.end_epoch`."""
-        self._built.learning_rate.ended_epoch(metrics.get(self._job.goal.metric))
+        self._built.learning_rate.ended_epoch(metrics.get(self._job.config.goal.metric))
 
     def measure(self, logs: Mapping[str, Any], rows: int) -> dict[str, float]:
         """Sums the metrics over ranks; see `Backend.measure`."""
@@ -113,7 +113,11 @@ class TorchBackend:
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""
         validation = self._built.validation
-        return self._job.task.no_counts() if validation is None else validation.count(self._model, described)
+        return (
+            self._built.trial.context.task.no_counts()
+            if validation is None
+            else validation.count(self._model, described)
+        )
 
     @property
     def picture(self) -> bytes | None:

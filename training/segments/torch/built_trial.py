@@ -58,19 +58,19 @@ class BuiltTrial:
         checkpoint: Checkpoint | None,
     ) -> None:
         self._job, self._world = job, world
-        rules = job.optimizations
+        rules = job.config.optimizations
         set_up(deterministic=job.config.reproducibility.deterministic)
-        _seed(job.seed)
+        _seed(job.config.reproducibility.experiment_seed)
         self.trial = _torch_trial(job, context)
         self.model = self.trial.build_model()
         if isinstance(self.model, torch.nn.Module):
             self.model.to(world.device, memory_format=torch.channels_last)
         output = check_model(self.model, context, world.device)
-        self.described = job.task.describe_output(output) if world.rank == 0 else {}
+        self.described = context.task.describe_output(output) if world.rank == 0 else {}
         if rules.sync_batch_norm and world.size > 1:
             self._synchronise_batch_norm()
         self.optimizer = self.trial.build_optimizer(self.model)
-        steps_per_epoch = job.training_feed.steps_per_epoch(job.global_batch_size)
+        steps_per_epoch = job.training_feed.steps_per_epoch(job.config.global_batch_size)
         self.learning_rate = LearningRate(self.trial, self.optimizer, rules, world.size, steps_per_epoch)
         self.step = TrainingStep(self.trial, self.model, self.optimizer, rules, world)
         self.validation = Validation.of(self.trial, job, world)
@@ -78,7 +78,11 @@ class BuiltTrial:
         context.require_all_used()
         # From here on seeds are for noise: everything that must be equal on all ranks is built.
         resized = state is not None and not state.is_of(world.size, 1)
-        seed = job.seed if state is None or not resized else rank_seed(job.seed, state.step)
+        seed = (
+            job.config.reproducibility.experiment_seed
+            if state is None or not resized
+            else rank_seed(job.config.reproducibility.experiment_seed, state.step)
+        )
         _seed(rank_seed(seed, world.rank))
         if checkpoint is not None:
             load_weights(self.model, checkpoint.model_path)
@@ -92,7 +96,7 @@ class BuiltTrial:
         if job.warm_start is not None:
             log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
         rate = [self.learning_rate.described] if self.learning_rate.described else []
-        for line in [*job.optimizations.described(self._world.size, job.schedule().length), *rate]:
+        for line in [*job.config.optimizations.described(self._world.size, job.schedule().length), *rate]:
             log_to_driver(line)
 
     def _synchronise_batch_norm(self) -> None:
@@ -114,19 +118,19 @@ class BuiltTrial:
             return
         job, start = self._job, state.position if state is not None else None
         feed = job.training_feed.with_equal_weights().as_torch(
-            job.global_batch_size,
+            job.config.global_batch_size,
             self._world.rank,
             self._world.size,
             epochs=max(1, job.schedule().epochs - (start["epoch"] if start is not None else 0)),
-            image_size=job.image_size,
+            image_size=job.config.image_size,
             start=start,
-            **{**job.task.feed_options, **job.config.data.dataset_options},
+            **{**self.trial.context.task.feed_options, **job.config.data.dataset_options},
         )
         for images, labels, weights in feed:
             yield self._prepared(*without_padding(images, labels, weights))
 
     def _custom_batches(self, given: Iterable[Any], state: TrainingState | None) -> Iterator[tuple[torch.Tensor, Any]]:
-        steps = self._job.training_feed.steps_per_epoch(self._job.global_batch_size)
+        steps = self._job.training_feed.steps_per_epoch(self._job.config.global_batch_size)
         done = state.step % steps if state is not None else 0
         while True:
             count = 0

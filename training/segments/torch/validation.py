@@ -55,7 +55,7 @@ class Validation:
         for images, outputs, labels in self._outputs(model):
             for metric in self._metrics.values():
                 metric.update(outputs, labels)
-            sums.add(self._job.task.measure(_arrays(outputs), _arrays(labels), described), len(images))
+            sums.add(self._trial.context.task.measure(_arrays(outputs), _arrays(labels), described), len(images))
         found = sums.over_ranks(self._world) | {name: float(each.compute()) for name, each in self._metrics.items()}
         return {f"val_{name}": value for name, value in found.items()}
 
@@ -66,7 +66,7 @@ class Validation:
             NotFiniteError: If the model gives NaN or infinity for a row.
             TrialError: If the model or the labels do not fit the task.
         """
-        task = self._job.task
+        task = self._trial.context.task
         parts: list[Counts] = []
         for images, outputs, labels in self._outputs(model):
             given, true = _arrays(outputs), _arrays(labels)
@@ -97,13 +97,13 @@ class Validation:
         job, world = self._job, self._world
         assert job.validation_feed is not None  # noqa: S101  `of` has looked
         feed = job.validation_feed.with_equal_weights().as_torch(
-            job.global_batch_size,
+            job.config.global_batch_size,
             world.rank,
             world.size,
-            image_size=job.image_size,
-            **{**job.task.feed_options, **job.config.data.dataset_options},
+            image_size=job.config.image_size,
+            **{**self._trial.context.task.feed_options, **job.config.data.dataset_options},
         )
-        height, width = job.image_size
+        height, width = job.config.image_size
         kept: list[tuple[torch.Tensor, Any]] = []
         keeps = job.validation_feed.rows // world.size * height * width * 3 <= _CACHE_LIMIT_BYTES
         for batch in feed:
