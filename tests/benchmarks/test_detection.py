@@ -17,6 +17,7 @@ from lakelens.training.experiment.train import train
 @pytest.mark.spark
 def test_a_detector_finds_digits_that_it_has_never_seen_after_a_short_training(spark, tmp_path):
     table = detection.write_table(spark, tmp_path, images=500, held_out=60, side=128)
-    config = detection.experiment(table, tmp_path / "short", epochs=8, ranks=1, learning_rate=2e-3)
-    result = train(config | {"min_validation_period": {"epochs": 8}})
+    more = {"learning_rate": 1.5e-3, "global_batch_size": 8}
+    config = detection.experiment(table, tmp_path / "short", epochs=14, ranks=1, **more)
+    result = train(config | {"min_validation_period": {"epochs": 14}})
     assert result.metrics["val_map50"] >= 0.4
