@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
 
 MARKER = ".lakelens-demo"
+# The Trial of the pipeline's demo, by framework.
+TRIALS = {
+    "keras": "lakelens.training.trials.small_cnn:SmallCnn",
+    "torch": "lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--search", action="store_true", help="show a search over one version instead")
     parser.add_argument("--detection", action="store_true", help="train detectors on scenes with boxes instead")
+    parser.add_argument("--framework", default="keras", choices=list(TRIALS), help="framework of the models")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
     parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
     parser.add_argument("--global-batch-size", default=64, type=int, help="images per step over both ranks")
@@ -58,7 +64,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             that the demo did not make.
         SourceNotFoundError: If `--images` is not a folder.
     """
-    require("lakelens demo", "pyspark", "delta", "mlflow", "tensorflow", "sklearn", "matplotlib")
+    from lakelens.training.segments.backend import FRAMEWORKS
+
+    packages = FRAMEWORKS[args.framework].packages
+    require("lakelens demo", "pyspark", "delta", "mlflow", *packages, "sklearn", "matplotlib")
     _check(args)
     out = _fresh_folder(args.out)
     demo = _demo_of(args)(args, out)
@@ -73,6 +82,10 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("size", "epochs", "global_batch_size", "limit_per_class"):
         if getattr(args, name) < 1:
             raise InvalidArgumentError(f"--{name.replace('_', '-')} {getattr(args, name)} must be 1 or more")
+    if args.framework != "keras" and (args.search or args.detection):
+        raise InvalidArgumentError(
+            f"--framework {args.framework} is for the demo of a pipeline; leave out --search and --detection"
+        )
     if args.images is None:
         return
     args.images = args.images.expanduser().absolute()

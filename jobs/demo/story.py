@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, write_digits
+from lakelens.jobs.demo.run import TRIALS
 from lakelens.spark.java import SHORT_LIVED
 from lakelens.spark.jvm import VERBOSE_VARIABLE
 
@@ -36,7 +37,7 @@ SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 # Both trainings are this file, each with --set data.version=N.
 EXPERIMENT = """\
 name: digits
-entrypoint: lakelens.training.trials.small_cnn:SmallCnn
+entrypoint: {entrypoint}
 data:
   table: {table}
   version: latest
@@ -183,6 +184,7 @@ class Demo:
             print(f"Spark {version} on {self.master}; its log: {self.out / 'spark.log'}")
         table = ImageTable(self.session, str(self.out / "tables" / "images"))
         text = EXPERIMENT.format(
+            entrypoint=TRIALS[self.args.framework],
             table=json.dumps(table.location),
             global_batch_size=self.args.global_batch_size,
             epochs=self.args.epochs,
