@@ -162,6 +162,7 @@ def test_a_run_is_reproduced_to_the_bit(tmp_path):
     assert reproduce(result.run_id, tracking_uri=uri).differences == []
 
 
+@pytest.mark.timeout(900)
 def test_spark_scores_and_evaluates_a_version(trained, tmp_path):
     result, uri, folder = trained
     spark = lakelens.spark_session("local[2]", **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
