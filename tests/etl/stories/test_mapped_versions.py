@@ -66,8 +66,9 @@ def test_versions_before_and_after_the_mapping_are_listed_counted_and_compared(t
     assert images.class_counts() == {"cat": 1, "cow": 1, "dog": 1}
     found = images.diff(0)
     assert (found.added, found.removed, found.content, found.split) == ({"cow": 1}, {"cat": 1}, {"dog": 1}, {"dog": 1})
-    for arguments in (["history"], ["counts"], ["counts", "--version", "0"], ["diff", "0", "1"]):
+    for arguments in (["history"], ["counts"], ["diff", "0", "1"]):
         assert main(["table", arguments[0], str(table), *arguments[1:]]) == 0
+    assert main(["table", "counts", f"{table}@0"]) == 0
     capsys.readouterr()
 
 

@@ -50,7 +50,7 @@ def place(tmp_path_factory) -> Place:
 
 
 def rules_of(*values: object) -> Optimizations:
-    return Optimizations(**dict(zip(Optimizations.model_fields, values, strict=True)))
+    return Optimizations(**dict(zip(Optimizations.model_fields, values, strict=False)))
 
 
 def job_of(place: Place, name: str, rules: Optimizations, **changes) -> TrainingJob:
