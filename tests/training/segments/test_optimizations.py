@@ -50,7 +50,8 @@ def place(tmp_path_factory) -> Place:
 
 
 def rules_of(*values: object) -> Optimizations:
-    return Optimizations(**dict(zip(Optimizations.model_fields, values, strict=False)))
+    names = "mixed_precision aggregation_frequency gradient_compression learning_rate_scaling warmup_epochs"
+    return Optimizations.model_validate(dict(zip(names.split(), values, strict=True)))
 
 
 def job_of(place: Place, name: str, rules: Optimizations, **changes) -> TrainingJob:
