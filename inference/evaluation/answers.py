@@ -16,7 +16,7 @@ from .result import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _MOST_VALUES = 50
 _ROWS_WRITTEN = 50_000
@@ -144,16 +144,8 @@ def with_images(shown: Sequence[Shown], source: ScoredTable) -> list[Shown]:
 
 def stored_images(paths: Sequence[str], source: ScoredTable) -> dict[str, StoredImage]:
     """Fetches a few stored images by path."""
-    if not paths:
-        return {}
-    rows = source.images().where(_path_in(paths))
-    return {row["path"]: StoredImage.of_row(row.asDict()) for row in rows.collect()}
-
-
-def _path_in(paths: Sequence[str]) -> Column:
-    from pyspark.sql import functions
-
-    return functions.col("path").isin(list(paths))
+    rows = source.images(paths).collect() if paths else []
+    return {row["path"]: StoredImage.of_row(row.asDict()) for row in rows}
 
 
 def _named(name: str | None, number: int | None) -> str:

@@ -13,8 +13,7 @@ from ...training.checkpoints.references import ModelRef
 from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
 from ..scoring.predictions import PASSED_DDL
-from ..scoring.tasks import arrow_rows, bounded_arrow_batches, spread
-from ..scoring.work import of_scoring, same_row
+from ..scoring.remaining import in_version, same_row
 from .evaluator import Evaluator
 
 if TYPE_CHECKING:
@@ -28,20 +27,20 @@ def predicted_now(model: ModelRef, evaluator: Evaluator, batch_bytes: int, code:
     spark = source.spark
     row_count = source.row_count()
     shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
-    images = spread(
-        source.images(more=[made.alias(name) for name, (_, made) in columns.items()]),
-        row_count=row_count,
-        input_shape=model.input_shape,
-        slots=parallelism(spark),
-        row_groups=None,
-    )
     ddl = ", ".join([PASSED_DDL, *(f"{name} {kind}" for name, (kind, _) in columns.items()), shipped.ddl])
     done = counter(spark)
     with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
-        rows = evaluator.kept(images.mapInArrow(prediction_task(shipped, count_file, done), ddl)).persist()
+        predicted = source.image_files(batch_bytes).predicted(
+            source.rows([made.alias(name) for name, (_, made) in columns.items()]),
+            prediction_task(shipped, count_file, done),
+            ddl,
+            count=row_count,
+            image_pixels=model.input_shape[0] * model.input_shape[1],
+            slots=parallelism(spark),
+        )
+        rows = evaluator.kept(predicted).persist()
         try:
-            with bounded_arrow_batches(spark, arrow_rows(batch_bytes, source.mean_row_bytes)):
-                rows.count()
+            rows.count()
         except BaseException:
             rows.unpersist()
             raise
@@ -53,16 +52,12 @@ def predicted_now(model: ModelRef, evaluator: Evaluator, batch_bytes: int, code:
 
 def scored_before(predictions: str, version: int, model: ModelRef, evaluator: Evaluator) -> DataFrame:
     """Reads a model's answers from a predictions table that holds them."""
-    from pyspark.sql import functions
-
     source, columns = evaluator.source, evaluator.columns()
     rows = read_table(source.spark, predictions, version)
-    rows = rows.where(of_scoring(source, model.digest) & (functions.col("version") == source.version))
-    if source.split is not None:
-        rows = rows.where(functions.col("split") == source.split)
+    rows = rows.where(in_version(source, model.digest))
     # An earlier table at this location may have had other images under this version's number.
-    rows = rows.alias("rows").join(source.keys().alias("keys"), same_row("rows", "keys"), "left_semi")
+    rows = rows.alias("rows").join(source.rows().alias("keys"), same_row("rows", "keys"), "left_semi")
     if columns:
-        values = source.images(more=[made.alias(name) for name, (_, made) in columns.items()]).select("path", *columns)
+        values = source.rows([made.alias(name) for name, (_, made) in columns.items()]).select("path", *columns)
         rows = rows.join(values, "path", "left")
     return evaluator.kept(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from .predictor import Predictions, Predictor
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+# The columns that only the predictor needs.
+_STORED = ("image", "format", "height", "width")
 
 
 def prediction_ddl(task: Task | type[Task]) -> str:
@@ -30,19 +34,32 @@ def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:
 def predict_arrow(predictor: Predictor, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Replaces the columns of the stored image by those of the prediction; the other columns stay.
 
-    Memory: one Arrow batch, a second copy of its stored images, two decoded pieces of it, and its results.
+    Memory: two Arrow batches with a second copy of their stored images, two decoded pieces, and their results.
     """
     import pyarrow as pa
 
-    images = ("image", "format", "height", "width")
-    for batch in batches:
-        columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
-        kept = {name: column for name, column in columns.items() if name not in images}
-        start = 0
-        for piece in predictor.stream([stored_rows(columns)]):
-            passed = {name: column.slice(start, len(piece)) for name, column in kept.items()}
-            yield pa.RecordBatch.from_pydict(passed | prediction_arrays(predictor, piece))
-            start += len(piece)
+    taken: deque[pa.RecordBatch] = deque()
+
+    def stored() -> Iterator[StoredRows]:
+        for batch in batches:
+            if batch.num_rows:
+                taken.append(batch)
+                yield stored_rows({name: batch.column(i) for i, name in enumerate(batch.schema.names)})
+
+    start = 0
+    # The predictor takes the next batch while it still works on the last rows of the one before.
+    for piece in predictor.stream(stored()):
+        batch = taken[0]
+        passed = {
+            name: batch.column(i).slice(start, len(piece))
+            for i, name in enumerate(batch.schema.names)
+            if name not in _STORED
+        }
+        yield pa.RecordBatch.from_pydict(passed | prediction_arrays(predictor, piece))
+        start += len(piece)
+        if start == batch.num_rows:
+            taken.popleft()
+            start = 0
 
 
 def prediction_arrays(predictor: Predictor, predictions: Predictions) -> dict[str, pa.Array]:
@@ -66,7 +83,16 @@ def predict_pandas(predictor: Predictor, batches: Iterable[Any]) -> Iterator[pd.
 
     for piece in predictor.stream(_rows_of_series(batch) for batch in batches):
         arrays = prediction_arrays(predictor, piece)
-        yield pd.DataFrame({name: pd.Series(array.to_pylist(), dtype=object) for name, array in arrays.items()})
+        yield pd.DataFrame({name: _series(array) for name, array in arrays.items()})
+
+
+def _series(array: pa.Array) -> pd.Series[Any]:
+    """Makes a Series of Python objects; a list of numbers becomes an array, which Spark converts faster than a list."""
+    import pandas as pd
+    import pyarrow as pa
+
+    values = array.to_pandas() if pa.types.is_list(array.type) else array.to_pylist()
+    return pd.Series(values, dtype=object)
 
 
 def _rows_of_series(batch: Any) -> StoredRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,9 @@ from ...training.checkpoints.manifests import ENTRYPOINT_KEY, TORCH
 from ...training.tasks.registry import task_of
 from ...training.tasks.task import ModelOutput, Task
 from .failures import first_line, is_of_the_machine
+from .frozen import FROZEN, freeze
+
+logger = logging.getLogger(__name__)
 
 Answers: TypeAlias = npt.NDArray[np.float32]
 
@@ -29,11 +33,13 @@ class CompiledModel:
         function: uint8 [rows, height, width, channels] to float32 [rows, *answer_shape].
         task: The task that it was trained for.
         answer_shape: Shape of one row's answer.
+        engine: What runs it, for reports: `FROZEN`, or the framework, of Keras with the reason.
     """
 
     function: Callable[[Pixels], Answers]
     task: Task
     answer_shape: tuple[int, ...]
+    engine: str
 
 
 def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
@@ -70,7 +76,7 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         raise ModelMismatchError(f"{checkpoint.path}: {error}") from error
     if len(answer) != 1:
         raise ModelMismatchError(f"{checkpoint.path}: for 1 image the model gives {len(answer)} answers")
-    return CompiledModel(lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:])
+    return CompiledModel(lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:], loaded.engine)
 
 
 @dataclass(frozen=True)
@@ -80,14 +86,19 @@ class _Loaded:
     Attributes:
         outputs: uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays.
         gives_logits: Finds out whether these are logits; None if nothing shows it.
+        engine: What runs it.
     """
 
     outputs: Callable[[Pixels], Any]
     gives_logits: Callable[[], bool | None]
+    engine: str
 
 
 def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None) -> _Loaded:
-    """Loads a Keras model and traces it once for any number of rows."""
+    """Loads a Keras model and traces it once for any number of rows.
+
+    It runs as a graph frozen to constants if that gives the same outputs (`freeze`), else as Keras runs it.
+    """
     shape = checkpoint.input_shape
     model = checkpoint.load_model(custom_objects=custom_objects)
     import tensorflow as tf
@@ -97,7 +108,10 @@ def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | Non
         return tf.nest.map_structure(lambda part: tf.cast(part, tf.float32), output)
 
     traced = tf.function(infer, input_signature=[tf.TensorSpec((None, *shape), tf.uint8)], autograph=False)
-    return _Loaded(lambda pixels: tf.nest.map_structure(np.asarray, traced(pixels)), lambda: gives_logits(model, shape))
+    outputs, engine = freeze(traced, shape)
+    if engine != FROZEN:
+        logger.warning("%s runs slower than it could. %s", checkpoint.path, engine)
+    return _Loaded(outputs, lambda: gives_logits(model, shape), engine)
 
 
 def _torch_model(checkpoint: Checkpoint, user_classes: Mapping[str, Any]) -> _Loaded:
@@ -111,7 +125,7 @@ def _torch_model(checkpoint: Checkpoint, user_classes: Mapping[str, Any]) -> _Lo
             f"{checkpoint.path}: its model is built by {entrypoint!r}; name the model by its run (runs:/<run id>), or "
             "pass custom_objects={'<its class name>': <the class>}"
         )
-    return _Loaded(outputs_of(trained_model(checkpoint, kind)), lambda: None)
+    return _Loaded(outputs_of(trained_model(checkpoint, kind)), lambda: None, "PyTorch")
 
 
 def _try_out(run: Callable[[Pixels], Any], checkpoint: Checkpoint) -> Any:

@@ -68,6 +68,7 @@ class Predictor:
         answer_shape: Shape of one row's answer.
         batch_bytes: Most bytes of one batch of float32 input; a batch has at least one row.
         decode_threads: Threads that decode the next batch while the model runs.
+        engine: What runs the model, for reports.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class Predictor:
         answer_shape: tuple[int, ...],
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         decode_threads: int = 1,
+        engine: str = "",
     ) -> None:
         check_batch_bytes(batch_bytes)
+        self.engine = engine
         self.task = task
         self.input_shape = input_shape
         self.answer_shape = answer_shape
@@ -272,6 +275,7 @@ def build_predictor(checkpoint: Checkpoint, batch_bytes: int, decode_threads: in
         answer_shape=compiled.answer_shape,
         batch_bytes=batch_bytes,
         decode_threads=decode_threads,
+        engine=compiled.engine,
     )
 
 

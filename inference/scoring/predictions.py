@@ -21,9 +21,11 @@ from ...errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     PredictionsSchemaError,
+    TableConflictError,
     UnsupportedTableFeatureError,
 )
 from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, require_schema, sql_name
+from ...etl.spark.conflicts import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.opening import open_table
 from ...table import Table
@@ -147,33 +149,40 @@ class PredictionsTable:
         _check_schema(self.location, table, self.task)
         return PredictionsState(table.version(), table.transaction_version(self._application))
 
-    def state_after(self, before: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
-        """Reads the state, and whether a commit after `before` has the note.
-
-        An append tried from `before` may silently have added nothing, because another with its number was faster.
-        """
-        if before.version is None and not is_delta_table(self._spark, self.location):
-            return before, False
-        table = self._opened()
-        commits = table.version() - (-1 if before.version is None else before.version)
-        history = table.history(commits) if commits > 0 else []
-        state = PredictionsState(table.version(), table.transaction_version(self._application))
-        return state, any(entry.get("userMetadata") == note for entry in history)
-
-    def read(self, version: int) -> DataFrame:
-        """Reads one version."""
+    def read(self, version: int | None) -> DataFrame:
+        """Reads one version; None reads the latest."""
         return read_table(self._spark, self.location, version)
 
-    def append(self, rows: DataFrame, state: PredictionsState, note: str) -> None:
+    def append(self, rows: DataFrame, state: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
         """Adds rows in one commit, unless another append for this model and image table came after `state`.
 
-        In that case Delta either raises its conflict or silently adds nothing; `state_after` shows which.
+        In that case Delta either raises its conflict or silently adds nothing; only the history shows which.
 
         Args:
             rows: Rows with the columns of `columns_of`.
             state: The state from which the rows were chosen.
             note: Names this append in the table's history.
+
+        Returns:
+            The state after the append if it was made, or that of the other one; and whether it was made.
         """
+        number = 0 if state.transaction is None else state.transaction + 1
+        with suppress(TableConflictError), conflicts_named(self.location):
+            self._write(rows, state, note, number)
+        if state.version is None and not is_delta_table(self._spark, self.location):
+            return state, False
+        table = self._opened()
+        commits = table.version() - (-1 if state.version is None else state.version)
+        if any(entry.get("userMetadata") == note for entry in (table.history(commits) if commits > 0 else [])):
+            return PredictionsState(table.version(), number), True
+        return PredictionsState(table.version(), table.transaction_version(self._application)), False
+
+    def remove(self, condition: Column) -> None:
+        """Removes rows in one commit; without such rows there is none."""
+        if not self.read(None).where(condition).isEmpty():
+            delta_table(self._spark, self.location).delete(condition)
+
+    def _write(self, rows: DataFrame, state: PredictionsState, note: str, number: int) -> None:
         columns = columns_of(self.task)
         numbers = (name for name, kind in self.task.prediction_columns.items() if kind == "INT")
         statistics = ",".join((*_FILTERED, *numbers))
@@ -184,15 +193,11 @@ class PredictionsTable:
                 f"TBLPROPERTIES ('{_STATISTICS}' = '{statistics}')"
             )
         writer = rows.select(*columns).write.format("delta").mode("append").option("userMetadata", note)
-        writer = writer.option("txnAppId", self._application).option("txnVersion", str(next_number(state)))
+        writer = writer.option("txnAppId", self._application).option("txnVersion", str(number))
         if is_table_name(self.location):
             writer.saveAsTable(self.location)
         else:
             writer.options(**({} if state.version is not None else {_STATISTICS: statistics})).save(self.location)
-
-    def remove(self, condition: Column) -> None:
-        """Removes rows in one commit."""
-        delta_table(self._spark, self.location).delete(condition)
 
     def _opened(self) -> DeltaTable:
         return open_table(Table(absolute(path_of(self._spark, self.location)), self._storage_options))
@@ -206,11 +211,6 @@ def mark_of(digest: str, table: str, table_id: str, version: int) -> str:
 def new_batch_id(mark: str) -> str:
     """Makes a `batch_id` with a mark."""
     return mark + uuid.uuid4().hex[: _BATCH - _MARK]
-
-
-def next_number(state: PredictionsState) -> int:
-    """The number of the next append for this model and image table."""
-    return 0 if state.transaction is None else state.transaction + 1
 
 
 def _require_vacant(location: str) -> None:

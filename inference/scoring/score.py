@@ -49,6 +49,7 @@ class ScoreResult(ReadableResult):
         batch_id: Marks the rows of this run in the predictions table; None when it added none.
         seconds: From the call to this result.
         commits: How many commits have added the rows of this run.
+        engine: What ran the model: `frozen graph`, `PyTorch`, or Keras with the reason; None if no row was predicted.
     """
 
     version: int | None
@@ -64,6 +65,7 @@ class ScoreResult(ReadableResult):
     batch_id: str | None
     seconds: float
     commits: int = 0
+    engine: str | None = None
 
 
 @named_options
@@ -90,7 +92,7 @@ def score(
 
     A part is some data files, about half a minute of work, and one commit. A killed job keeps the parts that it has
     committed; the next call scores the rest. Concurrent calls for the same model and table share the parts and never
-    add a row twice. A table with deletion vectors or column mapping is one part.
+    add a row twice.
 
     A second call scores only new rows. A row is skipped if this model (by its checkpoint's digest) has already scored
     it in this version of the table. If it has scored the same image (path and content) in another version, the
@@ -124,7 +126,8 @@ def score(
         key: Column that changes when the image changes, such as a digest or modification time, for tables without
             `content_hash`; without it, each version is scored in full. Use the same key in every call for a
             predictions table.
-        storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
+        storage_options: Access to an object store for reading Delta logs and images, on the executors too, under
+            delta-rs' names.
 
     Raises:
         ModelNotFoundError: If `model` has no checkpoint.
@@ -190,6 +193,7 @@ def score(
         batch_id=run.batch_id if tally.commits else None,
         seconds=round(time.perf_counter() - started, 3),
         commits=tally.commits,
+        engine="; ".join(sorted(tally.engines)) or None,
     )
 
 

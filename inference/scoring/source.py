@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -23,18 +20,17 @@ from ...log.opening import open_table
 from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot
 from ...table import Table
 from ...training.feed.plan_builder import require_images
+from .images import FILE, ImageFiles
 from .predictions import PASSED_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-FILE = "_file"
-# Stands for all data files of a version whose rows only Spark can read.
-ALL_FILES = ""
-
-# Columns that the predictor reads; all but the image may be missing.
-_STORED_TYPES = {schema.IMAGE: "binary", schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int"}
+# How an image is stored; a table may lack these columns.
+_FORM_TYPES = {schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int"}
 _PASSED_TYPES = {name: kind.lower() for name, kind in (column.split() for column in PASSED_DDL.split(", "))}
+# Delta's types that Spark and Arrow write as the same text.
+_COMPARABLE = ("string", "byte", "short", "integer", "long")
 
 
 @dataclass(frozen=True)
@@ -111,12 +107,6 @@ class ScoredTable:
         """Whether a column shows that an image is the same as in another version."""
         return self.columns.key in self.snapshot.schema
 
-    @property
-    def mean_row_bytes(self) -> float | None:
-        """Stored bytes per row; None if the log does not have the number of rows."""
-        rows = self.snapshot.rows
-        return float(self.snapshot.files.sizes.sum() / rows) if rows else None
-
     def labels(self) -> dict[str, int]:
         """Gives the class numbers by name from the table's ledger or properties; empty if they have none.
 
@@ -127,17 +117,16 @@ class ScoredTable:
 
     def row_count(self) -> int:
         """Counts the rows, from the log if it has their number."""
-        return self.keys().count() if self.snapshot.rows is None else self.snapshot.rows
+        return self.rows().count() if self.snapshot.rows is None else self.snapshot.rows
 
-    def row_groups(self, files: Sequence[str]) -> int | None:
-        """Estimates how many parts Spark can read in parallel, for row groups of lakelens' size.
-
-        Args:
-            files: Data files, as `keys` names them; None for `ALL_FILES`.
-        """
-        places = [place for file in files if (place := self._place(file)) is not None]
-        sizes = self.snapshot.files.sizes[places]
-        return int(np.maximum(1, -(-sizes // schema.ROW_GROUP_BYTES)).sum()) if places else None
+    def image_files(self, batch_bytes: int) -> ImageFiles:
+        """Describes the image column to the tasks that read it; `batch_bytes` bounds their batches."""
+        snapshot, columns = self.snapshot, self.columns
+        stored = {name: snapshot.stored_names.get(name, name) for name in (columns.path, columns.image, columns.key)}
+        keys = {schema.PATH: stored[columns.path]}
+        if snapshot.schema.get(columns.key) in _COMPARABLE:
+            keys[schema.CONTENT_HASH] = stored[columns.key]
+        return ImageFiles(stored[columns.image], keys, snapshot.table.storage_options, batch_bytes)
 
     def image_size(self) -> tuple[int, int] | None:
         """Gives height and width of the images, if all have one size and the log's statistics have it."""
@@ -151,63 +140,28 @@ class ScoredTable:
             return None
         return int(height.pop()), int(width.pop())
 
-    def keys(self) -> DataFrame:
-        """Reads what identifies and describes each row: the columns copied to the predictions.
-
-        The column `FILE` names the row's data file. It is `ALL_FILES` if deletion vectors or column mapping
-        prevent reading files one by one.
-        """
-        from pyspark.sql import functions
-
-        rows = self._of_split(read_table(self.spark, self.location, self.version))
-        is_plain = not self.snapshot.files.deleted and not self.snapshot.is_mapped
-        file = functions.col("_metadata.file_path") if is_plain else functions.lit(ALL_FILES)
-        return rows.select(*self._columns(rows, _PASSED_TYPES), file.alias(FILE))
-
-    def knows(self, file: str) -> bool:
-        """Returns whether the log has a data file under the name that `keys` gives it."""
-        return self._place(file) is not None
-
-    def images(self, more: Sequence[Column] = ()) -> DataFrame:
-        """Reads the columns of `keys` without the file, and the stored image.
+    def rows(self, more: Sequence[Column] = ()) -> DataFrame:
+        """Reads all but the image: the columns copied to the predictions, how the image is stored, and where.
 
         Args:
             more: More columns of the table.
         """
-        return self._images(read_table(self.spark, self.location, self.version), more)
-
-    def images_of(self, files: Collection[str]) -> DataFrame:
-        """Reads the rows of some data files as `images` does. Opens only these files, which Delta cannot do.
-
-        Args:
-            files: Data files, as `keys` names them; or `ALL_FILES`.
-        """
         from pyspark.sql import functions
 
-        rows = read_table(self.spark, self.location, self.version)
-        if ALL_FILES in files:
-            return self._images(rows)
-        wanted = {self._source_name(name) for name in (*_PASSED_TYPES, *_STORED_TYPES, schema.SPLIT)}
-        fields = [one for one in rows.schema.fields if one.name in wanted]
-        partitions = [one for one in fields if one.name in self.snapshot.files.partitions]
-        stored = type(rows.schema)([one for one in fields if one not in partitions])
-        # Files whose folders hold the same values of the partition columns are read together.
-        groups: dict[tuple[str | None, ...], list[str]] = {}
-        for place in map(self._place, files):
-            if place is None:
-                raise ValueError("the log has no such file")
-            held = self.snapshot.files.partition_values(place)
-            groups.setdefault(tuple(held[one.name] for one in partitions), []).append(
-                self.snapshot.file_location(place)
-            )
-        reader = self.spark.read.schema(stored).option("recursiveFileLookup", "true").option("__globPaths__", "false")
-        parts = []
-        for values, paths in groups.items():
-            part = reader.parquet(*paths)
-            for one, value in zip(partitions, values, strict=True):
-                part = part.withColumn(one.name, functions.lit(value).cast(one.dataType))
-            parts.append(part)
-        return self._images(functools.reduce(lambda whole, part: whole.unionByName(part), parts))
+        rows = self._of_split(read_table(self.spark, self.location, self.version))
+        file = functions.col("_metadata.file_path").alias(FILE)
+        return rows.select(*self._columns(rows, _PASSED_TYPES | _FORM_TYPES), file, *more)
+
+    def images(self, paths: Collection[str]) -> DataFrame:
+        """Reads a few rows with their stored images through Spark."""
+        from pyspark.sql import functions
+
+        rows = self._of_split(read_table(self.spark, self.location, self.version))
+        return self.with_images(rows).where(functions.col(schema.PATH).isin(list(paths)))
+
+    def with_images(self, rows: DataFrame) -> DataFrame:
+        """Takes the columns that `rows` has, but with the stored image, from rows of the table."""
+        return rows.select(*self._columns(rows, {**_PASSED_TYPES, **_FORM_TYPES, schema.IMAGE: "binary"}))
 
     @contextlib.contextmanager
     def protected(self, digest: str) -> Iterator[Callable[[], None]]:
@@ -223,19 +177,6 @@ class ScoredTable:
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
         with using(replace(self.snapshot.table, version=None), self.version, running, kept_as=scored) as renew:
             yield renew
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {self.snapshot.file_location(place): place for place in range(len(self.snapshot.files))}
-
-    def _place(self, file: str) -> int | None:
-        # Spark writes paths as URIs.
-        return self._places.get(absolute(file) if file.startswith("file:") else unquote(file))
-
-    def _images(self, rows: DataFrame, more: Sequence[Column] = ()) -> DataFrame:
-        rows = self._of_split(rows)
-        present = {name: kind for name, kind in _STORED_TYPES.items() if self._source_name(name) in rows.columns}
-        return rows.select(*self._columns(rows, _PASSED_TYPES | present), *more)
 
     def _of_split(self, rows: DataFrame) -> DataFrame:
         return rows if self.split is None else rows.where(rows[schema.SPLIT] == self.split)

@@ -20,7 +20,7 @@ def watched_model(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def rows_run(folder: Path) -> int:
-    """On how many images the model has run, except black ones, with which it is tried."""
+    """On how many images the model has run, except those on which it is tried."""
     return sum(int(file.read_text()) for file in (folder / "watching").glob("*.rows"))
 
 
@@ -41,13 +41,15 @@ def _watched(folder: str) -> Any:
                 gone, not_red = place / "device_gone", place / "not_red"
                 done = sum(int(file.read_text()) for file in place.glob("*.rows"))
                 # A worker that starts meanwhile would not get as far as to a row.
-                if values.any():
+                # Batches on which a model is tried begin with a black image, and count for nothing.
+                is_real = bool(values[0].any())
+                if is_real:
                     has_run.append(True)
                 if has_run and gone.exists() and done >= int(gone.read_text()):
                     raise RuntimeError("the device is gone")
-                if not_red.exists() and (values.argmax(axis=1) == 0).any() and values.any():
+                if not_red.exists() and is_real and (values.argmax(axis=1) == 0).any():
                     raise ValueError("red is not for me")
-                if values.any():
+                if is_real:
                     name = uuid.uuid4().hex
                     (place / name).write_text(str(len(values)))
                     (place / name).rename(place / f"{name}.rows")

@@ -254,9 +254,8 @@ def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, chec
     results = PredictionsTable(spark, str(copy), task=task, digest=checkpoint.digest, table=table, storage_options={})
     state = results.state()
     again = results.read(state.version).withColumn("batch_id", functions.lit("first"))
-    results.append(again, state, "first")
-    results.append(again.withColumn("batch_id", functions.lit("second")), state, "second")
-    after, first = results.state_after(state, "first")
-    assert (first, results.state_after(state, "second")[1]) == (True, False)
+    after, is_added = results.append(again, state, "first")
+    assert is_added
+    assert results.append(again.withColumn("batch_id", functions.lit("second")), state, "second") == (after, False)
     assert [one["batch_id"] for one in read(copy, after.version)].count("first") == FIRST
     assert len(read(copy)) == 2 * FIRST

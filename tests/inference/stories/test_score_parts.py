@@ -21,7 +21,7 @@ from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.run import ScoringRun
 from lakelens.inference.scoring.score import score
-from lakelens.inference.scoring.source import FILE, open_scored_table
+from lakelens.inference.scoring.source import open_scored_table
 from lakelens.table import Table
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.tasks.registry import task_of
@@ -80,18 +80,19 @@ def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what
     assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
 
 
-def test_deleted_rows_and_renamed_columns_are_those_that_spark_reads(spark, checkpoint, tmp_path, caplog):
+def test_a_table_with_deleted_rows_and_renamed_columns_is_scored_in_parts_too(spark, checkpoint, tmp_path):
     place = tmp_path / "table"
     for numbers in (range(4), range(4, 8)):
         write_table(place, [row(number) for number in numbers])
     modes = {"columnMapping.mode": "name", "minReaderVersion": "3", "minWriterVersion": "7"}
     set_properties(spark, str(place), {f"delta.{name}": value for name, value in modes.items()})
     set_properties(spark, str(place), {"delta.enableDeletionVectors": "true"})
-    spark.sql(f"ALTER TABLE delta.`{place}` RENAME COLUMN path TO uri")
+    for old, new in (("path", "uri"), ("image", "picture")):
+        spark.sql(f"ALTER TABLE delta.`{place}` RENAME COLUMN {old} TO {new}")
     delta_table(spark, str(place)).delete(f"uri = '{row(5)[0]}'")
-    result = score(spark, checkpoint.path, place, tmp_path / "predictions", path_column="uri")
-    assert (result.scored, result.commits) == (7, 1)
-    assert "there is one commit" in caplog.text
+    named = {"path_column": "uri", "image_column": "picture"}
+    result = score(spark, checkpoint.path, place, tmp_path / "predictions", rows_per_commit=1, **named)
+    assert (result.scored, result.commits) == (7, 2)
     rows = read(tmp_path / "predictions")
     assert [one["path"] for one in rows] == [row(number)[0] for number in range(8) if number != 5]
     assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
@@ -155,20 +156,6 @@ def test_a_scoring_with_nothing_to_do_commits_nothing(spark, checkpoint, tmp_pat
     table.rename(tmp_path / "moved")
     write_table(table, [row(number) for number in range(10, 14)])
     assert score(spark, checkpoint.path, table, predictions).scored == 4
-
-
-def test_the_data_files_of_a_version_are_its_rows(spark, table):
-    source = open_scored_table(spark, Table.of(table))
-
-    def read_all(images):
-        return sorted((one["path"], bytes(one["image"]), one["split"], one["label"]) for one in images.collect())
-
-    files = sorted(one[FILE] for one in source.keys().select(FILE).distinct().collect())
-    whole = read_all(source.images())
-    assert (len(whole), len(files) > ROWS // PART) == (ROWS, True)
-    assert read_all(source.images_of(files)) == whole
-    halves = [read_all(source.images_of(half)) for half in (files[::2], files[1::2])]
-    assert sorted(one for half in halves for one in half) == whole
 
 
 def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(

@@ -1,0 +1,185 @@
+"""Reads the stored images of chosen rows in Spark tasks, straight from a table's data files.
+
+Spark reads everything but the image: it applies deletion vectors and names the data file of each row that is left. So a
+task reads the images of exactly these rows, whatever features the table has, and no image passes through the JVM. Delta
+names a row's position in its file only for some tables; the task finds it by the row's path and key.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DataFileError, NotAnImageTableError, VersionFilesMissingError
+from ...etl.model import schema
+from ...locations import absolute
+from ...stores.parquet import open_parquet_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.sql import DataFrame
+
+    Batches: TypeAlias = Iterator[pa.RecordBatch]
+
+# A row's data file, as Spark names it.
+FILE = "_file"
+
+# A Python worker imports TensorFlow (about 3 CPU seconds) before its first row. From about this size on a task is worth
+# that: a network of 2 to 60 thousand operations per pixel takes 0.5 to 10 s for it on one core.
+_PIXELS_PER_TASK = 4 << 20
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """The image column of a table's data files, as Spark tasks read it.
+
+    Attributes:
+        column: The column's name in the files.
+        keys: The columns that identify a row within a file: their names in the files, by their names in the rows.
+        storage_options: Access to an object store, under delta-rs' names.
+        batch_bytes: Most bytes of stored images in one batch; a batch has at least one row.
+    """
+
+    column: str
+    keys: Mapping[str, str]
+    storage_options: Mapping[str, str]
+    batch_bytes: int
+
+    def predicted(
+        self,
+        rows: DataFrame,
+        predict: Callable[[Batches], Batches],
+        ddl: str,
+        *,
+        count: int,
+        image_pixels: int,
+        slots: int,
+    ) -> DataFrame:
+        """Runs a function over rows and their images, in tasks that each read neighbouring rows.
+
+        Args:
+            rows: Rows with the columns `FILE` and `keys`.
+            predict: Gets the other columns and `image`.
+            ddl: Names and types of what it gives.
+            count: About how many rows there are.
+            image_pixels: Pixels of one image that the model takes.
+            slots: How many tasks can run at once.
+        """
+        tasks = tasks_for(count, image_pixels, slots)
+        ordered = rows.repartitionByRange(tasks, FILE, *self.keys).sortWithinPartitions(FILE)
+        return ordered.mapInArrow(lambda batches: predict(self.with_images(batches)), ddl)
+
+    def with_images(self, batches: Iterable[pa.RecordBatch]) -> Batches:
+        """Replaces the column `FILE` by the column `image`.
+
+        Args:
+            batches: Rows, sorted by `FILE`. Those of a file may come in another order.
+
+        Raises:
+            VersionFilesMissingError: If a data file is gone.
+            DataFileError: If a data file is damaged, or lacks a row.
+            NotAnImageTableError: If `keys` do not identify a row.
+        """
+        for batch in batches:
+            files = batch.column(batch.schema.names.index(FILE)).to_pylist()
+            start = 0
+            for file, same in itertools.groupby(files):
+                count = len(list(same))
+                # Spark writes paths as URIs.
+                location = absolute(file) if file.startswith("file:") else unquote(file)
+                yield from self._read(location, batch.slice(start, count))
+                start += count
+
+    def _read(self, location: str, rows: pa.RecordBatch) -> Batches:
+        import pyarrow as pa
+
+        names = [name for name in rows.schema.names if name != FILE]
+        try:
+            with open_parquet_file(location, self.storage_options) as parquet:
+                positions = self._positions(location, parquet, rows)
+                order = np.argsort(positions, kind="stable")
+                start = 0
+                for images in self._images(parquet, positions[order]):
+                    taken = rows.take(pa.array(order[start : start + len(images)]))
+                    passed = {name: taken.column(taken.schema.names.index(name)) for name in names}
+                    yield pa.RecordBatch.from_pydict(passed | {schema.IMAGE: images})
+                    start += len(images)
+        except FileNotFoundError as error:
+            raise VersionFilesMissingError(
+                f"{location}: this data file is gone. It was removed by VACUUM or by hand; score another version, or "
+                "restore the file"
+            ) from error
+
+    def _positions(self, location: str, parquet: pq.ParquetFile, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Finds the positions of rows in their file, deleted rows included; of equal rows with a key, the first."""
+        import pyarrow as pa
+
+        present = [name for name in self.keys.values() if name in parquet.schema_arrow.names]
+        stored = parquet.read(columns=present)
+        columns = [
+            stored.column(name).cast(pa.string()).to_pylist() if name in present else [None] * stored.num_rows
+            for name in self.keys.values()
+        ]
+        found = list(zip(*columns, strict=True))
+        wanted = list(zip(*(rows.column(rows.schema.names.index(name)).to_pylist() for name in self.keys), strict=True))
+        first = {key: position for position, key in reversed(list(enumerate(found)))}
+        lacking = next((key for key in wanted if key not in first), None)
+        if lacking is not None:
+            raise DataFileError(f"{location} has no row with {', '.join(self.keys)} = {lacking}; was it replaced?")
+        if len(self.keys) == 1 and len(first) < len(found):
+            counts = Counter(found)
+            several = next((key for key in wanted if counts[key] > 1), None)
+            if several is not None:
+                raise NotAnImageTableError(
+                    f"{location}: {counts[several]} rows have the path {several[0]!r}; name a column that changes when "
+                    "the image changes: key=... (--key)"
+                )
+        return np.array([first[key] for key in wanted], np.int64)
+
+    def _images(self, parquet: pq.ParquetFile, wanted: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
+        """Reads the images at sorted positions of a file."""
+        import pyarrow as pa
+
+        if self.column not in parquet.schema_arrow.names:  # the column was added to the table later
+            yield pa.nulls(len(wanted), pa.binary())
+            return
+        first = 0
+        for group in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            yield from self._read_group(parquet, group, _within(wanted, first, rows))
+            first += rows
+
+    def _read_group(self, parquet: pq.ParquetFile, group: int, wanted: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
+        if not len(wanted):
+            return
+        import pyarrow as pa
+
+        described = parquet.metadata.row_group(group)
+        size = max(1, min(described.num_rows, self.batch_bytes * described.num_rows // described.total_byte_size))
+        first = 0
+        for batch in parquet.iter_batches(size, row_groups=[group], columns=[self.column]):
+            found = _within(wanted, first, batch.num_rows)
+            first += batch.num_rows
+            if len(found):
+                yield batch.column(0).take(pa.array(found))
+            if first > wanted[-1]:
+                return
+
+
+def tasks_for(rows: int, image_pixels: int, slots: int) -> int:
+    """Chooses a number of tasks between 1 and the slots, each with enough work to be worth a worker's start."""
+    return max(1, min(slots, -(-rows * image_pixels // _PIXELS_PER_TASK)))
+
+
+def _within(positions: npt.NDArray[np.int64], first: int, count: int) -> npt.NDArray[np.int64]:
+    """Takes the sorted positions from `first` up to `first + count`, counted from `first`."""
+    start, stop = np.searchsorted(positions, [first, first + count])
+    return positions[start:stop] - first

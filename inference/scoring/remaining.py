@@ -1,0 +1,158 @@
+"""The rows of a version that remain to be scored: one anti-join of its keys with the predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidArgumentError
+from ..model.failures import TRANSIENT
+from .images import FILE
+from .predictions import PASSED, PredictionsState, PredictionsTable, mark_of
+from .source import ScoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_EARLIER, _IS_COPIED = "_earlier", "_is_copied"
+
+
+@dataclass(frozen=True)
+class RemainingRows:
+    """The rows of a version and split that one checkpoint has not scored yet.
+
+    Attributes:
+        marked: Each row's columns, and its prediction in another version, if it has one there.
+        todo_by_file: Rows to predict by data file.
+        copied_rows: Rows to copy from predictions of the same images in other versions.
+    """
+
+    marked: DataFrame
+    todo_by_file: Mapping[str, int]
+    copied_rows: int
+
+    @property
+    def todo_rows(self) -> int:
+        """Rows to predict."""
+        return sum(self.todo_by_file.values())
+
+    def todo(self, files: Collection[str]) -> DataFrame:
+        """Gives the rows to predict of some files."""
+        from pyspark.sql import functions as f
+
+        return self.marked.where(~f.col(_IS_COPIED) & f.col(FILE).isin(list(files))).drop(_EARLIER, _IS_COPIED)
+
+    def copied(self) -> DataFrame:
+        """Gives the rows to copy, with their predictions and times."""
+        from pyspark.sql import functions as f
+
+        copied = self.marked.where(f.col(_IS_COPIED))
+        return copied.select(*PASSED, f"{_EARLIER}.*")
+
+
+@contextmanager
+def remaining_rows(
+    source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str
+) -> Iterator[RemainingRows]:
+    """Compares the rows of a version with the predictions of one checkpoint in state `state`; reads no image.
+
+    Yields:
+        The rows; the DataFrames are valid only inside the `with`.
+    """
+    from pyspark.sql import functions as f
+
+    rows = source.rows()
+    if state.version is None:
+        marked = rows.withColumns({_EARLIER: f.lit(None), _IS_COPIED: f.lit(False)})
+    else:
+        predictions = results.read(state.version).where(of_scoring(source, digest))
+        marked = _marked(rows, predictions, source.version, results.copied)
+    marked = marked.persist()
+    try:
+        counted = marked.groupBy(FILE, _IS_COPIED).count().collect()
+        todo = {row[FILE]: int(row["count"]) for row in counted if not row[_IS_COPIED]}
+        yield RemainingRows(marked, todo, sum(int(row["count"]) for row in counted if row[_IS_COPIED]))
+    finally:
+        marked.unpersist()
+
+
+def _marked(rows: DataFrame, predictions: DataFrame, version: int, kept: Sequence[str]) -> DataFrame:
+    """Drops the rows that are scored in this version, and adds to each other one its prediction in another."""
+    from pyspark.sql import functions as f
+
+    here = predictions.where(f.col("version") == version)
+    elsewhere = (
+        predictions.where((f.col("version") != version) & f.col("error").isNull() & f.col("content_hash").isNotNull())
+        .groupBy("path", "content_hash")
+        .agg(f.max_by(f.struct(*kept), f.col("scored_at")).alias(_EARLIER))
+    )
+    remaining = without(rows, here).alias("rows")
+    joined = remaining.join(elsewhere.alias("elsewhere"), same_row("rows", "elsewhere"), "left")
+    return joined.select("rows.*", _EARLIER).withColumn(_IS_COPIED, f.col(_EARLIER).isNotNull())
+
+
+def without(rows: DataFrame, others: DataFrame) -> DataFrame:
+    """Drops the rows whose key is in another DataFrame: an anti-join."""
+    return rows.alias("rows").join(others.alias("others"), same_row("rows", "others"), "left_anti")
+
+
+def same_row(left: str, right: str) -> Column:
+    """The condition that rows of two aliased DataFrames are the same; null equals null.
+
+    So rows without a path or hash are not scored again.
+    """
+    from pyspark.sql import functions as f
+
+    same_path = f.col(f"{left}.path").eqNullSafe(f.col(f"{right}.path"))
+    return same_path & f.col(f"{left}.content_hash").eqNullSafe(f.col(f"{right}.content_hash"))
+
+
+def to_retry(source: ScoredTable, digest: str) -> Column:
+    """The condition for the rows of a predictions table to try again: those whose error may be temporary."""
+    from pyspark.sql import functions as f
+
+    return in_version(source, digest) & f.col("error").rlike(TRANSIENT)
+
+
+def in_version(source: ScoredTable, digest: str) -> Column:
+    """The condition for the rows of a predictions table that one checkpoint has predicted for a version and split."""
+    from pyspark.sql import functions as f
+
+    ours = of_scoring(source, digest) & (f.col("version") == source.version)
+    return ours if source.split is None else ours & (f.col("split") == source.split)
+
+
+def of_scoring(source: ScoredTable, digest: str) -> Column:
+    """The condition for the rows of a predictions table that one checkpoint has predicted for a table.
+
+    Rows without a content hash count only in this version: nothing else separates them from the rows of an earlier
+    table at the same location.
+    """
+    from pyspark.sql import functions as f
+
+    mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
+    ours = (f.col("checkpoint_digest") == digest) & (f.col("table") == source.location)
+    return ours & (f.col("content_hash").isNotNull() | f.col("batch_id").startswith(mark))
+
+
+def require_same_key(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> None:
+    """Checks a version of which no row is in the predictions: an earlier call may have had another key.
+
+    Raises:
+        InvalidArgumentError: If the predictions have rows of this version all the same.
+    """
+    from pyspark.sql import functions as f
+
+    if state.version is None:
+        return
+    mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
+    ours = f.col("batch_id").startswith(mark)
+    ours = ours if source.split is None else ours & (f.col("split") == source.split)
+    if not results.read(state.version).where(ours).isEmpty():
+        raise InvalidArgumentError(
+            f"{results.location} has rows of {source.name} by this model, and none has the value of key="
+            f"{source.columns.key!r}: they were scored with another key, or path column. Give that (key=..., "
+            "--key), or another predictions table"
+        )
