@@ -91,7 +91,8 @@ def _series(array: pa.Array) -> pd.Series[Any]:
     import pandas as pd
     import pyarrow as pa
 
-    values = array.to_pandas() if pa.types.is_list(array.type) else array.to_pylist()
+    is_numbers = pa.types.is_list(array.type) and pa.types.is_floating(array.type.value_type)
+    values = array.to_pandas() if is_numbers else array.to_pylist()
     return pd.Series(values, dtype=object)
 
 
