@@ -116,7 +116,6 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
             "the suffix of a manifest",
         ),
         (["etl", "photos.csv", "t", "--layout", "manifest"], "SourceNotFoundError", "photos.csv is a folder"),
-        (["etl", "photos", "nope://bucket/t"], "InvalidArgumentError", "no store of scheme 'nope'"),
         (["etl", "photos", "t", "--class", "cta"], "InvalidArgumentError", "did you mean 'cat'?"),
         (["etl", "photos", "table", "--class", "bird"], "InvalidArgumentError", "'bird' is a class neither of photos"),
         (["etl", "photos", "notes"], "NotADeltaTableError", "notes exists and is not a Delta table"),
