@@ -10,7 +10,6 @@ from ..errors import ImageError, InvalidArgumentError
 from ..etl.images.stored_image import CHANNELS, StoredImage, size_of
 from ..extras import require
 from ..options import named_options
-from ..spark.session import require_driver
 from ..training.checkpoints.references import resolve_model
 from .model.arrow_batches import predict_pandas
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
@@ -44,8 +43,8 @@ def predict_udf(
     error string>; a row that cannot be scored has an `error` and null elsewhere. For SQL:
     `spark.udf.register("predict", udf)`.
 
-    The checkpoint is resolved on the driver and sent to every executor through `SparkContext.addFile` (see
-    `shipping.ship`); each Python worker compares its digest and loads it once, however many tasks it runs.
+    The checkpoint is resolved on the driver and sent to every executor once (see `shipping.ship`); each Python worker
+    compares its digest and loads it once, however many tasks it runs.
 
     Memory: the model runs on at most `batch_bytes` of float32 input at once. Before that, Spark hands over
     `spark.sql.execution.arrow.maxRecordsPerBatch` rows (10,000 by default) in one piece; for images, set it to about
@@ -63,11 +62,9 @@ def predict_udf(
         ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
         ModelMismatchError: If the model needs a class that neither Keras, its run's code nor `custom_objects` has.
-        SessionError: If the session is one of Spark Connect.
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
     """
     require("lakelens.predict_udf", "pyspark")
-    require_driver(spark)
     check_batch_bytes(batch_bytes)
     reference = resolve_model(model, tracking_uri)
     shipped = ship(spark, reference, batch_bytes=batch_bytes, code=user_code(reference, custom_objects))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import getpass
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
 from ...log.opening import open_table
+from ...spark.port import settings_of
 from ...stores.log_entries import find_note
 from ...table import Table
 from ..model import schema
-from ..spark.catalog import delta_table, is_delta_table, path_of, read_table, resolved, sql_name
+from ..spark.catalog import is_delta_table, path_of, read_table, resolved, sql_name, temporary_view
 from ..spark.conflicts import conflicts_named
 from ..spark.path_forms import column_in_one_form
 
@@ -73,7 +74,7 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
     for name, value in batch.properties.items():
         writer = writer.tableProperty(name, value)
     settings, read = {_APPLICATION: APPLICATION_ID, _NUMBER: "0"}, f"{table.location} before it existed"
-    with noted(spark, batch.user_metadata), _set(spark, settings), conflicts_named(read):
+    with noted(spark, batch.user_metadata), settings_of(spark, settings), conflicts_named(read):
         try:
             writer.create()
         except AnalysisException:
@@ -180,15 +181,17 @@ class Transaction:
         names = batch.rows.columns
         new = batch.rows.withColumn(_KEY, F.lit(None).cast("string"))
         changes = new.unionByName(stale, allowMissingColumns=True)
-        with noted(self._spark, batch.user_metadata), _set(self._spark, self._merge_settings()):
-            (
-                delta_table(self._spark, self.path)
-                .alias("images")
-                .merge(changes.alias("changes"), f"images.{schema.PATH} = changes.{_KEY}")
-                .whenMatchedDelete()
-                .whenNotMatchedInsert(f"changes.{_KEY} IS NULL", {name: f"changes.{name}" for name in names})
-                .execute()
-            )
+        with (
+            noted(self._spark, batch.user_metadata),
+            settings_of(self._spark, self._merge_settings()),
+            temporary_view(changes) as view,
+        ):
+            self._spark.sql(
+                f"MERGE INTO {sql_name(self.path)} AS images USING {view} AS changes "  # noqa: S608  names alone
+                f"ON images.{schema.PATH} = changes.{_KEY} WHEN MATCHED THEN DELETE "
+                f"WHEN NOT MATCHED AND changes.{_KEY} IS NULL THEN INSERT ({', '.join(names)}) "
+                f"VALUES ({', '.join(f'changes.{name}' for name in names)})"
+            ).collect()
 
     def _merge_settings(self) -> dict[str, str]:
         """A MERGE shuffles the rows of the files that it rewrites: into one task for each file of the wished size.
@@ -218,30 +221,9 @@ class Transaction:
         )
 
 
-@contextlib.contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets options of the session for a block."""
-    before: dict[str, Any] = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)
-
-
-@contextlib.contextmanager
-def noted(spark: SparkSession, user_metadata: str) -> Iterator[None]:
+def noted(spark: SparkSession, user_metadata: str) -> AbstractContextManager[None]:
     """Lets the commits of a block carry a note, where no option for it is read: when a table is made, and by SQL."""
-    spark.conf.set(_USER_METADATA, user_metadata)
-    try:
-        yield
-    finally:
-        spark.conf.unset(_USER_METADATA)
+    return settings_of(spark, {_USER_METADATA: user_metadata})
 
 
 def user_name() -> str:

@@ -1,30 +1,26 @@
-"""Reads and decodes the files of a plan, once: rows that Spark keeps until they are committed, and the bad files."""
+"""Reads and decodes the files of a plan, once: Spark keeps what became of each until the ingest is committed."""
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...progress import image_progress
-from ..commit.known_classes import count_classes
+from ...spark.port import counter
 from ..model import schema
+from ..model.labels import NO_CLASS
 from ..spark.local_frames import local_frame
 from .prepare import Prepared
 from .row_task import BatchTask
 from .task_sizes import deal_work
 
 if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
-    from .tally import Outcome
-
-# Tasks report at most this number of bad files. With more, or where tasks ran twice, bad files are read once more.
-MOST_REFUSED = 50_000
+_ROWS = "rows"
 
 
 @dataclass(frozen=True)
@@ -33,19 +29,24 @@ class DecodedFiles:
 
     Attributes:
         task: What the tasks that read them know.
-        rows: Rows of `schema.IMAGE_TABLE_DDL`, kept on the executors' disks.
+        outcomes: Rows of `schema.OUTCOME_DDL`, kept on the executors' disks.
         counts: Number of rows by class.
-        refused: Files that cannot be stored: values of their quarantine rows, by path; `MOST_REFUSED` at most.
+        refused: Number of files that cannot be stored, by reason.
         lost: Files that had a row and will have none, by the row's class and the reason.
-        repairs: Repaired and dropped boxes by reason.
+        repairs: Repaired and dropped boxes by reason, most frequent first.
     """
 
     task: BatchTask
-    rows: DataFrame
+    outcomes: DataFrame
     counts: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[tuple[str, str], int] = field(default_factory=dict)
     repairs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> DataFrame:
+        """The rows of `schema.IMAGE_TABLE_DDL`."""
+        return self.outcomes.where("reason IS NULL").select(*schema.image_arrow_schema().names)
 
     @property
     def stored(self) -> int:
@@ -55,10 +56,10 @@ class DecodedFiles:
 
 @contextmanager
 def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[DecodedFiles]:
-    """Reads the files that are to be read; Spark forgets the rows at the end.
+    """Reads the files that are to be read; Spark forgets them at the end.
 
-    The rows need disk space on the executors until they are committed. In return a loss is found before the commit,
-    the history has exact counts, and a batch of bad files alone makes no version.
+    They need disk space on the executors until then. In return a loss is found before the commit, the history has exact
+    counts, and a batch of bad files alone makes no version.
 
     Args:
         prepared: The ingest.
@@ -67,11 +68,9 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
     """
     from pyspark import StorageLevel
 
-    from .tally import counts_of, open_outcome, open_tally
-
     plan, request, spark = prepared.plan, prepared.request, prepared.spark
-    refused, problems, outcome = open_tally(spark, MOST_REFUSED), open_tally(spark), open_outcome(spark)
-    with image_progress(name, plan.work, functools.partial(_counted, outcome, refused)) as count_file:
+    good, bad = counter(spark), counter(spark)
+    with image_progress(name, plan.work, lambda: (good.value + bad.value, bad.value)) as count_file:
         task = BatchTask(
             prepared.recipe,
             request.limits,
@@ -79,25 +78,35 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
             batch_id,
             has_annotations=prepared.listing.has_annotations,
             classes=None if request.classes is None else frozenset(request.classes),
-            problems=problems,
-            outcome=outcome,
-            refused=refused,
             count_file=count_file,
+            done=(good, bad),
         )
         if not plan.work:
-            yield DecodedFiles(task, local_frame(spark, [], schema.IMAGE_TABLE_DDL))
+            yield DecodedFiles(task, local_frame(spark, [], schema.OUTCOME_DDL))
             return
         work = deal_work(spark, prepared.listing, plan, prepared.recipe)
-        rows = work.mapInArrow(task.stored_rows, schema.IMAGE_TABLE_DDL).persist(StorageLevel.DISK_ONLY)
+        outcomes = work.mapInArrow(task.outcomes, schema.OUTCOME_DDL).persist(StorageLevel.DISK_ONLY)
         try:
-            counts = count_classes(rows)
-            lost = sum(outcome.value.lost.values(), Counter[tuple[str, str]]())
-            yield DecodedFiles(task, rows, counts, refused.value, lost, counts_of(problems))
+            yield _counted(task, outcomes)
         finally:
-            rows.unpersist()
+            outcomes.unpersist()
 
 
-def _counted(outcome: Accumulator[Outcome], refused: Accumulator[dict[str, Any]]) -> tuple[int, int]:
-    """Counts the files of the tasks that have ended: those that are done, and the bad ones among them."""
-    bad = len(refused.value)
-    return outcome.value.stored.total() + bad, bad
+def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:
+    from pyspark.sql import functions as F
+
+    counts, refused = Counter[str](), Counter[str]()
+    lost = Counter[tuple[str, str]]()
+    groups = outcomes.groupBy("reason", "stored_class", schema.LABEL_NAME).agg(F.count("*").alias(_ROWS))
+    for row in groups.collect():
+        if row["reason"] is None:
+            counts[row[schema.LABEL_NAME] or NO_CLASS] += row[_ROWS]
+            continue
+        refused[row["reason"]] += row[_ROWS]
+        if row["stored_class"] is not None:
+            lost[row["stored_class"], row["reason"]] += row[_ROWS]
+    repairs = Counter[str]()
+    if task.has_annotations:
+        problems = outcomes.select(F.explode(schema.PROBLEMS).alias("reason")).groupBy("reason").count()
+        repairs.update({row["reason"]: row["count"] for row in problems.collect()})
+    return DecodedFiles(task, outcomes, counts, refused, lost, dict(repairs.most_common()))

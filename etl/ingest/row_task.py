@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,15 +18,13 @@ from ..images.isolated_decoder import IsolatedDecoder, SourceImage
 from ..images.recipe import Limits, Recipe
 from ..images.stored_form import EncodedImage
 from ..model import schema
-from ..model.labels import NO_CLASS
 from ..model.splits import split_of
 from ..sources.contents import CONTENT
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
 
-    from .tally import Outcome
+    from ...spark.port import TaskCounter
 
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -51,10 +48,8 @@ class BatchTask:
         batch_id: Written into every row.
         has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
         classes: The only classes that may be stored, or None.
-        problems: Collects reasons of repaired and dropped boxes by path.
-        outcome: Collects what `stored_rows` did with the files.
-        refused: Collects sources that cannot be stored: values of their quarantine rows by path.
-        count_file: Where `stored_rows` counts what it has done, as `lakelens.progress` reads it.
+        count_file: Where `outcomes` counts what it has done, as `lakelens.progress` reads it.
+        done: Count the good and the bad sources of tasks that have ended.
     """
 
     recipe: Recipe
@@ -63,38 +58,31 @@ class BatchTask:
     batch_id: str
     has_annotations: bool = False
     classes: frozenset[str] | None = None
-    problems: Accumulator[dict[str, list[str]]] | None = None
-    outcome: Accumulator[Outcome] | None = None
-    refused: Accumulator[dict[str, tuple[Any, ...]]] | None = None
     count_file: str | None = None
+    done: tuple[TaskCounter, TaskCounter] | None = None
 
-    def stored_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the sources that can be stored; the others are added to `refused`."""
-        from pyspark import TaskContext
-
-        from .tally import Outcome
-
-        packer, outcome, lost = _Packer(schema.image_arrow_schema()), Outcome(), Counter[tuple[str, str]]()
+    def outcomes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields a row of `schema.OUTCOME_DDL` for each source: a row of the image table, or why there is none."""
+        packer, done = _Packer(schema.outcome_arrow_schema()), [0, 0]
         with image_counter(self.count_file) as count:
             for annotation, row, result in self._results(batches):
                 placed = self._place(annotation, result) if isinstance(result, EncodedImage) else result
+                is_good = isinstance(result, EncodedImage) and isinstance(placed, PlacedBoxes)
+                count(is_good)
+                done[not is_good] += 1
                 if isinstance(result, EncodedImage) and isinstance(placed, PlacedBoxes):
-                    self._report_problems(annotation, placed)
-                    outcome.stored[annotation.label_name or NO_CLASS] += 1
-                    yield from packer.add(self._stored_row(annotation, row, result, placed), len(result.image))
+                    reasons = [problem.reason for problem in (*annotation.problems, *placed.problems)]
+                    stored = self._stored_row(annotation, row, result, placed)
+                    yield from packer.add({**stored, schema.PROBLEMS: reasons}, len(result.image))
                 elif isinstance(placed, ImageError):
-                    self._report_refused(row, placed)
-                    if row.get(STORED_CLASS) is not None:
-                        lost[row[STORED_CLASS], placed.reason] += 1
-                count(isinstance(placed, PlacedBoxes))
+                    refused = {**self._quarantined_row(row, placed), STORED_CLASS: row.get(STORED_CLASS)}
+                    yield from packer.add(refused, 256)
         yield from packer.flush()
-        if self.outcome is not None:
-            task = TaskContext.get()
-            outcome.lost[0 if task is None else task.partitionId()] = lost
-            self.outcome.add(outcome)
+        for counter, number in zip(self.done or (), done, strict=False):
+            counter.add(number)
 
     def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a quarantine row for every source that `stored_rows` left out.
+        """Yields a quarantine row for every source, which `outcomes` could not store.
 
         A source that succeeds this time is `unstable`: it failed a moment ago.
         """
@@ -140,15 +128,6 @@ class BatchTask:
         )
         fatal = next((found for found in placed.problems if REASONS[found.reason].effect == QUARANTINED), None)
         return placed if fatal is None else ImageError(fatal.reason, fatal.detail)
-
-    def _report_problems(self, annotation: Annotation, placed: PlacedBoxes) -> None:
-        found = [problem.reason for problem in (*annotation.problems, *placed.problems)]
-        if found and self.problems is not None:
-            self.problems.add({annotation.path: found})
-
-    def _report_refused(self, row: dict[str, Any], error: ImageError) -> None:
-        if self.refused is not None:
-            self.refused.add({row[schema.PATH]: tuple(self._quarantined_row(row, error).values())})
 
     def _stored_row(
         self, annotation: Annotation, row: dict[str, Any], stored: EncodedImage, placed: PlacedBoxes

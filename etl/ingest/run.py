@@ -147,13 +147,13 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
             prepared.guard.add(decoded.lost, prepared.stored_counts)
             bad = find_bad_files(prepared, decoded)
             committed = _commit(prepared, decoded)
+            version = prepared.version or 0 if committed is None else committed
+            _settle_quarantine(prepared, bad, version)
     except Exception as error:
         changed = failure_of_source(error, prepared.table.location) if prepared.listing.read_contents else None
         if changed is None:
             raise
         raise changed from error
-    version = prepared.version or 0 if committed is None else committed
-    _settle_quarantine(prepared, bad, version)
     if plan.restamped:
         Stamps(prepared.spark, prepared.table).remember(plan.restamped_files())
     return IngestResult(
@@ -241,6 +241,3 @@ def _settle_quarantine(prepared: Prepared, bad: BadFiles, version: int) -> None:
             f"{quarantine.location}, which lacks what was found bad ({sum(bad.reasons.values())} files). Run the "
             f"ingest again when they are done: it reads these files only. Last: {error}"
         ) from error
-    finally:
-        if bad.frame is not None:
-            bad.frame.unpersist()

@@ -56,6 +56,10 @@ IMAGE_TABLE_DDL = (
     f"ymax: DOUBLE, difficult: BOOLEAN>>, {SPLIT} STRING, {CONTENT_HASH} STRING, {SOURCE_LENGTH} BIGINT, "
     f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING"
 )
+# What became of a source: a row of the image table, with the reasons of repaired and dropped boxes; or `reason` and
+# `error`, and the class of the row that the image table has of it.
+PROBLEMS = "problems"
+OUTCOME_DDL = f"{IMAGE_TABLE_DDL}, {PROBLEMS} ARRAY<STRING>, reason STRING, error STRING, stored_class STRING"
 QUARANTINE_DDL = (
     f"{PATH} STRING, reason STRING, error STRING, {LABEL_NAME} STRING, {SOURCE_LENGTH} BIGINT, "
     f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING, {CONTENT_HASH} STRING"
@@ -92,6 +96,16 @@ def image_arrow_schema() -> pa.Schema:
             (ANNOTATION_HASH, pa.string()),
         ]
     )
+
+
+def outcome_arrow_schema() -> pa.Schema:
+    """The Arrow schema of `OUTCOME_DDL`."""
+    import pyarrow as pa
+
+    schema = image_arrow_schema().append(pa.field(PROBLEMS, pa.list_(pa.string())))
+    for name in ("reason", "error", "stored_class"):
+        schema = schema.append(pa.field(name, pa.string()))
+    return schema
 
 
 def quarantine_arrow_schema() -> pa.Schema:

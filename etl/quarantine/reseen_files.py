@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import TableConflictError
 from ...table import Table
 from ..model import schema
-from ..spark.catalog import create_table, delta_table, is_delta_table, read_table
+from ..spark.catalog import create_table, is_delta_table, read_table, sql_name, temporary_view
 from ..spark.conflicts import conflicts_named
 
 if TYPE_CHECKING:
@@ -46,11 +46,9 @@ class Stamps:
         if not self.exists():
             create_table(seen, self.location)
             return
-        (
-            delta_table(self._spark, self.location)
-            .alias("kept")
-            .merge(seen.alias("seen"), f"kept.{schema.PATH} = seen.{schema.PATH}")
-            .whenMatchedUpdateAll()
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
+        with temporary_view(seen) as view:
+            self._spark.sql(
+                f"MERGE INTO {sql_name(self.location)} AS kept USING {view} AS seen "
+                f"ON kept.{schema.PATH} = seen.{schema.PATH} "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            ).collect()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
+from ...spark.port import is_connect
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
@@ -71,6 +72,8 @@ def list_frame(spark: SparkSession, source: Source) -> Listing:
 
 def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
     """The same rows in another session: what is made of a frame is written by the settings of its own session."""
+    if is_connect(spark):  # a writing session is the caller's there
+        return frame
     name = f"lakelens_{uuid.uuid4().hex}"
     frame.createGlobalTempView(name)
     try:

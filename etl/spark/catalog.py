@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...locations import is_table_name, scheme_of
-from ...spark.port import java_session, jvm
+from ...spark.port import is_connect, java_session, jvm
 from ...table import Table
 from .failures import failure_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _DETAILS = "# Detailed Table Information"
 _BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
 _NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
+_NO_TABLE = re.compile(r"\[(DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_PATH_DOES_NOT_EXIST|PATH_NOT_FOUND)")
 _NO_CATALOG = re.compile(r"\[(REQUIRES_SINGLE_PART_NAMESPACE|CATALOG_NOT_FOUND)\]|CatalogNotFoundException")
 _DRIVERS = {
     "s3a": "org.apache.hadoop:hadoop-aws",
@@ -79,8 +81,7 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
     Raises:
         SessionError: If Spark has no file system for the location.
     """
-    from delta.tables import DeltaTable
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
 
     if is_table_name(location):
         try:
@@ -90,7 +91,26 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
                 raise
             return False
     with naming_driver(location):
-        return bool(DeltaTable.isDeltaTable(spark, location))
+        try:
+            _ = spark.read.format("delta").load(location).schema
+        except AnalysisException as error:
+            if "DATA_SOURCE_NOT_FOUND" in str(error):
+                raise SessionError(f"{location}: the server of this Spark Connect session has no Delta Lake") from error
+            if not _NO_TABLE.search(str(error)):
+                raise
+            return False
+    return True
+
+
+@contextmanager
+def temporary_view(rows: DataFrame) -> Iterator[str]:
+    """Names rows for one statement of SQL."""
+    name = f"lakelens_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        rows.sparkSession.catalog.dropTempView(name)
 
 
 def delta_table(spark: SparkSession, location: str) -> DeltaTable:
@@ -108,7 +128,7 @@ def delta_table(spark: SparkSession, location: str) -> DeltaTable:
 
 def create_table(rows: DataFrame, location: str) -> None:
     """Creates a Delta table that must not exist yet."""
-    writer = rows.write.format("delta").mode("errorifexists")
+    writer = rows.write.format("delta").mode("error")
     if is_table_name(location):
         writer.saveAsTable(location)
     else:
@@ -178,6 +198,8 @@ def place_to_spark(spark: SparkSession, path: str) -> str | None:
     Returns:
         The URI, or None if the runtime does not allow the question.
     """
+    if is_connect(spark):
+        return None
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from ...errors import ConstraintError, LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
+from ...spark.port import kept_settings
 from ...stores.clients import lacks_bucket, no_bucket
 from ...table import Table
+from .writing_session import SET_FOR_WRITING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,11 +35,11 @@ _OnTable: TypeAlias = "Callable[Concatenate[SparkSession, _Place, _Parameters], 
 
 
 def naming_failures(function: _OnTable[_Place, _Parameters, _Value]) -> _OnTable[_Place, _Parameters, _Value]:
-    """Makes a function of a session and a table raise as `failures_named` does."""
+    """Makes a function of a session and a table raise as `failures_named` does, and keeps the session's settings."""
 
     @functools.wraps(function)
     def named(spark: SparkSession, table: _Place, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
-        with failures_named(str(table)):
+        with failures_named(str(table)), kept_settings(spark, SET_FOR_WRITING):
             return function(spark, table, *args, **kwargs)
 
     return named

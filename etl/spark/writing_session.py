@@ -1,10 +1,10 @@
-"""The session that writes images: a copy of the caller's, with the settings that image tables need."""
+"""The session that writes images: the caller's with the settings that image tables need, as a copy where it can be."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...spark.port import cloned_session, parallelism
+from ...spark.port import cloned_session, parallelism, set_all
 from ..model import schema
 from .local_frames import ARROW_ENABLED
 
@@ -12,27 +12,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# What is shuffled is small beside the images: Spark's 200 partitions would be 200 tasks for some rows each.
+_SHUFFLE = "spark.sql.shuffle.partitions"
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.
+    "spark.sql.adaptive.enabled": "false",
+    ARROW_ENABLED: "true",
+    # One open file per split in each task, instead of sorting the images by split first.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+    "spark.sql.parquet.compression.codec": "uncompressed",
+    # Spark would not write the time of a file that claims to be from before 1900, whose day old readers mistake.
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "parquet.block.size": str(schema.ROW_GROUP_BYTES),
+    f"parquet.enable.dictionary#{schema.IMAGE}": "false",
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+    "spark.databricks.delta.autoCompact.enabled": "false",
+}
+# The rows of an Arrow batch, which readers of contents set.
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+SET_FOR_WRITING = (*_SETTINGS, _SHUFFLE, _BATCH_ROWS)
+
+
 def writing_session(spark: SparkSession) -> SparkSession:
-    """Returns a session like `spark` whose settings may be changed without the user's noticing."""
+    """Returns a session like `spark` with settings for writing images; call it in what `naming_failures` wraps.
+
+    The caller's session stays as it is. One of Spark Connect has its settings back when the wrapped function returns.
+    """
     session, slots = cloned_session(spark), 2 * parallelism(spark)
-    settings = {
-        "spark.sql.session.timeZone": "UTC",
-        # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.
-        "spark.sql.adaptive.enabled": "false",
-        # What is shuffled is small beside the images: Spark's 200 partitions would be 200 tasks for some rows each.
-        "spark.sql.shuffle.partitions": str(min(slots, int(spark.conf.get("spark.sql.shuffle.partitions", "200")))),
-        ARROW_ENABLED: "true",
-        # One open file per split in each task, instead of sorting the images by split first.
-        "spark.sql.maxConcurrentOutputFileWriters": "16",
-        "spark.sql.parquet.compression.codec": "uncompressed",
-        # Spark would not write the time of a file that claims to be from before 1900, whose day old readers mistake.
-        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-        "parquet.block.size": str(schema.ROW_GROUP_BYTES),
-        f"parquet.enable.dictionary#{schema.IMAGE}": "false",
-        "spark.databricks.delta.optimizeWrite.enabled": "false",
-        "spark.databricks.delta.autoCompact.enabled": "false",
-    }
-    for name, value in settings.items():
-        session.conf.set(name, value)
+    shuffled = min(slots, int(spark.conf.get("spark.sql.shuffle.partitions", None) or "200"))
+    set_all(session, {**_SETTINGS, _SHUFFLE: str(shuffled)})
     return session

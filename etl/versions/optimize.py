@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotADeltaTableError
 from ...results import ReadableResult
+from ...spark.port import settings_of
 from ...table import Table
 from ..commit.notes import OPTIMIZE, write_note
 from ..commit.transaction import noted, user_name
 from ..model import schema
-from ..spark.catalog import delta_table, is_delta_table
+from ..spark.catalog import is_delta_table, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
@@ -56,12 +57,11 @@ def optimize(spark: SparkSession, table: Table) -> OptimizeResult:
     session = writing_session(spark)
     if not is_delta_table(session, table.location):
         raise NotADeltaTableError(f"{table} holds no Delta table; give the table that is to be compacted")
-    for setting in (_LARGEST_FILE, _SMALL_FILE):
-        session.conf.set(setting, str(schema.TARGET_FILE_BYTES))
-    opened = delta_table(session, table.location)
+    name, size = sql_name(table.location), str(schema.TARGET_FILE_BYTES)
     note = write_note(OPTIMIZE, user=user_name(), id=uuid.uuid4().hex)
-    with noted(session, note), conflicts_named(str(table)):
-        metrics = opened.optimize().executeCompaction().select("metrics.*").collect()[0]
+    sizes = {_LARGEST_FILE: size, _SMALL_FILE: size}
+    with noted(session, note), settings_of(session, sizes), conflicts_named(str(table)):
+        metrics = session.sql(f"OPTIMIZE {name}").select("metrics.*").collect()[0]
     removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
-    version = int(opened.history(1).collect()[0]["version"])
+    version = int(session.sql(f"DESCRIBE HISTORY {name} LIMIT 1").collect()[0]["version"])
     return OptimizeResult(version, removed, added, committed=removed > 0)

@@ -13,7 +13,7 @@ from ...errors import InvalidArgumentError
 from ...extras import require
 from ...locations import require_writable
 from ...options import named_options
-from ...spark.session import SessionSource, opened, require_delta, require_driver
+from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
 from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
@@ -99,7 +99,6 @@ def evaluate(
     """
     require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
     check_batch_bytes(batch_bytes)
-    require_driver(spark)
     named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]

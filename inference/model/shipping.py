@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointError
 from ...image_counts import image_counter
 from ...spark.jvm import is_verbose
-from ...spark.port import counter, is_local, ship_file
+from ...spark.port import counter, is_local, ship_file, temporary_folder
 from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.checkpoints.manifests import TORCH
@@ -91,7 +91,7 @@ class ShippedModel:
 def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCode) -> ShippedModel:
     """Makes a checkpoint available on every executor, even those that join later.
 
-    The checkpoint is sent as an archive through `SparkContext.addFile`: each executor fetches it once onto its disk and
+    The checkpoint is sent as an archive, as a file of the session: each executor fetches it once onto its disk and
     its Python workers read it from there. A broadcast would keep a second copy of the bytes in the memory of every
     Python worker; a path would have to be readable from every machine. The cost: Spark keeps added files on the
     executors' disks until the application ends.
@@ -100,13 +100,10 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and the model's framework.
         PicklingError: If a custom object cannot be sent to the executors.
     """
-    from pyspark import SparkFiles
-
     packages = FRAMEWORKS[model.checkpoint.backend].packages
     check_workers(spark, f"scoring with {model.uri}", (*_IMPORTED, *packages))
     name = f"lakelens-model-{model.digest}.zip"
-    # The folder of the driver's copies: Spark serves the file from there and removes it with the application.
-    archive = Path(SparkFiles.getRootDirectory()) / name
+    archive = temporary_folder(spark) / name
     if not archive.exists():
         _pack(model.path, archive)
     ship_file(spark, archive)

@@ -15,7 +15,7 @@ from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...extras import require
 from ...options import named_options
 from ...results import ReadableResult
-from ...spark.session import SessionSource, opened, require_delta, require_driver
+from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
 from ...tracking.scorings import Scoring, record_scoring
 from ...training.checkpoints.references import ModelRef, resolve_model
@@ -143,7 +143,6 @@ def score(
     require("lakelens.score", "pyspark")
     check_batch_bytes(batch_bytes)
     _check_rows_per_commit(rows_per_commit)
-    require_driver(spark)
     columns = SourceColumns(path_column, image_column, label_column, key)
     named = Table.of(table, version, storage_options)
     reference = resolve_model(model, tracking_uri)

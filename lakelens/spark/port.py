@@ -1,31 +1,52 @@
 """The one module that knows `sparkContext` and `_jvm`: counting slots, shipping files, barrier stages, the JVM.
 
-Spark Connect has neither. What lakelens needs of them is here, so that another way to it has one place.
+A Spark Connect session has neither: its driver is another process. What tables and scoring need works on both kinds of
+session. Ranks on executors need a classic one.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator, Broadcast
-    from pyspark.accumulators import AccumulatorParam
+    import pyarrow as pa
+    from pyspark import Broadcast
     from pyspark.sql import SparkSession
 
 _JOB_GROUP = "spark.jobGroup.id"
+# More partitions than any cluster has slots; of an empty range Spark makes one task for each of its slots.
+_MOST_PARTITIONS = 10_000
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session is a Spark Connect session, whose driver is another process."""
+    return "connect" in type(spark).__module__.split(".")
 
 
 def parallelism(spark: SparkSession) -> int:
     """Returns how many tasks Spark makes of work that has no partitions: the cores, unless a setting names another."""
-    return int(spark.sparkContext.defaultParallelism)
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    from pyspark.sql import functions as F
+
+    parts = spark.range(_MOST_PARTITIONS).select(F.spark_partition_id().alias("part"))
+    return int(parts.agg(F.max("part")).collect()[0][0]) + 1
 
 
 def master_of(spark: SparkSession) -> str:
-    """Returns the Spark master URL."""
+    """Returns the Spark master URL; "" where a Connect server does not tell."""
+    if is_connect(spark):
+        return str(spark.conf.get("spark.master", ""))
     return str(spark.sparkContext.master)
 
 
@@ -35,17 +56,24 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def application_of(spark: SparkSession) -> str:
-    """Returns the id of the Spark application."""
+    """Returns the id of the Spark application; of a Connect session the session's, as a server may tell none."""
+    if is_connect(spark):
+        return str(spark.session_id)
     return str(spark.sparkContext.applicationId)
 
 
 def is_running(spark: SparkSession) -> bool:
     """Whether a session has not been stopped."""
+    if is_connect(spark):
+        return not spark.is_stopped
     return spark.sparkContext._jsc is not None
 
 
 def setting_of(spark: SparkSession, key: str, default: str | None = None) -> str | None:
     """Returns a setting that the application was started with."""
+    if is_connect(spark):
+        found: str | None = spark.conf.get(key, default)
+        return found
     value: str | None = spark.sparkContext.getConf().get(key, default)
     return value
 
@@ -111,7 +139,10 @@ def run_barrier(
 
 
 def run_tasks(spark: SparkSession, body: Callable[[Iterator[int]], Iterator[Any]], tasks: int) -> list[Any]:
-    """Runs a function in tasks of Python workers and returns what they yield."""
+    """Runs a function in tasks of Python workers and returns what they yield, which JSON can hold."""
+    if is_connect(spark):
+        rows = spark.range(0, tasks, 1, tasks).mapInArrow(_as_arrow(body), "value STRING").collect()
+        return [json.loads(row["value"]) for row in rows]
     returned: list[Any] = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(body).collect()
     return returned
 
@@ -121,13 +152,40 @@ def broadcast(spark: SparkSession, value: Any) -> Broadcast[Any]:
     return spark.sparkContext.broadcast(value)
 
 
-def counter(spark: SparkSession, zero: Any = 0, param: AccumulatorParam[Any] | None = None) -> Accumulator[Any]:
-    """Returns an accumulator: tasks add, the driver reads `.value`."""
-    return spark.sparkContext.accumulator(zero, param)
+class TaskCounter(Protocol):
+    """Tasks add, the driver reads `value`."""
+
+    @property
+    def value(self) -> int:
+        """What the tasks that have ended have added."""
+
+    def add(self, term: int) -> None:
+        """Adds to the count, in a task."""
+
+
+@dataclass(frozen=True)
+class _UnseenCounter:
+    """The counter of a Connect session, whose tasks tell the client nothing before the job ends: always 0."""
+
+    value: int = 0
+
+    def add(self, term: int) -> None:
+        pass
+
+
+def counter(spark: SparkSession) -> TaskCounter:
+    """Returns a counter for tasks; that of a Connect session stays 0."""
+    if is_connect(spark):
+        return _UnseenCounter()
+    count: TaskCounter = spark.sparkContext.accumulator(0)
+    return count
 
 
 def ship_file(spark: SparkSession, file: Path) -> None:
     """Makes a file available on every executor under its name (`SparkFiles.get`); an existing name stays."""
+    if is_connect(spark):
+        spark.addArtifacts(str(file), file=True)
+        return
     context = spark.sparkContext
     if not any(uri.rsplit("/", 1)[-1] == file.name for uri in context.listFiles):
         context.addFile(str(file))
@@ -135,6 +193,9 @@ def ship_file(spark: SparkSession, file: Path) -> None:
 
 def ship_package(spark: SparkSession, archive: Path) -> None:
     """Puts a ZIP archive of Python modules onto the path of every executor's Python."""
+    if is_connect(spark):
+        spark.addArtifacts(str(archive), pyfile=True)
+        return
     spark.sparkContext.addPyFile(str(archive))
 
 
@@ -150,12 +211,16 @@ def take_jars_off_path(spark: SparkSession) -> None:
 
 
 def temporary_folder(spark: SparkSession) -> Path:
-    """Returns a folder that Spark removes when the session stops."""
+    """Returns a folder that is removed when the session stops, or when this process ends."""
+    if is_connect(spark):
+        return _folder_of_process()
     return Path(spark.sparkContext._temp_dir)
 
 
 def python_of(spark: SparkSession) -> str:
     """Returns the interpreter that Python workers run on."""
+    if is_connect(spark):
+        return "the server's choice"
     return str(spark.sparkContext.pythonExec)
 
 
@@ -180,15 +245,70 @@ def java_broadcast(spark: SparkSession, value: Any) -> Any:
 
 
 def cloned_session(spark: SparkSession) -> SparkSession:
-    """Returns a session with the same temporary views and settings, which can be changed by themselves."""
+    """Returns a session with the same temporary views and settings, which can be changed by themselves.
+
+    Of a Connect session it is the same one: no server before 4.1 clones a session, and no clone has its artifacts. Who
+    changes settings changes them back (`settings_of`, `kept_settings`).
+    """
+    if is_connect(spark):
+        return spark
     from pyspark.sql import SparkSession as Session
 
     return Session(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
 @contextmanager
+def kept_settings(spark: SparkSession | None, names: Collection[str]) -> Iterator[None]:
+    """Gives a Connect session its settings back at the end; a classic session is cloned before they are changed."""
+    if spark is None or not is_connect(spark):
+        yield
+        return
+    before = {name: spark.conf.get(name, None) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value != spark.conf.get(name, None):
+                _set(spark, name, value)
+
+
+@contextmanager
+def settings_of(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Sets options of a session for a block, as far as `set_all` can."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+    set_all(spark, settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            _set(spark, name, value)
+
+
+def set_all(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Sets options of a session; leaves out those that a Connect server lets nobody set, as serverless compute does."""
+    for name, value in settings.items():
+        _set(spark, name, value)
+
+
+def _set(spark: SparkSession, name: str, value: str | None) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+    except PySparkException:
+        if not is_connect(spark):
+            raise
+
+
+@contextmanager
 def as_active_session(spark: SparkSession) -> Iterator[None]:
     """Makes a session this thread's active one, as `createDataFrame` does, and the caller's again at the end."""
+    if is_connect(spark):
+        yield
+        return
     sessions: Any = spark._jvm.SparkSession
     before = sessions.getActiveSession()
     known = type(spark)._activeSession
@@ -206,6 +326,9 @@ def as_active_session(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def without_logs(spark: SparkSession) -> Iterator[None]:
     """Keeps Spark from logging the stack of a worker that cannot start, whose reason is raised."""
+    if is_connect(spark):
+        yield
+        return
     log4j = spark._jvm.org.apache.logging.log4j
     level = log4j.LogManager.getRootLogger().getLevel()
     # Not `setLogLevel`: with it Spark forgets that it shows warnings alone, and would log each task from then on.
@@ -215,3 +338,25 @@ def without_logs(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         configurator.setRootLevel(level)
+
+
+@functools.cache
+def _folder_of_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="lakelens-session-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _as_arrow(body: Callable[[Iterator[int]], Iterator[Any]]) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """Makes what `mapInArrow` runs of a function; pickled by value, since a worker may lack this module."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import json
+
+        import pyarrow as pa
+
+        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+        values = [json.dumps(value) for value in body(numbers)]
+        yield pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["value"])
+
+    return run

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias, Union, overload
+from typing import TYPE_CHECKING, TypeAlias, Union, overload
 
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
 from .java import find_java
 from .jvm import is_verbose, own_jvm, start_jvm
 from .port import (
     application_of,
+    is_connect,
     is_running,
     java_session,
     jvm,
@@ -48,11 +49,6 @@ _DELTA = {
 }
 # Jobs of one application share its slots: a trial of a search need not wait for jobs that were submitted before it.
 _SCHEDULING = {"spark.scheduler.mode": "FAIR"}
-_CONNECT = (
-    "this is a Spark Connect session, and tables are written and scored through the driver's own: run on the "
-    "cluster's driver (spark-submit, a notebook on a dedicated cluster). ImageTable(None, path) reads versions "
-    "and counts without a session"
-)
 # Delta and Spark default to 50 and 200 partitions, meant for clusters; on one machine each costs a task for nothing.
 _ONE_MACHINE = {
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -68,7 +64,8 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
 
     Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
     Delta's JARs are resolved by Spark from Maven unless they are already on its class path. Python modules in JARs are
-    not found: install such packages with pip.
+    not found: install such packages with pip. Where SPARK_REMOTE is set, it is a Spark Connect session on that server,
+    which has its own Python, JARs and settings.
 
     Args:
         master: A Spark master URL; None takes spark-submit's, or `local[*]`.
@@ -78,8 +75,7 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
 
     Raises:
         InvalidArgumentError: If a key of `conf` is not a Spark setting.
-        SessionError: If the active session has another master or no Delta, or is one of Spark Connect, or Spark does
-            not start.
+        SessionError: If the active session has another master or no Delta, or Spark does not start.
         MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
             Spark starts on.
     """
@@ -115,13 +111,11 @@ def running_session() -> SparkSession | None:
 
     Raises:
         MissingDependencyError: If pyspark is missing.
-        SessionError: If it is a Spark Connect session.
     """
     try:
         active = _active()
     except ImportError as error:
         raise MissingDependencyError(f"pyspark is missing ({error}); pip install 'lakelens[spark]'") from error
-    require_driver(active)
     return active if active is not None and is_running(active) else None
 
 
@@ -137,29 +131,13 @@ def _active() -> SparkSession | None:
     return active
 
 
-def is_connect(spark: Any) -> bool:
-    """Whether a session is a Spark Connect session, whose driver is another process."""
-    return "connect" in type(spark).__module__.split(".")
-
-
-def require_driver(spark: Any) -> None:
-    """Checks that a session's driver is this process.
-
-    Raises:
-        SessionError: If it is a Spark Connect session.
-    """
-    if is_connect(spark):
-        raise SessionError(_CONNECT)
-
-
 def require_delta(spark: SparkSession) -> None:
-    """Checks that the driver of `spark` is this process, and that it has Delta Lake.
+    """Checks that a classic session has Delta Lake.
 
     Raises:
-        SessionError: If it is a Spark Connect session, or has no Delta Lake.
+        SessionError: If it has not.
     """
-    require_driver(spark)
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or is_connect(spark):  # a server need not tell; `is_delta_table` does
         return
     if "DeltaSparkSessionExtension" not in spark.conf.get("spark.sql.extensions", ""):
         raise SessionError(
@@ -206,8 +184,8 @@ def _reuse(active: SparkSession, master: str | None, conf: Mapping[str, str]) ->
 def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    if os.environ.get("SPARK_REMOTE"):  # pyspark would make a session of Spark Connect
-        raise SessionError(f"SPARK_REMOTE is set: {_CONNECT}")
+    if os.environ.get("SPARK_REMOTE"):
+        return _connected(master, conf)
     given = _submitted()
     master = master or given.get("spark.master", None) or "local[*]"
     if not given.get("spark.master", None):
@@ -238,6 +216,18 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
     take_jars_off_path(spark)
     ship_wheel(spark)
     return spark
+
+
+def _connected(master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """Connects to the server that SPARK_REMOTE names."""
+    from pyspark.sql import SparkSession
+
+    if master is not None:
+        raise SessionError(f"SPARK_REMOTE is set, and the master {master} was asked for; unset it, or give no master")
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def _started(builder: SparkSession.Builder, master: str) -> SparkSession:

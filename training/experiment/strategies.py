@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigurationError
-from ...spark.port import master_of
-from ...spark.session import SessionSource, is_connect, opened
+from ...spark.port import is_connect, master_of
+from ...spark.session import SessionSource, opened
 from ..checkpoints.manifests import KERAS
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.searcher import SINGLE

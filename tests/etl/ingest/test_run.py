@@ -36,7 +36,6 @@ from lakelens.errors import (
 from lakelens.etl.changes import planner
 from lakelens.etl.images.codec import decode
 from lakelens.etl.images.encoding import fit
-from lakelens.etl.ingest import decoding
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
@@ -310,15 +309,6 @@ def test_no_file_is_read_a_second_time_where_each_is_a_row_or_bad_by_its_bytes(s
     # Reading one again would have failed: the task that does it was taken away.
     assert (story["grown"].stored, story["grown"].quarantined) == (6, 0)
     assert (story["bad"].stored, story["bad"].reasons) == (0, {"not_an_image": 2})
-
-
-def test_bad_files_that_were_not_all_reported_are_read_once_more_for_their_reasons(spark, tmp_path, monkeypatch):
-    write_image(tmp_path / "source" / "cat" / "1.jpg")
-    for number in range(3):
-        (tmp_path / "source" / "cat" / f"bad{number}.jpg").write_text("no image")
-    monkeypatch.setattr(decoding, "MOST_REFUSED", 2)
-    result = ImageTable(spark, tmp_path / "table").ingest(tmp_path / "source", size=16)
-    assert (result.stored, result.reasons) == (1, {"not_an_image": 3})
 
 
 @pytest.fixture(scope="module")

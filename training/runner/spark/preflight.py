@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
 from ....horovod_build import problem
-from ....spark.port import is_local, setting_of
-from ....spark.session import is_connect
+from ....spark.port import is_connect, is_local, setting_of
 from .slots import shortage, total_slots
 
 if TYPE_CHECKING:
