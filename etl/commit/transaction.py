@@ -234,12 +234,6 @@ def user_name() -> str:
         return "unknown"
 
 
-def sql_literal(text: str) -> str:
-    """Writes a SQL string literal."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def require_columns(transaction: Transaction) -> None:
     """Checks that an image table has the columns that its rows are written to.
 

@@ -16,7 +16,6 @@ from ...table import Table
 from .failures import failure_of
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 # Above this line `DESCRIBE` lists the table's own columns, one of which may be called Location.
@@ -75,6 +74,12 @@ def sql_name(location: str) -> str:
     return f"delta.`{escaped}`"
 
 
+def sql_literal(text: str) -> str:
+    """Writes a SQL string literal."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def is_delta_table(spark: SparkSession, location: str) -> bool:
     """Whether a Delta table is at `location`.
 
@@ -111,19 +116,6 @@ def temporary_view(rows: DataFrame) -> Iterator[str]:
         yield name
     finally:
         rows.sparkSession.catalog.dropTempView(name)
-
-
-def delta_table(spark: SparkSession, location: str) -> DeltaTable:
-    """Opens Delta's own handle of the table at `location`."""
-    from delta.tables import DeltaTable
-    from pyspark.errors import ParseException
-
-    if not is_table_name(location):
-        return DeltaTable.forPath(spark, location)
-    try:
-        return DeltaTable.forName(spark, location)
-    except ParseException:  # the open Delta's takes a schema and a table, that of Databricks a catalog, too
-        return DeltaTable.forPath(spark, path_of(spark, location))
 
 
 def create_table(rows: DataFrame, location: str) -> None:

@@ -9,8 +9,8 @@ from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import known_classes
 from ..commit.notes import REPAIR
-from ..commit.transaction import sql_literal
 from ..model import schema
+from ..spark.catalog import sql_literal
 from ..spark.failures import naming_failures
 from .edits import open_edit
 

@@ -10,12 +10,12 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError
 from ...image_counts import image_counter
 from ...spark.jvm import is_verbose
-from ...spark.port import counter, is_local, ship_file, temporary_folder
+from ...spark.port import TaskCounter, TaskNames, is_local, ship_file, temporary_folder
 from ...spark.workers import check_workers
 from ...training.checkpoints.checkpoint import open_checkpoint
 from ...training.checkpoints.manifests import TORCH
@@ -29,7 +29,6 @@ from .user_code import UserCode
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
 # Equal checkpoints make equal archives, so that sending one twice gives the same file.
@@ -114,27 +113,11 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
     )
 
 
-class _Union:
-    """Joins sets, as an `AccumulatorParam`, which is not imported before pyspark is."""
-
-    def zero(self, value: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def addInPlace(self, value1: frozenset[str], value2: frozenset[str]) -> frozenset[str]:
-        return value1 | value2
-
-
-def engine_names(spark: SparkSession) -> Accumulator[frozenset[str]]:
-    """Makes what brings the engines that ran a model from the tasks to the driver."""
-    param: Any = _Union()  # pyspark looks at its two methods alone
-    return counter(spark, frozenset(), param)
-
-
 def prediction_task(
     shipped: ShippedModel,
     count_file: str | None = None,
-    done: Accumulator[int] | None = None,
-    engines: Accumulator[frozenset[str]] | None = None,
+    done: TaskCounter | None = None,
+    engines: TaskNames | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Makes the function that predicts in Spark tasks, for `mapInArrow`.
 
@@ -142,7 +125,7 @@ def prediction_task(
         shipped: The model.
         count_file: The file in which it counts images for `lakelens.progress`.
         done: Counts images as well; Spark tells the driver when a task ends.
-        engines: Takes the names of the engines that ran the model, see `engine_names`.
+        engines: Takes the names of the engines that ran the model, see `names_of_tasks`.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

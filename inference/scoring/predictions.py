@@ -24,7 +24,7 @@ from ...errors import (
     TableConflictError,
     UnsupportedTableFeatureError,
 )
-from ...etl.spark.catalog import delta_table, is_delta_table, path_of, read_table, require_schema, sql_name
+from ...etl.spark.catalog import is_delta_table, path_of, read_table, require_schema, sql_name
 from ...etl.spark.conflicts import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.opening import open_table
@@ -33,7 +33,7 @@ from ...training.tasks.task import Task
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # Columns copied from the image table to the predictions, if the image table has them.
 PASSED_DDL = "path STRING, content_hash STRING, label INT, label_name STRING, split STRING"
@@ -177,10 +177,10 @@ class PredictionsTable:
             return PredictionsState(table.version(), number), True
         return PredictionsState(table.version(), table.transaction_version(self._application)), False
 
-    def remove(self, condition: Column) -> None:
-        """Removes rows in one commit; without such rows there is none."""
+    def remove(self, condition: str) -> None:
+        """Removes the rows of a condition of SQL in one commit; without such rows there is none."""
         if not self.read(None).where(condition).isEmpty():
-            delta_table(self._spark, self.location).delete(condition)
+            self._spark.sql(f"DELETE FROM {sql_name(self.location)} WHERE {condition}").collect()  # noqa: S608  of `remaining`
 
     def _write(self, rows: DataFrame, state: PredictionsState, note: str, number: int) -> None:
         columns = columns_of(self.task)

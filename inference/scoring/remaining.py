@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
+from ...etl.spark.catalog import sql_literal
 from ..model.failures import TRANSIENT
 from .images import FILE
 from .predictions import PASSED, PredictionsState, PredictionsTable, mark_of
@@ -109,32 +110,26 @@ def same_row(left: str, right: str) -> Column:
     return same_path & f.col(f"{left}.content_hash").eqNullSafe(f.col(f"{right}.content_hash"))
 
 
-def to_retry(source: ScoredTable, digest: str) -> Column:
+def to_retry(source: ScoredTable, digest: str) -> str:
     """The condition for the rows of a predictions table to try again: those whose error may be temporary."""
-    from pyspark.sql import functions as f
-
-    return in_version(source, digest) & f.col("error").rlike(TRANSIENT)
+    return f"{in_version(source, digest)} AND error RLIKE {sql_literal(TRANSIENT)}"
 
 
-def in_version(source: ScoredTable, digest: str) -> Column:
+def in_version(source: ScoredTable, digest: str) -> str:
     """The condition for the rows of a predictions table that one checkpoint has predicted for a version and split."""
-    from pyspark.sql import functions as f
-
-    ours = of_scoring(source, digest) & (f.col("version") == source.version)
-    return ours if source.split is None else ours & (f.col("split") == source.split)
+    ours = f"{of_scoring(source, digest)} AND version = {source.version}"
+    return ours if source.split is None else f"{ours} AND split = {sql_literal(source.split)}"
 
 
-def of_scoring(source: ScoredTable, digest: str) -> Column:
+def of_scoring(source: ScoredTable, digest: str) -> str:
     """The condition for the rows of a predictions table that one checkpoint has predicted for a table.
 
     Rows without a content hash count only in this version: nothing else separates them from the rows of an earlier
     table at the same location.
     """
-    from pyspark.sql import functions as f
-
     mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
-    ours = (f.col("checkpoint_digest") == digest) & (f.col("table") == source.location)
-    return ours & (f.col("content_hash").isNotNull() | f.col("batch_id").startswith(mark))
+    ours = f"checkpoint_digest = {sql_literal(digest)} AND `table` = {sql_literal(source.location)}"
+    return f"{ours} AND (content_hash IS NOT NULL OR startswith(batch_id, {sql_literal(mark)}))"
 
 
 def require_same_key(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
-from ...spark.port import parallelism
+from ...spark.port import names_of_tasks, parallelism
 from ...training.checkpoints.references import ModelRef
 from ..model.frozen import KERAS
-from ..model.shipping import engine_names, prediction_task, ship
+from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
 from .appending import Added, append_once, count_rows
 from .parts import first_rows, next_rows, shuffled, take
@@ -83,7 +83,7 @@ class ScoringRun:
             mark_of(self.model.digest, source.location, source.snapshot.table_id, source.version)
         )
         self._count_file: str | None = None
-        self._engines = engine_names(self.spark)
+        self._engines = names_of_tasks(self.spark)
 
     def until_done(self) -> Tally:
         """Adds parts until each row of the version and split is in the predictions."""

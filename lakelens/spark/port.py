@@ -173,6 +173,46 @@ class _UnseenCounter:
         pass
 
 
+class TaskNames(Protocol):
+    """Tasks add names, the driver reads `value`."""
+
+    @property
+    def value(self) -> frozenset[str]:
+        """The names that tasks have added."""
+
+    def add(self, term: frozenset[str]) -> None:
+        """Adds names, in a task."""
+
+
+@dataclass(frozen=True)
+class _UnseenNames:
+    """The names of a Connect session: always none."""
+
+    value: frozenset[str] = frozenset()
+
+    def add(self, term: frozenset[str]) -> None:
+        pass
+
+
+class _Union:
+    """Joins sets, as an `AccumulatorParam`, which is not imported before pyspark is."""
+
+    def zero(self, value: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
+    def addInPlace(self, value1: frozenset[str], value2: frozenset[str]) -> frozenset[str]:
+        return value1 | value2
+
+
+def names_of_tasks(spark: SparkSession) -> TaskNames:
+    """Returns what brings names from tasks to the driver; in a Connect session none arrive."""
+    if is_connect(spark):
+        return _UnseenNames()
+    param: Any = _Union()  # pyspark looks at its two methods alone
+    names: TaskNames = spark.sparkContext.accumulator(frozenset(), param)
+    return names
+
+
 def counter(spark: SparkSession) -> TaskCounter:
     """Returns a counter for tasks; that of a Connect session stays 0."""
     if is_connect(spark):
