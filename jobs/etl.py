@@ -208,3 +208,9 @@ def fractions(pairs: list[str]) -> dict[str, float]:
         except ValueError:
             raise InvalidArgumentError(f"--split {name}={text!r}: {text!r} is not a number, as in train=0.8") from None
     return result
+
+
+if __name__ == "__main__":  # spark-submit jobs/etl.py
+    from lakelens.jobs.cli import main
+
+    sys.exit(main(["etl", *sys.argv[1:]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from lakelens.jobs.command import (
@@ -67,3 +68,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     )
     print("\n".join(evaluation_lines(result)))
     return result.as_facts()
+
+
+if __name__ == "__main__":  # spark-submit jobs/evaluate.py
+    from lakelens.jobs.cli import main
+
+    sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from typing import Any
 
 from lakelens.jobs.command import (
@@ -73,3 +74,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         **columns_of(args),
     )
     return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}
+
+
+if __name__ == "__main__":  # spark-submit jobs/score.py
+    from lakelens.jobs.cli import main
+
+    sys.exit(main(["score", *sys.argv[1:]]))

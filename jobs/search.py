@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
@@ -89,3 +90,9 @@ def _found(result: SearchResult) -> dict[str, Any]:
         "trials": dict(result.states),
         "seconds": result.seconds,
     }
+
+
+if __name__ == "__main__":  # spark-submit jobs/search.py
+    from lakelens.jobs.cli import main
+
+    sys.exit(main(["search", *sys.argv[1:]]))

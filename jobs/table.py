@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -360,3 +361,9 @@ _OF_ONE_VERSION = (_counts, _profile, _pin, _restore)
 def _print_counts(title: str, counts: dict[str, int]) -> None:
     for name, count in counts.items():
         print(f"{title:<8} {count:>8}  {name}")
+
+
+if __name__ == "__main__":  # spark-submit jobs/table.py
+    from lakelens.jobs.cli import main
+
+    sys.exit(main(["table", *sys.argv[1:]]))

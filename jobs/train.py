@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from typing import Any
 
 from lakelens.errors import InvalidArgumentError
@@ -133,3 +134,9 @@ def image_size(text: str) -> list[int]:
     if len(sides) > 2 or not all(side.isascii() and side.isdecimal() for side in sides):
         raise InvalidArgumentError(f"--image-size {text}: give one side or HEIGHTxWIDTH, in pixels, as 224 or 240x320")
     return [int(side) for side in sides]
+
+
+if __name__ == "__main__":  # spark-submit jobs/train.py
+    from lakelens.jobs.cli import main
+
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # What is shuffled is small beside the images: Spark's 200 partitions would be 200 tasks for some rows each.
 _SHUFFLE = "spark.sql.shuffle.partitions"
+_ROW_GROUP = "parquet.block.size"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.
@@ -25,14 +26,13 @@ _SETTINGS = {
     # Spark would not write the time of a file that claims to be from before 1900, whose day old readers mistake.
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "parquet.block.size": str(schema.ROW_GROUP_BYTES),
     f"parquet.enable.dictionary#{schema.IMAGE}": "false",
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
 # The rows of an Arrow batch, which readers of contents set.
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-SET_FOR_WRITING = (*_SETTINGS, _SHUFFLE, _BATCH_ROWS)
+SET_FOR_WRITING = (*_SETTINGS, _SHUFFLE, _ROW_GROUP, _BATCH_ROWS)
 
 
 def writing_session(spark: SparkSession) -> SparkSession:
@@ -42,5 +42,5 @@ def writing_session(spark: SparkSession) -> SparkSession:
     """
     session, slots = cloned_session(spark), 2 * parallelism(spark)
     shuffled = min(slots, int(spark.conf.get("spark.sql.shuffle.partitions", None) or "200"))
-    set_all(session, {**_SETTINGS, _SHUFFLE: str(shuffled)})
+    set_all(session, {**_SETTINGS, _SHUFFLE: str(shuffled), _ROW_GROUP: str(schema.ROW_GROUP_BYTES)})
     return session

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
 
 MARKER = ".lakelens-demo"
-# The Trial of the pipeline's demo, by framework.
-TRIALS = {
-    "keras": "lakelens.training.trials.small_cnn:SmallCnn",
-    "torch": "lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--search", action="store_true", help="show a search over one version instead")
     parser.add_argument("--detection", action="store_true", help="train detectors on scenes with boxes instead")
-    parser.add_argument("--framework", default="keras", choices=list(TRIALS), help="framework of the models")
+    parser.add_argument("--framework", default="keras", choices=["keras", "torch"], help="framework of the models")
     parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
     parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
     parser.add_argument("--global-batch-size", default=64, type=int, help="images per step over both ranks")

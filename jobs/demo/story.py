@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, write_digits
-from lakelens.jobs.demo.run import TRIALS
 from lakelens.spark.java import SHORT_LIVED
 from lakelens.spark.jvm import VERBOSE_VARIABLE
 
@@ -34,6 +33,11 @@ if TYPE_CHECKING:
 MASTER = "local-cluster[2,1,2048]"
 RANKS = 2
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
+# The Trial, by framework.
+TRIALS = {
+    "keras": "lakelens.training.trials.small_cnn:SmallCnn",
+    "torch": "lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
+}
 # Both trainings are this file, each with --set data.version=N.
 EXPERIMENT = """\
 name: digits

@@ -287,3 +287,11 @@ def test_a_result_becomes_task_values_on_databricks_alone(monkeypatch: pytest.Mo
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15.4")
     task_values.set_task_values({"version": 1, "due": True, "nothing": None, "paths": ["x" * 1000] * 60})
     assert given == {"version": 1, "due": True}
+
+
+@pytest.mark.parametrize("name", ["etl", "train", "search", "score", "evaluate", "table"])
+def test_the_file_of_a_job_runs_its_command(name):
+    file = Path(__file__).parents[2] / "jobs" / f"{name}.py"
+    done = subprocess.run([sys.executable, str(file), "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: lakelens {name} ")

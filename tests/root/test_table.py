@@ -85,7 +85,7 @@ def test_an_experiment_names_the_version_with_the_table_too() -> None:
 
 
 def test_a_version_is_refused_where_a_table_is_meant_with_all_its_versions() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"ImageTable .* names version 1; .*--version"):
+    with pytest.raises(InvalidArgumentError, match=r"ImageTable .* names version 1; .*version="):
         lakelens.ImageTable(None, "photos@1")
 
 

@@ -63,7 +63,7 @@ def story(spark, tmp_path_factory):
     told["before"] = (rows_of(table, 0), rows_of(table))
     late, late_rows = Transaction(spark, Table(table.location)), spark.sql("SELECT 'late' AS path, 'train' AS split")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        told["code"] = main(["table", "restore", table.location, "first"])
+        told["code"] = main(["table", "restore", f"{table.location}@first"])
     found = json.loads(printed.getvalue().splitlines()[-1])
     told["restored"] = RestoreResult(**{name: found[name] for name in RestoreResult.__dataclass_fields__})
     told["restored rows"] = rows_of(table)
@@ -184,6 +184,6 @@ def test_what_cannot_be_restored_is_refused_by_name(story, spark, tmp_path, caps
         write_deltalake(str(tmp_path / "other"), pa.table({"id": [0, 1, 2]}), mode="append")
     with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):
         ImageTable(spark, tmp_path / "other").restore(0)
-    assert main(["table", "restore", table.location, "99"]) == 2
+    assert main(["table", "restore", f"{table.location}@99"]) == 2
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["error"] == "VersionNotFoundError"
     assert table.version == latest
