@@ -84,7 +84,7 @@ class Plain:
         most = max(batch[1].shape[1] for batch in batches)
         boxes = np.concatenate([_as_wide(batch[1], most) for batch in batches])
         given = {name: value for name, value in _HYPERPARAMETERS.items() if name != "global_batch_size"}
-        context = TrialContext(hyperparameters=given, task=task, image_size=feed.stored_size, batch_size=BATCH)
+        context = TrialContext(hyperparameters=given, task=task, image_size=feed.stored_size, global_batch_size=BATCH)
         trial = Detector(context)
         model = trial.build_model()
         rows = tf.data.Dataset.from_tensor_slices((images, boxes)).shuffle(len(images)).batch(BATCH).enumerate()

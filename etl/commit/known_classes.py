@@ -107,7 +107,7 @@ def sound_classes(spark: SparkSession, transaction: Transaction) -> KnownClasses
         raise ClassNumbersError(
             f"{transaction.path}@{transaction.version}: the class numbers are damaged: "
             f"{'; '.join(map(str, known.wrong[:_MOST_NAMED]))}{more}. "
-            f"`lakelens table repair {transaction.path}` shows what it would change, and changes it with --yes"
+            f"`lakelens table repair {transaction.path} --dry-run` shows what it would change, and changes it without"
         )
     return known
 

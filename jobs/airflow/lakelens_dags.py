@@ -7,8 +7,8 @@ The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVO
 - `spark`: `spark-submit` of the command, by the connection `spark_default`. LAKELENS_JOBS is the folder with `cli.py`;
   LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
   packages such as Delta's.
-- `databricks`: the jobs of the deployed bundle (`jobs/databricks`), by the connection `databricks_default`; their
-  parameters are the bundle's variables.
+- `databricks`: the jobs of the bundle (`jobs/databricks`), of its target `staging` or `prod` (`dev` puts a prefix
+  before their names), by the connection `databricks_default`; their parameters are the bundle's variables.
 
 LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 

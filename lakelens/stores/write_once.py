@@ -44,9 +44,9 @@ def publish(partial: Path, final: Path) -> bool:
     Returns:
         False if the name is taken; then nothing has changed.
     """
-    if final.exists():
-        return False
     sync(partial)
+    if final.exists():  # as late as can be: mounted stores have no links, which would refuse a second name
+        return False
     partial.rename(final)
     sync(final.parent)
     return True

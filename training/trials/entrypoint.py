@@ -66,7 +66,7 @@ class EntryPoint:
         source = path.read_text(encoding="utf-8")
         _require_name(source, str(path), class_name)
         absolute = str(path.absolute())
-        framework = framework_of(source, class_name, [path.parent])
+        framework = framework_of(source, class_name, [path.parent, *map(Path, sys.path)])
         return cls(f"{absolute}:{class_name}", absolute, class_name, source=source, framework=framework)
 
     @classmethod
@@ -86,7 +86,7 @@ class EntryPoint:
         source = getattr(spec.loader, "get_source", lambda _: None)(module)
         if spec.origin and source is not None:
             _require_name(source, spec.origin, class_name)
-        framework = framework_of(source or "", class_name, map(Path, sys.path))
+        framework = framework_of(source or "", class_name, map(Path, sys.path), tuple(module.split(".")[:-1]))
         return cls(f"{module}:{class_name}", module, class_name, framework=framework)
 
     def load(self) -> type[Trial]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib.util
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ _TORCH_TRIAL = "TorchTrial"
 _MOST_MODULES = 20
 
 
-def framework_of(source: str, class_name: str, folders: Iterable[Path]) -> str:
+def framework_of(source: str, class_name: str, folders: Iterable[Path], package: tuple[str, ...] = ()) -> str:
     """Returns `torch` for a class that derives from `lakelens.TorchTrial`, else `keras`.
 
     Base classes are followed within the source, and into the modules that it imports them from.
@@ -21,30 +23,31 @@ def framework_of(source: str, class_name: str, folders: Iterable[Path]) -> str:
         source: The text of the module.
         class_name: The class.
         folders: Where modules that the text imports may lie.
+        package: The package of the module, from which its relative imports start.
     """
-    places, waiting, seen = list(folders), [(source, class_name)], set[tuple[str, str]]()
+    places, waiting, seen = list(folders), [(source, class_name, package)], set[tuple[str, str]]()
     while waiting and len(seen) < _MOST_MODULES:
-        text, name = waiting.pop()
+        text, name, inside = waiting.pop()
         if (text, name) in seen:
             continue
         seen.add((text, name))
-        for base in _bases(text, name):
+        for base in _bases(text, name, inside):
             if base[-1] == _TORCH_TRIAL:
                 return TORCH
             found = _source_of(base[:-1], places)
             if found is not None:
-                waiting.append((found, base[-1]))
+                waiting.append((found, base[-1], base[:-2]))
     return KERAS
 
 
-def _bases(source: str, class_name: str) -> Iterator[tuple[str, ...]]:
+def _bases(source: str, class_name: str, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yields the base classes of a class, and of those in the same text, as module and name."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return
     classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    names = dict(_imported(tree))
+    names = dict(_imported(tree, package))
     waiting, seen = [class_name], set[str]()
     while waiting:
         name = waiting.pop()
@@ -62,12 +65,14 @@ def _bases(source: str, class_name: str) -> Iterator[tuple[str, ...]]:
                 yield (*names.get(parts[0], (parts[0],)), *parts[1:])
 
 
-def _imported(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _imported(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields the names that imports bind, with what they stand for."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            inside = (*above, *(node.module.split(".") if node.module else ()))
             for alias in node.names:
-                yield alias.asname or alias.name, (*node.module.split("."), alias.name)
+                yield alias.asname or alias.name, (*inside, alias.name)
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.partition(".")[0]
@@ -75,6 +80,10 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _source_of(module: tuple[str, ...], folders: list[Path]) -> str | None:
+    if module[:1] == ("lakelens",):  # in a checkout its folders are not its packages
+        with contextlib.suppress(ImportError):
+            spec = importlib.util.find_spec(".".join(module))
+            return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else None
     for folder in folders if module else ():
         path = folder.joinpath(*module)
         for candidate in (path.with_suffix(".py"), path / "__init__.py"):

@@ -21,6 +21,11 @@ pytestmark = pytest.mark.unit
         ("import lakelens\nclass T(lakelens.KerasTrial): pass\nclass U(lakelens.TorchTrial): pass", "keras"),
         ("from bases import Mine\nclass T(Mine): pass", "torch"),
         ("import package.bases\nclass T(package.bases.Mine): pass", "torch"),
+        ("from .bases import Mine\nclass T(Mine): pass", "torch"),
+        (
+            "from lakelens.training.trials.torch_small_cnn import TorchSmallCnn\nclass T(TorchSmallCnn): pass",
+            "torch",
+        ),
         ("from elsewhere import Unknown\nclass T(Unknown): pass", "keras"),
         ("class T(T): pass", "keras"),
     ],
@@ -31,7 +36,7 @@ def test_base_classes_are_followed_into_the_modules_that_they_are_imported_from(
     for path in (tmp_path / "bases.py", tmp_path / "package" / "bases.py"):
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise AssertionError('imported')\nimport lakelens\nclass Mine(lakelens.TorchTrial): pass")
-    assert framework_of(source, "T", [tmp_path]) == framework
+    assert framework_of(source, "T", [tmp_path], ("package",)) == framework
 
 
 def test_an_entry_point_tells_its_framework(tmp_path: Path) -> None:

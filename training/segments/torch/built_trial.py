@@ -68,6 +68,7 @@ class BuiltTrial:
         output = check_model(self.model, context, world.device)
         self.described = context.task.describe_output(output) if world.rank == 0 else {}
         if rules.sync_batch_norm and world.size > 1:
+            _require_rows_on_each_rank(job, world.size)
             self._synchronise_batch_norm()
         self.optimizer = self.trial.build_optimizer(self.model)
         steps_per_epoch = job.training_feed.steps_per_epoch(job.config.global_batch_size)
@@ -163,3 +164,17 @@ def _seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def _require_rows_on_each_rank(job: TrainingJob, ranks: int) -> None:
+    """Checks that no rank is without rows in a step: batch normalization waits for each rank.
+
+    Raises:
+        TrialError: If one is.
+    """
+    last = job.training_feed.rows % job.config.global_batch_size
+    if 0 < last < ranks:
+        raise TrialError(
+            f"optimizations.sync_batch_norm: each rank needs rows in every step, and the last batch of an epoch has "
+            f"{last} for {ranks} ranks; change global_batch_size, or remove the key"
+        )

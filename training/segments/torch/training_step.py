@@ -102,7 +102,8 @@ class TrainingStep:
             if not self._checked:
                 require_gradients(loss, self._model, self._world)
                 self._checked = True
-            share = len(images) / rows / self._rules.aggregation_frequency
+            # A step of bad rows alone has none to share.
+            share = len(images) / max(rows, 1) / self._rules.aggregation_frequency
             self.scaler.scale(loss * share).backward()
         if updates:
             self._update()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ....errors import NotFiniteError
+from ....errors import NotFiniteError, TrialError
 from .metric_sums import MetricSums
 from .rows import on_device, without_padding
 
@@ -48,14 +48,25 @@ class Validation:
         return cls(trial, job, world) if job.validation_feed is not None else None
 
     def measure(self, model: torch.nn.Module, described: Mapping[str, Any]) -> dict[str, float]:
-        """Returns each metric over the rows of all ranks, as `val_...`."""
+        """Returns each metric over the rows of all ranks, as `val_...`.
+
+        Raises:
+            TrialError: If the model or the labels of any rank do not fit the task; on every rank.
+        """
         sums = MetricSums()
         for metric in self._metrics.values():
             metric.reset()
-        for images, outputs, labels in self._outputs(model):
-            for metric in self._metrics.values():
-                metric.update(outputs, labels)
-            sums.add(self._trial.context.task.measure(_arrays(outputs), _arrays(labels), described), len(images))
+        failure: str | None = None
+        try:
+            for images, outputs, labels in self._outputs(model):
+                for metric in self._metrics.values():
+                    metric.update(outputs, labels)
+                sums.add(self._trial.context.task.measure(_arrays(outputs), _arrays(labels), described), len(images))
+        except TrialError as error:
+            failure = str(error)
+        failures = [each for each in self._world.allgather_object(failure, name="lakelens.measured") if each]
+        if failures:
+            raise TrialError(failures[0])
         found = sums.over_ranks(self._world) | {name: float(each.compute()) for name, each in self._metrics.items()}
         return {f"val_{name}": value for name, value in found.items()}
 
