@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 _DETAILS = "# Detailed Table Information"
 _BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
 _NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
-_NO_TABLE = re.compile(r"\[(DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_PATH_DOES_NOT_EXIST|PATH_NOT_FOUND)")
+_NO_TABLE = re.compile(
+    r"\[(DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_PATH_DOES_NOT_EXIST|PATH_NOT_FOUND"
+    r"|DELTA_INVALID_PARTITION_PATH|DELTA_MISSING_TRANSACTION_LOG)"
+)
+# A table that this Delta cannot read; whoever opens it says why.
+_UNREADABLE = re.compile(
+    r"DELTA_(UNSUPPORTED_FEATURES_FOR_READ|INVALID_PROTOCOL_VERSION|LOG_FILE_NOT_FOUND|VERSIONS_NOT_CONTIGUOUS"
+    r"|TRUNCATED_TRANSACTION_LOG|STATE_RECOVER_ERROR)"
+)
 _NO_CATALOG = re.compile(r"\[(REQUIRES_SINGLE_PART_NAMESPACE|CATALOG_NOT_FOUND)\]|CatalogNotFoundException")
 _DRIVERS = {
     "s3a": "org.apache.hadoop:hadoop-aws",
@@ -86,7 +94,7 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
     Raises:
         SessionError: If Spark has no file system for the location.
     """
-    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.errors import PySparkException
 
     if is_table_name(location):
         try:
@@ -98,7 +106,9 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
     with naming_driver(location):
         try:
             _ = spark.read.format("delta").load(location).schema
-        except AnalysisException as error:
+        except PySparkException as error:
+            if _UNREADABLE.search(str(error)):
+                return True
             if "DATA_SOURCE_NOT_FOUND" in str(error):
                 raise SessionError(f"{location}: the server of this Spark Connect session has no Delta Lake") from error
             if not _NO_TABLE.search(str(error)):

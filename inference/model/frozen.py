@@ -39,9 +39,12 @@ def freeze(
         return tf.nest.map_structure(np.asarray, traced(pixels))
 
     try:
-        frozen_outputs = _frozen(traced)
         images = check_images(shape)
-        expected, given = keras_outputs(images), frozen_outputs(images)
+        expected = keras_outputs(
+            images
+        )  # first: freezing removes functions of the model that TensorFlow does not inline
+        frozen_outputs = _frozen(traced)
+        given = frozen_outputs(images)
     except Exception as error:  # noqa: BLE001  operations, layers and the converter raise whatever they raise
         return keras_outputs, f"{KERAS}: the model cannot be frozen, {first_line(error)}"
     problem = difference(tf.nest.flatten(expected), tf.nest.flatten(given))

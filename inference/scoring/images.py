@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
@@ -46,12 +46,14 @@ class ImageFiles:
         keys: The columns that identify a row within a file: their names in the files, by their names in the rows.
         storage_options: Access to an object store, under delta-rs' names.
         batch_bytes: Most bytes of stored images in one batch; a batch has at least one row.
+        deleted: Positions of the rows that deletion vectors mark, by the file's location.
     """
 
     column: str
     keys: Mapping[str, str]
     storage_options: Mapping[str, str]
     batch_bytes: int
+    deleted: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def predicted(
         self,
@@ -119,7 +121,7 @@ class ImageFiles:
             ) from error
 
     def _positions(self, location: str, parquet: pq.ParquetFile, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Finds the positions of rows in their file, deleted rows included; of equal rows with a key, the first."""
+        """Finds the positions of rows in their file, where deleted rows count; of equal rows with a key, the first."""
         import pyarrow as pa
 
         present = [name for name in self.keys.values() if name in parquet.schema_arrow.names]
@@ -128,15 +130,18 @@ class ImageFiles:
             stored.column(name).cast(pa.string()).to_pylist() if name in present else [None] * stored.num_rows
             for name in self.keys.values()
         ]
-        found = list(zip(*columns, strict=True))
+        found: list[tuple[str | None, ...] | None] = list(zip(*columns, strict=True))
+        for position in self.deleted.get(location, ()):
+            found[position] = None  # no row of the version
         wanted = list(zip(*(rows.column(rows.schema.names.index(name)).to_pylist() for name in self.keys), strict=True))
         first = {key: position for position, key in reversed(list(enumerate(found)))}
         lacking = next((key for key in wanted if key not in first), None)
         if lacking is not None:
             raise DataFileError(f"{location} has no row with {', '.join(self.keys)} = {lacking}; was it replaced?")
-        if len(self.keys) == 1 and len(first) < len(found):
+        if len(first) < len(found):
             counts = Counter(found)
-            several = next((key for key in wanted if counts[key] > 1), None)
+            # Without a key, or with a null one, rows of one path cannot be told apart.
+            several = next((key for key in wanted if counts[key] > 1 and None in (key[1:] or (None,))), None)
             if several is not None:
                 raise NotAnImageTableError(
                     f"{location}: {counts[several]} rows have the path {several[0]!r}; name a column that changes when "

@@ -124,9 +124,16 @@ class ScoredTable:
         snapshot, columns = self.snapshot, self.columns
         stored = {name: snapshot.stored_names.get(name, name) for name in (columns.path, columns.image, columns.key)}
         keys = {schema.PATH: stored[columns.path]}
-        if snapshot.schema.get(columns.key) in _COMPARABLE:
+        # Data files do not hold partition columns: all rows of a file have one value.
+        if snapshot.schema.get(columns.key) in _COMPARABLE and columns.key not in snapshot.partition_columns:
             keys[schema.CONTENT_HASH] = stored[columns.key]
-        return ImageFiles(stored[columns.image], keys, snapshot.table.storage_options, batch_bytes)
+        files = snapshot.files
+        deleted = {
+            snapshot.file_location(number): files.deleted_rows(number)
+            for number, path in enumerate(files.paths)
+            if path in files.deleted
+        }
+        return ImageFiles(stored[columns.image], keys, snapshot.table.storage_options, batch_bytes, deleted)
 
     def image_size(self) -> tuple[int, int] | None:
         """Gives height and width of the images, if all have one size and the log's statistics have it."""
