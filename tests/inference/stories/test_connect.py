@@ -99,7 +99,7 @@ def test_models_predict_score_and_are_evaluated(story):
     assert all(row["label_name"] == row["predicted_name"] for row in story["predicted"])
     assert (story["scored"].scored, story["scored"].errors) == (24, 0)
     assert story["rescored"].scored == 0
-    assert story["evaluated"].metrics["accuracy"] == 1.0
+    assert story["evaluated"].evaluation.accuracy == 1.0
 
 
 def test_ranks_on_executors_are_refused_by_name(story):
