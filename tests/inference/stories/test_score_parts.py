@@ -15,7 +15,6 @@ from tracked_runs import tracked
 from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
-from lakelens.etl.spark.catalog import delta_table
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.predictions import PredictionsTable
@@ -89,7 +88,7 @@ def test_a_table_with_deleted_rows_and_renamed_columns_is_scored_in_parts_too(sp
     set_properties(spark, str(place), {"delta.enableDeletionVectors": "true"})
     for old, new in (("path", "uri"), ("image", "picture")):
         spark.sql(f"ALTER TABLE delta.`{place}` RENAME COLUMN {old} TO {new}")
-    delta_table(spark, str(place)).delete(f"uri = '{row(5)[0]}'")
+    spark.sql(f"DELETE FROM delta.`{place}` WHERE uri = '{row(5)[0]}'")  # noqa: S608
     named = {"path_column": "uri", "image_column": "picture"}
     result = score(spark, checkpoint.path, place, tmp_path / "predictions", rows_per_commit=1, **named)
     assert (result.scored, result.commits) == (7, 2)
