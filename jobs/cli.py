@@ -21,6 +21,7 @@ COMMANDS = (
     "score",
     "evaluate",
     "models",
+    "export",
     "experiments",
     "reproduce",
     "trace",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .etl.image_table import ImageTable
     from .etl.images.recipe import Limits, Recipe
     from .inference.evaluation.evaluate import evaluate
+    from .inference.export.export import export_model
     from .inference.scoring.score import score
     from .inference.udf import predict_udf
     from .spark.session import spark_session
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "decode_images",
     "evaluate",
+    "export_model",
     "make_delta_converter",
     "predict_udf",
     "score",
@@ -66,6 +68,7 @@ _HOME_OF = {
     "TorchTrial": ".training.trials.torch_trial",
     "Trial": ".training.trials.trial",
     "predict_udf": ".inference.udf",
+    "export_model": ".inference.export.export",
     "score": ".inference.scoring.score",
     "spark_session": ".spark.session",
     "train": ".training.experiment.train",

@@ -34,12 +34,14 @@ class CompiledModel:
         task: The task that it was trained for.
         answer_shape: Shape of one row's answer.
         engine: What runs it, for reports: `FROZEN`, or the framework, of Keras with the reason.
+        described: What its values mean, for `Task.answers`.
     """
 
     function: Callable[[Pixels], Answers]
     task: Task
     answer_shape: tuple[int, ...]
     engine: str
+    described: Mapping[str, Any]
 
 
 def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
@@ -76,7 +78,9 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         raise ModelMismatchError(f"{checkpoint.path}: {error}") from error
     if len(answer) != 1:
         raise ModelMismatchError(f"{checkpoint.path}: for 1 image the model gives {len(answer)} answers")
-    return CompiledModel(lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:], loaded.engine)
+    return CompiledModel(
+        lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:], loaded.engine, described
+    )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from lakelens.etl.versions.optimize import OptimizeResult
 from lakelens.etl.versions.rename_class import RenameResult
 from lakelens.etl.versions.repair import RepairResult
 from lakelens.etl.versions.restore import RestoreResult
+from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion
 from lakelens.inference.promotion import Due, Promotion
 from lakelens.inference.scoring.score import ScoreResult
@@ -67,6 +68,7 @@ def test_the_page_has_the_keys_of_the_results() -> None:
         ("experiments pause", "", [], RunSummary),
         ("experiments kill", "", [], RunSummary),
         ("score", "", [], ScoreResult),
+        ("export", "", [], ExportResult),
         ("models register", "", ["model"], RegisteredVersion),
         ("models alias", "", ["model"], RegisteredVersion),
         ("models promote", "", ["model"], Promotion),

@@ -1,0 +1,107 @@
+"""Exports a recorded model for a server that does not have lakelens."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidArgumentError, ModelMismatchError
+from ...extras import require
+from ...locations import require_writable
+from ...options import named_options
+from ...results import ReadableResult
+from ...training.checkpoints.manifests import KERAS
+from ...training.checkpoints.references import resolve_model
+from ...training.tasks.classification import Classification
+from ...training.tasks.registry import task_of
+from ..model.user_code import user_code
+from .pyfunc import write_pyfunc
+from .savedmodel import write_savedmodel
+
+SAVEDMODEL, PYFUNC = "savedmodel", "pyfunc"
+FORMATS = (SAVEDMODEL, PYFUNC)
+
+
+@dataclass(frozen=True, repr=False)
+class ExportResult(ReadableResult):
+    """The result of an export.
+
+    Attributes:
+        model: The model as the caller named it.
+        digest: Digest of its checkpoint.
+        format: One of `FORMATS`.
+        path: The folder that was written.
+        seconds: From the call to this result.
+    """
+
+    model: str
+    digest: str
+    format: str
+    path: str
+    seconds: float
+
+
+@named_options
+def export_model(
+    model: str | Path,
+    out: str | Path,
+    *,
+    format: str = SAVEDMODEL,
+    tracking_uri: str | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+) -> ExportResult:
+    """Writes a Keras classifier for a server without lakelens, and checks that it predicts what `score` does.
+
+    `savedmodel` is a TensorFlow SavedModel that takes encoded images (its `serving_default`) or float images, see
+    `write_savedmodel`. `pyfunc` is an MLflow model around it, for `mlflow models serve` and `spark_udf`.
+
+    Args:
+        model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
+        out: The folder to write; must not exist.
+        format: `savedmodel` or `pyfunc`.
+        tracking_uri: MLflow tracking URI.
+        custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
+            has.
+
+    Raises:
+        InvalidArgumentError: If the format is unknown, or `out` exists or cannot be written.
+        ModelNotFoundError: If `model` has no checkpoint.
+        CheckpointError: If the checkpoint is damaged, or has refused content.
+        ModelMismatchError: If the model is not a Keras classifier, or does not predict the same when it is exported.
+    """
+    started = time.perf_counter()
+    if format not in FORMATS:
+        raise InvalidArgumentError(f"format={format!r}: give one of {', '.join(FORMATS)}")
+    require("lakelens.export_model", "tensorflow", "keras", *(["mlflow"] if format == PYFUNC else []))
+    folder = Path(out).absolute()
+    if folder.exists():
+        raise InvalidArgumentError(f"out = {str(out)!r} exists; give a folder that does not")
+    require_writable("out", folder)
+    reference = resolve_model(model, tracking_uri)
+    task = task_of(reference.checkpoint)
+    backend = reference.checkpoint.backend
+    if not isinstance(task, Classification) or backend != KERAS:
+        raise ModelMismatchError(
+            f"{reference.uri}: only models of the task {Classification.name!r} and the backend {KERAS!r} are exported, "
+            f"this one's are {task.name!r} and {backend!r}; score it with lakelens"
+        )
+    code = user_code(reference, custom_objects)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with code.loaded() as objects, tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as scratch:
+        saved = Path(scratch) / "model"
+        write_savedmodel(reference.checkpoint, saved, objects)
+        if format == PYFUNC:
+            write_pyfunc(saved, Path(scratch) / "pyfunc", reference)
+            saved = Path(scratch) / "pyfunc"
+        saved.rename(folder)
+    return ExportResult(
+        model=reference.uri,
+        digest=reference.digest,
+        format=format,
+        path=str(folder),
+        seconds=round(time.perf_counter() - started, 3),
+    )

@@ -1,0 +1,117 @@
+"""Rules of exports: they predict what `score` predicts, in processes that do not have lakelens."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from colours import NAMES, SIDE, colour_model, image_of, save
+
+from lakelens.errors import InvalidArgumentError, ModelMismatchError
+from lakelens.inference.export.export import export_model
+from lakelens.inference.model.predictor import build_predictor
+from lakelens.inference.model.user_code import UserCode
+
+pytestmark = pytest.mark.tensorflow
+
+# Smooth images, as photographs are, of the model's size and of another; in PNG, which every decoder reads alike.
+IMAGES = [image_of(name, side=side, form="PNG") for side in (SIDE, 40) for name in NAMES]
+
+
+def elsewhere(code, *arguments):
+    """Runs code in a process that cannot import lakelens; gives what it prints last, as JSON."""
+    blocked = "import sys\nsys.modules['lakelens'] = None\n" + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-c", blocked, *map(str, arguments)], capture_output=True, text=True, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def scored(checkpoint):
+    return build_predictor(checkpoint, 1 << 20, 1, UserCode()).predict(IMAGES).answers
+
+
+@pytest.mark.parametrize("logits", [False, True])
+def test_a_savedmodel_predicts_what_score_does_from_bytes_and_from_floats(tmp_path, logits):
+    import keras
+
+    model = colour_model()
+    if logits:
+        model.layers[-1].activation = keras.activations.linear
+    checkpoint = save(model, tmp_path / "checkpoints")
+    result = export_model(checkpoint.path, tmp_path / "out" / "model")
+    (tmp_path / "images.json").write_text(json.dumps([base64.b64encode(image).decode() for image in IMAGES]))
+    found = elsewhere(
+        """
+        import base64, json
+        import numpy as np, tensorflow as tf
+        model = tf.saved_model.load(sys.argv[1])
+        images = [base64.b64decode(text) for text in json.load(open(sys.argv[2]))]
+        given = model.signatures["serving_default"](image=tf.constant(images))
+        floats = np.stack([tf.io.decode_png(image).numpy() for image in images[:3]]).astype(np.float32)
+        of_floats = model.signatures["images"](images=tf.constant(floats))
+        print(json.dumps({
+            "names": [name.decode() for name in given["predicted_name"].numpy()],
+            "bytes": given["probabilities"].numpy().tolist(),
+            "floats": of_floats["probabilities"].numpy().tolist(),
+        }))
+        """,
+        result.path,
+        tmp_path / "images.json",
+    )
+    expected = scored(checkpoint)
+    assert np.ptp(expected, axis=0).max() > 0.1
+    assert found["names"] == [*NAMES, *NAMES]
+    assert np.abs(np.array(found["floats"]) - expected[:3]).max() <= 1e-5
+    assert np.abs(np.array(found["bytes"]) - expected).max() <= 1e-3
+
+
+def test_a_pyfunc_predicts_without_lakelens(tmp_path):
+    checkpoint = save(colour_model(), tmp_path / "checkpoints")
+    result = export_model(checkpoint.path, tmp_path / "model", format="pyfunc")
+    (tmp_path / "images.json").write_text(json.dumps([base64.b64encode(image).decode() for image in IMAGES]))
+    found = elsewhere(
+        """
+        import base64, json
+        import mlflow, pandas as pd
+        images = [base64.b64decode(text) for text in json.load(open(sys.argv[2]))]
+        given = mlflow.pyfunc.load_model(sys.argv[1]).predict(pd.DataFrame({"image": images}))
+        print(json.dumps(given.to_dict(orient="list"), default=float))
+        """,
+        result.path,
+        tmp_path / "images.json",
+    )
+    assert found["predicted_name"] == [*NAMES, *NAMES]
+    assert np.abs(np.array(found["probabilities"]) - scored(checkpoint)).max() <= 1e-3
+
+
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
+    import keras
+
+    @keras.saving.register_keras_serializable("tests")
+    class Random(keras.layers.Layer):
+        def call(self, values):
+            return values + keras.random.uniform(keras.ops.shape(values))
+
+    inputs = keras.Input((SIDE, SIDE, 3))
+    model = keras.Model(inputs, Random()(colour_model()(inputs)))
+    checkpoint = save(model, tmp_path / "random")
+    with pytest.raises(ModelMismatchError, match="gives other probabilities"):
+        export_model(checkpoint.path, tmp_path / "out", custom_objects={"Random": Random})
+    other = save(colour_model(), tmp_path / "other")
+    with pytest.raises(InvalidArgumentError, match="savedmodel, pyfunc"):
+        export_model(other.path, tmp_path / "out", format="coreml")
+    for wrong in ({"backend": "torch"}, {"task": {"name": "detection"}}):
+        refused = save(colour_model(), tmp_path / "other", **wrong)
+        with pytest.raises(ModelMismatchError, match="task 'classification' and the backend 'keras'"):
+            export_model(refused.path, tmp_path / "out")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InvalidArgumentError, match="exists"):
+        export_model(other.path, tmp_path / "there")
+    assert {path.name for path in tmp_path.iterdir()} == {"random", "other", "there"}
