@@ -17,8 +17,12 @@ def train(table: str, version: int, epochs: int, batch_size: int) -> dict[str, A
     """Trains on a rank's shard; rank 0 gives the rows that each rank saw in each epoch, and the accuracy."""
     import contextlib
 
+    import importlib
+
     import torch
     import torch.distributed as dist
+
+    importlib.import_module("lakelens.training.feed")  # makes Petastorm work with newer pyarrow
     from petastorm.pytorch import BatchedDataLoader
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -83,8 +87,10 @@ def _inputs(images: Any) -> Any:
 
 def loaders(table: str, version: int) -> dict[str, Any]:
     """Goes through Petastorm's three loaders over the feed's reader."""
+    import importlib
     from functools import partial
 
+    importlib.import_module("lakelens.training.feed")  # makes Petastorm work with newer pyarrow
     from petastorm.pytorch import BatchedDataLoader, DataLoader, InMemBatchedDataLoader
 
     import lakelens
