@@ -16,7 +16,6 @@ SIDE = 16
 def train(table: str, version: int, epochs: int, batch_size: int) -> dict[str, Any]:
     """Trains on a rank's shard; rank 0 gives the rows that each rank saw in each epoch, and the accuracy."""
     import contextlib
-
     import importlib
 
     import torch
