@@ -138,7 +138,7 @@ def trained(np):
         version=version,
         np=np,
         epochs=4,
-        batch_size=32,
+        global_batch_size=32,
         tracking_uri=store,
         config={
             "early_stopping": {"patience": 2},
