@@ -211,8 +211,7 @@ class Reproducibility(Section):
     def environment(self) -> dict[str, str]:
         """Environment variables of the ranks."""
         threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-        operations = {"TF_DETERMINISTIC_OPS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # the latter is PyTorch's
-        return {**threads, **operations} if self.deterministic else {}
+        return {**threads, "TF_DETERMINISTIC_OPS": "1"} if self.deterministic else {}
 
 
 class Optimizations(Section):
