@@ -7,15 +7,16 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import ModelMismatchError, PredictionsSchemaError
+from ...errors import ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
 from ...etl.model import schema
 from ...html_page import render
+from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
 from ..scoring.mismatch import is_same_table
 from . import answers
 from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
 from .detection_plots import ShownBoxes, boxed_jpegs, draw_detection_comparison, draw_detection_plots
-from .detection_rows import TRUTHS, MatchedRows, names_in_annotations, with_matches
+from .detection_rows import TRUTHS, MatchedRows, names_in_annotations, truths_sql, with_matches
 from .evaluator import SLICE, Answered, Evaluator, names_of
 from .metrics import one_numbering
 from .record import CHANGES, PAGE, file_name
@@ -41,15 +42,23 @@ class DetectionEvaluator(Evaluator):
 
         Raises:
             ModelMismatchError: If the table has none.
+            NotAnImageTableError: If they are not boxes with class numbers.
         """
         from pyspark.sql import functions
 
-        if schema.ANNOTATIONS not in self.source.snapshot.schema:
+        declared = self.source.snapshot.schema.get(schema.ANNOTATIONS)
+        if declared is None:
             raise ModelMismatchError(
                 f"{self.source.name} has no column {schema.ANNOTATIONS!r}, so a model of task detection has nothing to "
                 "be compared with; ingest with layout voc, coco or manifest, or evaluate a model of task classification"
             )
-        return {**super().columns(), schema.ANNOTATIONS: (TRUTHS, functions.col(schema.ANNOTATIONS).cast(TRUTHS))}
+        truths = truths_sql(schema.ANNOTATIONS, declared)
+        if truths is None:
+            raise NotAnImageTableError(
+                f"{self.source.name}: column {schema.ANNOTATIONS!r} is {type_name(declared)}; task detection needs an "
+                "array of structs with label, xmin, ymin, xmax, ymax there; ingest with layout voc, coco or manifest"
+            )
+        return {**super().columns(), schema.ANNOTATIONS: (TRUTHS, functions.expr(truths))}
 
     def kept(self, rows: DataFrame) -> DataFrame:
         """Keeps detections, annotations and their matches; see `Evaluator.kept`."""

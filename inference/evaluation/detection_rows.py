@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...etl.model.schema import BOX_CORNERS
+from ...etl.model.schema import ANNOTATION_FIELDS, BOX_CORNERS
+from ...training.feed.reading.delta_types import arrow_type
 from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, flags_of, matches_of, score_of
 from ...training.tasks.boxes import COLUMNS, LABEL, Floats
 from .detection_metrics import DetectionMetrics, measure_detections
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+# The annotations, with the fields `ANNOTATION_FIELDS`.
 TRUTHS = (
     "ARRAY<STRUCT<label: INT, label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, ymax: DOUBLE, "
     "difficult: BOOLEAN>>"
@@ -33,6 +35,29 @@ _MADE = {
     "missed": "INT",
     "invented": "INT",
 }
+
+
+def truths_sql(column: str, declared: str) -> str | None:
+    """Writes the SQL that makes `TRUTHS` of a column of boxes, whose fields may come in any order.
+
+    Args:
+        column: Its name.
+        declared: Delta's type of it, as `Snapshot.schema` has it.
+
+    Returns:
+        None if it is not an array of structs with a class number and four corners. A name or mark of difficult boxes
+        that it lacks is null.
+    """
+    import pyarrow as pa
+
+    kind = arrow_type(declared)
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return None
+    found = {field.name for field in kind.value_type}
+    if not found.issuperset(("label", *BOX_CORNERS)):
+        return None
+    fields = ", ".join(f"'{name}', {f'box.{name}' if name in found else 'null'}" for name in ANNOTATION_FIELDS)
+    return f"cast(transform(`{column}`, box -> if(box is null, null, named_struct({fields}))) AS {TRUTHS})"
 
 
 def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:

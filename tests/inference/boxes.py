@@ -57,8 +57,16 @@ def image_with(squares: Sequence[Square]) -> bytes:
     return buffer.getvalue()
 
 
-def write_boxes(path: Path | str, images: Sequence[Sequence[Square] | None]) -> None:
-    """Writes an image table with a row for each image; None is an image without squares that nobody has annotated."""
+def write_boxes(
+    path: Path | str, images: Sequence[Sequence[Square] | None], annotations: pa.DataType | None = None
+) -> None:
+    """Writes an image table with a row for each image; None is an image without squares that nobody has annotated.
+
+    Args:
+        path: The table.
+        images: The squares of each image.
+        annotations: Type of the annotations; None is an ingest's.
+    """
     rows = [
         {
             "path": f"file:///boxes/{number:03d}.png",
@@ -72,7 +80,9 @@ def write_boxes(path: Path | str, images: Sequence[Sequence[Square] | None]) -> 
         }
         for number, squares in enumerate(images)
     ]
-    write_deltalake(str(path), pa.Table.from_pylist(rows, _SCHEMA), partition_by=["split"])
+    place = _SCHEMA.get_field_index("annotations")
+    columns = _SCHEMA.set(place, pa.field("annotations", annotations or annotation_type()))
+    write_deltalake(str(path), pa.Table.from_pylist(rows, columns), partition_by=["split"])
 
 
 def square_detector(kinds: Sequence[str] = KINDS) -> Any:

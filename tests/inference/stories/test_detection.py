@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from boxes import HEIGHT, WIDTH, image_with, save_detector, truth_of, write_boxes
@@ -9,7 +10,7 @@ from colours import read, row, write_table
 from deltalake import DeltaTable
 from mlflow_stores import put_store
 
-from lakelens.errors import ModelMismatchError, PredictionsSchemaError
+from lakelens.errors import ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.scoring.score import score
 from lakelens.inference.trace import trace_prediction
@@ -111,6 +112,27 @@ def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, 
     assert "gained most is <b>blue</b>" in page
     assert page.count("data:image/jpeg") == 4
     assert any(line.split()[:3] == ["blue", "3", "3"] for line in evaluation_lines(found))
+
+
+def boxes_with(**fields):
+    return pa.list_(pa.struct(fields.items()))
+
+
+def test_boxes_are_read_by_the_names_of_their_fields_as_in_training(spark, detector, tmp_path):
+    corners = dict.fromkeys(("xmin", "xmax", "ymin", "ymax"), pa.float64())
+    other = tmp_path / "other"
+    write_boxes(other, IMAGES, boxes_with(label=pa.int64(), label_name=pa.string(), **corners, difficult=pa.bool_()))
+    found = evaluate(spark, detector.path, other)
+    assert (found.evaluation.objects, found.evaluation.scores["map"]) == (OBJECTS, 1)
+    fewest = tmp_path / "fewest"
+    write_boxes(fewest, IMAGES, boxes_with(**corners, label=pa.int32()))
+    found = evaluate(spark, detector.path, fewest)
+    assert (found.evaluation.objects, found.evaluation.scores["map"]) == (OBJECTS, 1)
+    assert [one.name for one in found.evaluation.classes] == ["red", "blue"]
+    cornerless = tmp_path / "cornerless"
+    write_boxes(cornerless, IMAGES, boxes_with(label=pa.int32()))
+    with pytest.raises(NotAnImageTableError, match=r"array<struct<label:integer>>; task detection needs"):
+        evaluate(spark, detector.path, cornerless)
 
 
 def test_the_worst_images_of_a_detector_are_shown_with_their_boxes(spark, table, tmp_path):
