@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH = 16
-CLASSES = 10
 _AIM_50, _AIM, _SECONDS, _AIM_SPEED = 0.85, 0.60, 600.0, 0.95
 # A digit that is mirrored is another sign.
 _HYPERPARAMETERS = {"global_batch_size": BATCH, "flip": False}
@@ -68,10 +67,10 @@ class Plain:
 
     def train(self, table: str, epochs: int) -> dict[str, Any]:
         """Gives the seconds of each epoch."""
-        import keras
         import numpy as np
         import tensorflow as tf
 
+        from benchmarks.epoch_clock import EpochClock
         from lakelens.training.feed.feed import DeltaFeed
         from lakelens.training.tasks.detection import Detection
         from lakelens.training.trials.context import TrialContext
@@ -95,15 +94,7 @@ class Plain:
             num_parallel_calls=tf.data.AUTOTUNE,
         )
         seconds: list[float] = []
-
-        class Clock(keras.callbacks.Callback):
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-                self.started = time.perf_counter()
-
-            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                seconds.append(time.perf_counter() - self.started)
-
-        model.fit(changed.prefetch(2), epochs=epochs, callbacks=[Clock()], verbose=0)
+        model.fit(changed.prefetch(2), epochs=epochs, callbacks=[EpochClock(seconds)], verbose=0)
         return {"epochs": seconds}
 
 

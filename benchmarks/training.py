@@ -112,24 +112,14 @@ def train_by_hand(source: str, table: str, folder: str, side: int, classes: int,
         classes: How many classes.
         epochs: Epochs.
     """
-    import time
     from pathlib import Path
 
-    import keras
-
     import lakelens.training.distributed as hvd
+    from benchmarks.epoch_clock import EpochClock
     from benchmarks.mobile_net import LOSS, build_transfer, optimizer
 
     hvd.init()
     seconds: list[float] = []
-
-    class Clock(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.started = time.perf_counter()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            seconds.append(time.perf_counter() - self.started)
-
     rows, batches = dataset_of(source, Path(table), Path(folder), side, hvd.rank(), hvd.size())
     model = build_transfer(side, classes)
     model.compile(hvd.DistributedOptimizer(optimizer()), LOSS, metrics=["accuracy"])
@@ -137,7 +127,7 @@ def train_by_hand(source: str, table: str, folder: str, side: int, classes: int,
         batches,
         epochs=epochs,
         steps_per_epoch=-(-rows // BATCH),
-        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), Clock()],
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), EpochClock(seconds)],
         verbose=0,
     )
     return seconds

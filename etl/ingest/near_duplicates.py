@@ -19,7 +19,7 @@ from ..images.near_images import find_neighbours, hash_of_row
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes
 from ..model import schema
 from ..spark.catalog import read_table
-from ..spark.writing_session import writing_session
+from ..spark.writing_session import set_batch_rows, writing_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,8 +86,7 @@ def find_across_splits(
     from pyspark.sql import functions as F
 
     session = writing_session(spark)
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_AT_ONCE))
-    session.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")
+    set_batch_rows(session, _ROWS_AT_ONCE)
     is_new = F.col(schema.BATCH_ID).isin(*batch_ids).alias("is_new")
     columns = [schema.PATH, schema.SPLIT, schema.IMAGE, schema.FORMAT, schema.WIDTH, schema.HEIGHT]
     rows = read_table(session, location, version).select(*columns, is_new)

@@ -10,6 +10,7 @@ from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import parallelism
 from ..files.walk import local_path
 from ..model import schema
+from ..spark.writing_session import set_batch_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +89,7 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} > 0").select(schema.PATH).collect()]
     if not paths:
         return empty_or_absent
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+    set_batch_rows(spark, batch_rows)
     # Names with [ or * are names, not patterns.
     reader = spark.read.format("binaryFile").option("__globPaths__", "false")
     try:

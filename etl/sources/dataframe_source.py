@@ -16,6 +16,7 @@ from ..annotations.references import in_one_spelling, resolve_reference
 from ..files.walk import local_uri
 from ..model import schema
 from ..spark.path_forms import column_in_one_form
+from ..spark.writing_session import set_batch_rows
 from .annotation_frames import located_rows, merged_by_path, read_now
 from .contents import CONTENT, OTHER_ROWS
 from .listing import Listing, completed
@@ -139,7 +140,7 @@ class _FrameContents:
         """Adds the bytes to listed files, as `Listing.read_contents` does."""
         from pyspark.sql import functions as F
 
-        work.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+        set_batch_rows(work.sparkSession, batch_rows)
         contents = self._frame.select("path", CONTENT)
         content_hash = F.sha2(CONTENT, 256)
         if self._has_repeats:  # finding one row per path shuffles the bytes, which most frames need not pay for

@@ -106,7 +106,7 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
     with naming_driver(location):
         try:
             _ = spark.read.format("delta").load(location).schema
-        except PySparkException as error:
+        except Exception as error:  # Delta's own are of many classes
             if _UNREADABLE.search(str(error)):
                 return True
             if "DATA_SOURCE_NOT_FOUND" in str(error):

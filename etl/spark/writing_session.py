@@ -30,9 +30,13 @@ _SETTINGS = {
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
-# The rows of an Arrow batch, which readers of contents set.
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SET_FOR_WRITING = (*_SETTINGS, _SHUFFLE, _ROW_GROUP, _BATCH_ROWS)
+
+
+def set_batch_rows(session: SparkSession, rows: int) -> None:
+    """Sets the rows of an Arrow batch."""
+    set_all(session, {_BATCH_ROWS: str(rows)})
 
 
 def writing_session(spark: SparkSession) -> SparkSession:

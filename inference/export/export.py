@@ -57,7 +57,7 @@ def export_model(
     """Writes a Keras classifier for a server without lakelens, and checks that it predicts what `score` does.
 
     `savedmodel` is a TensorFlow SavedModel that takes encoded images (its `serving_default`) or float images, see
-    `write_savedmodel`. `pyfunc` is an MLflow model around it, for `mlflow models serve` and `spark_udf`.
+    `write_savedmodel`. `pyfunc` is an MLflow model around it, for `mlflow.pyfunc.load_model`.
 
     Args:
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
@@ -17,9 +18,10 @@ from ...progress import image_progress
 from ...spark.port import names_of_tasks, parallelism
 from ...training.checkpoints.references import ModelRef
 from ..model.frozen import KERAS
-from ..model.shipping import prediction_task, ship
+from ..model.shipping import ShippedModel, prediction_task, ship
 from ..model.user_code import UserCode
 from .appending import Added, append_once, count_rows
+from .images import ImageFiles
 from .parts import first_rows, next_rows, shuffled, take
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id
 from .remaining import RemainingRows, in_version, remaining_rows, require_same_key, to_retry
@@ -84,6 +86,15 @@ class ScoringRun:
         )
         self._count_file: str | None = None
         self._engines = names_of_tasks(self.spark)
+
+    @cached_property
+    def _shipped(self) -> ShippedModel:
+        """The model, sent when the first part needs it."""
+        return ship(self.spark, self.model, batch_bytes=self.batch_bytes, code=self.code)
+
+    @cached_property
+    def _images(self) -> ImageFiles:
+        return self.source.image_files(self.batch_bytes)
 
     def until_done(self) -> Tally:
         """Adds parts until each row of the version and split is in the predictions."""
@@ -187,11 +198,10 @@ class ScoringRun:
         from pyspark.sql import functions
 
         height, width, _ = self.model.input_shape
-        shipped = ship(self.spark, self.model, batch_bytes=self.batch_bytes, code=self.code)
-        predicted = self.source.image_files(self.batch_bytes).predicted(
+        predicted = self._images.predicted(
             part,
-            prediction_task(shipped, self._count_file, engines=self._engines),
-            f"{PASSED_DDL}, {shipped.ddl}",
+            prediction_task(self._shipped, self._count_file, engines=self._engines),
+            f"{PASSED_DDL}, {self._shipped.ddl}",
             count=rows,
             image_pixels=height * width,
             slots=parallelism(self.spark),

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+from lakelens.training.tasks.boxes import overlaps
 
 _MOST_OBJECTS = 8
 _SMALLEST, _LARGEST = 24, 64
@@ -110,7 +111,8 @@ class DigitScenes:
             left = int(self._rng.integers(0, self._side - width))
             top = int(self._rng.integers(0, self._side - height))
             place = (left, top, left + width, top + height)
-            if all(_overlap(place, other) < _MOST_OVERLAP for other in boxes):
+            others = np.array(boxes, np.float32).reshape(-1, 4)
+            if (overlaps(np.array([place], np.float32), others) < _MOST_OVERLAP).all():
                 return place
         return None
 
@@ -157,12 +159,3 @@ def _xml(file_name: str, scene: Scene, name_of: Callable[[int], str]) -> str:
     )
     size = f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
     return f"<annotation><filename>{file_name}</filename>{size}{objects}</annotation>"
-
-
-def _overlap(one: Corners, other: Corners) -> float:
-    """Returns intersection over union."""
-    width, height = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    areas: list[Any] = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return float(width * height / (sum(areas) - width * height))

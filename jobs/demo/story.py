@@ -215,7 +215,7 @@ class Demo:
         from lakelens.training.configuration.experiment import ExperimentConfig
         from lakelens.training.experiment.train import train
 
-        with self.story.step(key, f"Train on version {version}: {RANKS} Horovod ranks as Spark barrier tasks"):
+        with self.story.step(key, f"Train on version {version}: {RANKS} ranks as Spark barrier tasks"):
             changes = [f"data.version={version}", f"name=version {version}"]
             print(f"{self.experiment} with --set {changes[0]}")
             result = train(ExperimentConfig.read(self.experiment, changes), spark=self.session)

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JOB_GROUP = "spark.jobGroup.id"
-# More partitions than any cluster has slots; of an empty range Spark makes one task for each of its slots.
-_MOST_PARTITIONS = 10_000
+# Spark divides a range by its slots; this many rows leave no part empty.
+_RANGE_ROWS = 10_000
 
 
 def is_connect(spark: Any) -> bool:
@@ -37,9 +37,15 @@ def parallelism(spark: SparkSession) -> int:
     """Returns how many tasks Spark makes of work that has no partitions: the cores, unless a setting names another."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
+    return _slots_of_server(spark)
+
+
+@functools.lru_cache(maxsize=4)
+def _slots_of_server(spark: SparkSession) -> int:
+    """Asks a Connect server once, with a job: the first answer holds, also where the server grows later."""
     from pyspark.sql import functions as F
 
-    parts = spark.range(_MOST_PARTITIONS).select(F.spark_partition_id().alias("part"))
+    parts = spark.range(_RANGE_ROWS).select(F.spark_partition_id().alias("part"))
     return int(parts.agg(F.max("part")).collect()[0][0]) + 1
 
 
@@ -253,7 +259,7 @@ def take_jars_off_path(spark: SparkSession) -> None:
 def temporary_folder(spark: SparkSession) -> Path:
     """Returns a folder that is removed when the session stops, or when this process ends."""
     if is_connect(spark):
-        return _folder_of_process()
+        return _folder_of(spark.session_id)
     return Path(spark.sparkContext._temp_dir)
 
 
@@ -300,28 +306,27 @@ def cloned_session(spark: SparkSession) -> SparkSession:
 @contextmanager
 def kept_settings(spark: SparkSession | None, names: Collection[str]) -> Iterator[None]:
     """Gives a Connect session its settings back at the end; a classic session is cloned before they are changed."""
-    if spark is None or not is_connect(spark):
+    with nullcontext() if spark is None or not is_connect(spark) else _restored(spark, names):
         yield
-        return
-    before = {name: spark.conf.get(name, None) for name in names}
+
+
+@contextmanager
+def settings_of(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Sets options of a session for a block, as far as `set_all` can."""
+    with _restored(spark, settings):
+        set_all(spark, settings)
+        yield
+
+
+@contextmanager
+def _restored(spark: SparkSession, names: Collection[str]) -> Iterator[None]:
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in names}
     try:
         yield
     finally:
         for name, value in before.items():
             if value != spark.conf.get(name, None):
                 _set(spark, name, value)
-
-
-@contextmanager
-def settings_of(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets options of a session for a block, as far as `set_all` can."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
-    set_all(spark, settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            _set(spark, name, value)
 
 
 def set_all(spark: SparkSession, settings: Mapping[str, str]) -> None:
@@ -381,7 +386,7 @@ def without_logs(spark: SparkSession) -> Iterator[None]:
 
 
 @functools.cache
-def _folder_of_process() -> Path:
+def _folder_of(session_id: str) -> Path:
     folder = tempfile.mkdtemp(prefix="lakelens-session-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

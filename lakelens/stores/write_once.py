@@ -1,4 +1,6 @@
-"""New files and folders on a disk: complete when a reader sees them, and no name is written twice.
+"""New files and folders on a disk: complete when a reader sees them; a name that exists is not written again.
+
+Two writers of one name at the same moment are not told apart, because mounted stores have no links.
 
 What is new is made under a temporary name, forced to disk and then renamed. Mounted object stores (/dbfs, /Volumes)
 allow that; they allow neither appends nor links.

@@ -218,7 +218,7 @@ class Optimizations(Section):
     """How gradients are computed and combined."""
 
     mixed_precision: Literal["float16", "bfloat16"] | None = Field(
-        None, description="Keras' mixed precision policy, or PyTorch's autocast."
+        None, description="Keras' mixed precision policy, or PyTorch's autocast (not run yet)."
     )
     aggregation_frequency: int = Field(1, ge=1, description="Batches whose gradients are added up before one update.")
     gradient_compression: Literal["none", "fp16"] = Field("none", description="Compression of gradients between ranks.")
@@ -229,8 +229,8 @@ class Optimizations(Section):
     )
     sync_batch_norm: bool = Field(
         False,
-        description="Statistics of batch normalization over all ranks' rows, of PyTorch on GPUs; for Keras build "
-        "`hvd.SyncBatchNormalization`.",
+        description="Statistics of batch normalization over all ranks' rows, of PyTorch on GPUs (not run yet); for "
+        "Keras build `hvd.SyncBatchNormalization`.",
     )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="Factor on the learning rate by the number of ranks: 1, n or the square root of n."

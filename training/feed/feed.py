@@ -369,7 +369,8 @@ class DeltaFeed:
             epochs: Epochs that one iteration goes through; the rest of an epoch counts as one. None never ends.
             layout: `NCHW`, in memory channels_last, or `NHWC`.
             pin_memory: Whether tensors lie in page-locked memory, from which copies to a GPU are asynchronous.
-            **options: As in `as_dataset`; `preprocess` gets tensors, and `start` is where the first iteration begins.
+            **options: As in `as_dataset`; `preprocess` gets tensors, `start` is where the first iteration begins, and
+                `seeded` changes nothing.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.

@@ -88,8 +88,8 @@ class TorchBatches:
         if self._layout == "NCHW":
             # A view: the memory stays NHWC, which PyTorch calls channels_last and convolutions prefer.
             pixels = pixels.permute(0, 3, 1, 2)
-        labels: Any = {name: self._tensor(part) for name, part in target.items()} if isinstance(target, dict) else None
-        labels = self._tensor(target) if labels is None else labels
+        named = isinstance(target, dict)
+        labels: Any = {name: self._tensor(part) for name, part in target.items()} if named else self._tensor(target)
         preprocess = self._batches.output.preprocess
         if preprocess is not None:
             pixels, labels = preprocess(pixels, labels)

@@ -1,7 +1,7 @@
 """One segment of a training on the ranks: from a checkpoint, or the start, to a step; all ranks act alike.
 
     driver: decisions <--questions, answers--> verdicts :ranks
-    segment --> prepared_rank (Trial, model, feeds) --> training_loop --> epoch_end, backend --> checkpoint
+    segment --> prepared_rank (Trial, model, feeds) --> training_loop --> evaluation, backend --> checkpoint
 
 Start: `segment.train_segment`.
 """

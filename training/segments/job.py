@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...tracking.runs import RunReference
@@ -31,7 +31,6 @@ class TrainingJob:
         asks_to_count: Whether rank 0 asks the driver at the end of training if it needs the task's counts: the
             confusion matrix needs another read of the validation rows, and a search shows only that of its best trial.
             Without it they are always computed.
-        imports: Modules that ranks import first, while the launcher starts them.
     """
 
     config: ExperimentConfig
@@ -45,7 +44,6 @@ class TrainingJob:
     warm_start: WarmStart | None = None
     reports_progress: bool = False
     asks_to_count: bool = False
-    imports: tuple[str, ...] = field(default=("lakelens.training.distributed",))
 
     def schedule(self) -> Schedule:
         """Lays out the training's steps."""

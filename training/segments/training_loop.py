@@ -47,7 +47,7 @@ class TrainingLoop:
         self._world, self._rank, self._job = prepared.world, prepared.world.rank, prepared.job
         self._schedule = schedule = prepared.job.schedule()
         self._until = min(until or schedule.length, schedule.length)
-        self.step = self._first = state.step if state is not None else 0
+        self.step = state.step if state is not None else 0
         self.last = checkpoint
         self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._world)
         self._agreement = Agreement(self._world, self.step)

@@ -68,15 +68,15 @@ def class_metrics(
 def per_class_csv(classes: Sequence[ClassMetrics]) -> str:
     """Writes the metrics of each class as CSV; missing metrics are empty."""
     rows: list[Sequence[str]] = [("class", "label", "support", "precision", "recall", "f1")]
-    rows += [(c.name, str(c.label), str(c.support), *map(_number, (c.precision, c.recall, c.f1))) for c in classes]
-    return _csv(rows)
+    rows += [(c.name, str(c.label), str(c.support), *map(number_text, (c.precision, c.recall, c.f1))) for c in classes]
+    return csv_text(rows)
 
 
 def confusion_csv(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> str:
     """Writes a confusion matrix as CSV, with a line per true class and a column per predicted class."""
     rows: list[Sequence[str]] = [("true class", *names)]
     rows += [(name, *map(str, counts)) for name, counts in zip(names, confusion.tolist(), strict=True)]
-    return _csv(rows)
+    return csv_text(rows)
 
 
 def _metrics_of(name: str, label: int, confusion: npt.NDArray[np.int64], errors: int, index: int) -> ClassMetrics:
@@ -91,11 +91,13 @@ def _metrics_of(name: str, label: int, confusion: npt.NDArray[np.int64], errors:
     return ClassMetrics(name, label, support, recall, precision, f1)
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
+    """Writes a number with six digits; a missing one is empty."""
     return "" if value is None else f"{value:.6g}"
 
 
-def _csv(rows: Sequence[Sequence[str]]) -> str:
+def csv_text(rows: Sequence[Sequence[str]]) -> str:
+    """Writes rows as CSV, with a line feed after each."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import NotAnImageTableError, TrialError
 from ...etl.model.schema import BOX_CORNERS
+from .class_metrics import csv_text, number_text
 from .task import Task, TaskEvaluation
 
 if TYPE_CHECKING:
@@ -143,11 +142,12 @@ class Detection(Task):
         import numpy as np
 
         from .box_matching import matches_of, no_matches, real_truths
+        from .boxes import COLUMNS
 
         found = self.answers(outputs, described)
         truths = np.asarray(labels, np.float32)
-        if truths.ndim != 3 or truths.shape[2] != 6 or len(truths) != len(found):
-            raise TrialError(f"the labels have shape {truths.shape}; boxes are [rows, boxes, 6]")
+        if truths.ndim != 3 or truths.shape[2] != COLUMNS or len(truths) != len(found):
+            raise TrialError(f"the labels have shape {truths.shape}; boxes are [rows, boxes, {COLUMNS}]")
         matches = [no_matches(), *map(matches_of, found, truths)]
         return {_MATCHES: np.concatenate(matches), _OBJECTS: real_truths(truths, len(self.class_names))}
 
@@ -189,10 +189,6 @@ class Detection(Task):
         tables = {"per_class.csv": per_class_csv(classes), "precision_recall.csv": curves_csv(curves)}
         return TaskEvaluation(tables, {"precision_recall.png": lambda: draw_precision_recall(curves)})
 
-    def explain(self, text: str) -> str | None:
-        """No label reaches TensorFlow unchecked; see `Task.explain`."""
-        return None
-
     @property
     def _columns(self) -> int:
         return _CORNERS + len(self.class_names)
@@ -201,12 +197,8 @@ class Detection(Task):
 def per_class_csv(classes: Sequence[ClassPrecision]) -> str:
     """Writes the metrics of each class as CSV; those of a class without objects are empty."""
     columns = ("name", "label", "objects", "detections", "ap50", "ap50_voc07", "ap", "recall50", "recall")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("class", *columns[1:]))
+    rows: list[Sequence[str]] = [("class", *columns[1:])]
     for each in classes:
         values = [getattr(each, name) for name in columns]
-        writer.writerow(
-            ["" if value is None else f"{value:.6g}" if isinstance(value, float) else value for value in values]
-        )
-    return text.getvalue()
+        rows.append([str(value) if isinstance(value, (str, int)) else number_text(value) for value in values])
+    return csv_text(rows)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...etl.images.geometry import letterbox
+from ...etl.model.schema import BOX_CORNERS
 from .boxes import DETECTED, NO_BOX, SCORE, Flags, Floats
 
 
@@ -38,7 +39,7 @@ def detection_lists(
         "label": pa.array(labels, pa.int32()),
         "label_name": pa.array(named, pa.string()),
         "score": pa.array(found[:, SCORE], pa.float32()),
-        **{name: pa.array(corners[:, i], pa.float32()) for i, name in enumerate(("xmin", "ymin", "xmax", "ymax"))},
+        **{name: pa.array(corners[:, i], pa.float32()) for i, name in enumerate(BOX_CORNERS)},
     }
     structs = pa.StructArray.from_arrays(list(fields.values()), list(fields))
     offsets = np.concatenate([[0], np.cumsum(real.sum(axis=1))]).astype(np.int32)

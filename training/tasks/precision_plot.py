@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...figures import dress_axis, empty_figure, name_axes, text_of, to_png
 from .average_precision import PrecisionRecall
+from .class_metrics import csv_text, number_text
 
 # Points of a class in the table and the plot; more look the same.
 _POINTS = 200
@@ -19,13 +18,11 @@ _LABEL_LENGTH = 24
 
 def curves_csv(curves: Mapping[str, PrecisionRecall]) -> str:
     """Writes the curves at an overlap of 0.5 as CSV: class, score, recall, precision; at most 200 points of a class."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("class", "score", "recall", "precision"))
+    rows: list[Sequence[str]] = [("class", "score", "recall", "precision")]
     for name, curve in curves.items():
         for i in _some(len(curve.scores)):
-            writer.writerow((name, *(f"{values[i]:.6g}" for values in (curve.scores, curve.recall, curve.precision))))
-    return text.getvalue()
+            rows.append((name, *(number_text(values[i]) for values in (curve.scores, curve.recall, curve.precision))))
+    return csv_text(rows)
 
 
 def draw_precision_recall(curves: Mapping[str, PrecisionRecall]) -> bytes:

@@ -1,1 +1,1 @@
-"""The Trial, which users write, and ready-made Trials. Public names: `lakelens.Trial`, `lakelens.KerasTrial`."""
+"""The Trial, which users write, and ready-made Trials. Public names: `lakelens.Trial`, `KerasTrial`, `TorchTrial`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +36,7 @@ def application(
     build = getattr(keras.applications, name, None)
     if not callable(build):
         known = [key for key in dir(keras.applications) if callable(getattr(keras.applications, key))]
-        near = closest(name, known)
-        hint = f"did you mean {near!r}?" if near else f"it has: {', '.join(known)}"
-        raise InvalidHyperparameters(f"keras.applications has no backbone {name!r}; {hint}")
+        raise unknown_backbone("keras.applications", name, known)
     height, width = image_size
     loaded = _weights_on(rank, weights)
     try:
@@ -54,6 +52,13 @@ def application(
             f"the imagenet weights of {name} could not be downloaded ({error}); give weights: a path, or none"
         ) from error
     return backbone, importlib.import_module(build.__module__).preprocess_input
+
+
+def unknown_backbone(library: str, name: str, known: Sequence[str]) -> InvalidHyperparameters:
+    """Makes the error about a backbone that a library lacks, with the nearest name."""
+    near = closest(name, known)
+    hint = f"did you mean {near!r}?" if near else f"it has: {', '.join(known)}"
+    return InvalidHyperparameters(f"{library} has no backbone {name!r}; {hint}")
 
 
 def _weights_on(rank: int, given: str) -> str | None:

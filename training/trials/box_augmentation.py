@@ -8,13 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from ...errors import InvalidHyperparameters
+from ..tasks.boxes import IGNORED, LABEL
 
 _GREY = 127.5
 # Brightness changes by up to this many levels for `colour` 1.
 _LEVELS = 100.0
 # A box of which less is left in the image says too little about its class: it is ignored, not background.
 _VISIBLE = 0.3
-_LABEL, _IGNORED = 4, 5
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def moved_boxes(boxes: Any, windows: Any, size: tuple[int, int]) -> Any:
     seen = seen_high - seen_low
     area = tf.reduce_prod(high - low, axis=-1, keepdims=True)
     visible = tf.math.divide_no_nan(tf.reduce_prod(seen, axis=-1, keepdims=True), area)
-    labels, ignored = boxes[..., _LABEL : _LABEL + 1], boxes[..., _IGNORED : _IGNORED + 1]
+    labels, ignored = boxes[..., LABEL : LABEL + 1], boxes[..., IGNORED : IGNORED + 1]
     kept = tf.reduce_all(seen >= 1.0, axis=-1, keepdims=True) & (labels >= 0)
     moved = tf.concat([seen_low, seen_high, labels, tf.where(visible < _VISIBLE, 1.0, ignored)], axis=-1)
     nothing = tf.constant([0, 0, 0, 0, -1, 0], tf.float32)

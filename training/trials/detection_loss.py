@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from keras import ops
 
+from ..tasks.boxes import IGNORED, LABEL
 from .detection_network import Level
 
 # Locations within this number of steps of an object's middle answer for it.
 _RADIUS = 1.5
 # A level answers for objects of up to this many of its steps, the next one for larger ones.
 _REACH = 8.0
-_LABEL, _IGNORED = 4, 5
 _NO_BOX_AREA = 1e12
 _EPSILON = 1e-6
 
@@ -56,7 +56,7 @@ class DetectionLoss(keras.losses.Loss):  # type: ignore[misc]
         mine = ops.take_along_axis(truths, index[..., None], axis=1)
         overlap, generalised = _overlaps(boxes, mine[..., :4])
         count = ops.maximum(ops.sum(matched), 1.0)
-        labels = ops.cast(ops.maximum(mine[..., _LABEL], 0), "int32")
+        labels = ops.cast(ops.maximum(mine[..., LABEL], 0), "int32")
         quality = ops.stop_gradient(ops.clip(overlap, 0, 1))
         wanted = ops.one_hot(labels, logits.shape[-1]) * (matched * quality)[..., None]
         entropy = ops.binary_crossentropy(wanted, logits, from_logits=True)
@@ -75,7 +75,7 @@ class DetectionLoss(keras.losses.Loss):  # type: ignore[misc]
         near_y = ops.abs(y - (top + bottom) / 2) < _RADIUS * self._steps[None, :, None, 1]
         size = ops.maximum(right - left, bottom - top)
         fits = (size > self._sizes[None, :, None, 0]) & (size <= self._sizes[None, :, None, 1])
-        exists, ignored = truths[:, None, :, _LABEL] >= 0, truths[:, None, :, _IGNORED] > 0
+        exists, ignored = truths[:, None, :, LABEL] >= 0, truths[:, None, :, IGNORED] > 0
         good = inside & near_x & near_y & fits & exists & ~ignored
         area = ops.where(good, (right - left) * (bottom - top), _NO_BOX_AREA)
         matched = ops.cast(ops.any(good, axis=-1), "float32")

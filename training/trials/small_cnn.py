@@ -11,6 +11,8 @@ from .keras_trial import KerasTrial
 if TYPE_CHECKING:
     import keras
 
+    from .context import TrialContext
+
 _MOMENTUM = 0.9
 _LEFT_AFTER_AN_EPOCH = 1 / 8
 
@@ -32,7 +34,7 @@ class SmallCnn(KerasTrial):
         layers = [keras.Input((*self.context.image_size, 3)), keras.layers.Rescaling(1 / 255), *self._augmentation()]
         filters = hparam("filters", 16)
         momentum = self._momentum()
-        for block in range(self._blocks()):
+        for block in range(blocks_of(self.context, "SmallCnn")):
             # The first block halves the image at once, because full-size feature maps would dominate the cost.
             kernel, stride = (5, 2) if block == 0 else (3, 1)
             layers += [
@@ -86,18 +88,6 @@ class SmallCnn(KerasTrial):
             layers.append(keras.layers.RandomRotation(rotation, fill_mode="nearest", seed=self.context.seed + 1))
         return layers
 
-    def _blocks(self) -> int:
-        side = min(self.context.image_size)
-        most = int(math.log2(side)) - 1
-        if most < 1:
-            raise TrialError(f"images of {side} pixels are too small for SmallCnn; it needs at least 4")
-        blocks = int(self.context.get_hparam("blocks", 0))
-        if not 0 <= blocks <= most:
-            raise InvalidHyperparameters(
-                f"hyperparameter 'blocks' is {blocks}; images of {side} pixels allow 0 (automatic) to {most}"
-            )
-        return blocks or max(1, round(math.log2(side / 4)))
-
 
 def falling(epoch: int, epochs: int) -> float:
     """Returns the factor by which the learning rate changes from the epoch before to this one, along half a cosine."""
@@ -107,3 +97,26 @@ def falling(epoch: int, epochs: int) -> float:
 def half_cosine(first: float, epoch: int, epochs: int) -> float:
     """Returns the learning rate of an epoch, counted from 0: `first` at the start, near 0 at last (Loshchilov 2016)."""
     return first * 0.5 * (1 + math.cos(math.pi * min(epoch, epochs) / max(1, epochs)))
+
+
+def blocks_of(context: TrialContext, trial: str) -> int:
+    """Returns the number of convolution blocks that the hyperparameter `blocks` and the image size give.
+
+    Args:
+        context: The job.
+        trial: Name of the Trial, for messages.
+
+    Raises:
+        TrialError: If the images are too small.
+        InvalidHyperparameters: If the number does not fit the images.
+    """
+    side = min(context.image_size)
+    most = int(math.log2(side)) - 1
+    if most < 1:
+        raise TrialError(f"images of {side} pixels are too small for {trial}; it needs at least 4")
+    blocks = int(context.get_hparam("blocks", 0))
+    if not 0 <= blocks <= most:
+        raise InvalidHyperparameters(
+            f"hyperparameter 'blocks' is {blocks}; images of {side} pixels allow 0 (automatic) to {most}"
+        )
+    return blocks or max(1, round(math.log2(side / 4)))

@@ -13,7 +13,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
-from ...errors import InvalidHyperparameters, TrialError
+from .small_cnn import blocks_of
 from .torch_layers import Pixels
 from .torch_trial import TorchTrial
 
@@ -37,9 +37,10 @@ class TorchSmallCnn(TorchTrial):
         """Builds the network for the job's image size and classes."""
         hparam = self.context.get_hparam
         self._shift = hparam("shift", 0.06)
+        blocks = blocks_of(self.context, "TorchSmallCnn")
         layers: list[nn.Module] = [Pixels()]
         channels, filters, momentum = 3, hparam("filters", 16), self._momentum()
-        for block in range(self._blocks()):
+        for block in range(blocks):
             # The first block halves the image at once, because full-size feature maps would dominate the cost.
             kernel, stride = (5, 2) if block == 0 else (3, 1)
             made = filters << block
@@ -51,7 +52,7 @@ class TorchSmallCnn(TorchTrial):
             if block > 0:
                 layers.append(nn.MaxPool2d(2))
             channels = made
-        side = [math.ceil(each / 2) // (1 << (self._blocks() - 1)) for each in self.context.image_size]
+        side = [math.ceil(each / 2) // (1 << (blocks - 1)) for each in self.context.image_size]
         layers += [
             nn.Flatten(),
             nn.Linear(channels * side[0] * side[1], hparam("dense_units", 64)),
@@ -94,15 +95,3 @@ class TorchSmallCnn(TorchTrial):
             return _MOMENTUM
         steps = feed.steps_per_epoch(self.context.global_batch_size)
         return max(_MOMENTUM, 1 - float(_LEFT_AFTER_AN_EPOCH ** (1 / steps)))
-
-    def _blocks(self) -> int:
-        side = min(self.context.image_size)
-        most = int(math.log2(side)) - 1
-        if most < 1:
-            raise TrialError(f"images of {side} pixels are too small for TorchSmallCnn; it needs at least 4")
-        blocks = int(self.context.get_hparam("blocks", 0))
-        if not 0 <= blocks <= most:
-            raise InvalidHyperparameters(
-                f"hyperparameter 'blocks' is {blocks}; images of {side} pixels allow 0 (automatic) to {most}"
-            )
-        return blocks or max(1, round(math.log2(side / 4)))

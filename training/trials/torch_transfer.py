@@ -15,14 +15,13 @@ except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
 from ...errors import InvalidHyperparameters, TrialError
-from ...options import closest
+from .backbones import NO_WEIGHTS, unknown_backbone
 from .torch_layers import Pixels
 from .torch_trial import TorchTrial
 
 if TYPE_CHECKING:
     from .torch_trial import Batch
 
-_NO_WEIGHTS = "none"
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's weights expect
 
 
@@ -40,15 +39,13 @@ class TorchTransfer(TorchTrial):
         """Builds backbone and head for the job's classes."""
         hparam = self.context.get_hparam
         self._frozen, self._flip = hparam("frozen", True), hparam("flip", True)
-        name, weights = hparam("backbone", "mobilenet_v2"), hparam("weights", _NO_WEIGHTS)
+        name, weights = hparam("backbone", "mobilenet_v2"), hparam("weights", NO_WEIGHTS)
         known = torchvision.models.list_models(module=torchvision.models)
         if name not in known:
-            near = closest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"it has: {', '.join(known)}"
-            raise InvalidHyperparameters(f"torchvision.models has no backbone {name!r}; {hint}")
+            raise unknown_backbone("torchvision.models", name, known)
         backbone = torchvision.models.get_model(name, weights=None)
         # A rank other than 0 gets rank 0's weights, and a trained model its own.
-        if weights != _NO_WEIGHTS and self.context.training_feed is not None and self.context.rank == 0:
+        if weights != NO_WEIGHTS and self.context.training_feed is not None and self.context.rank == 0:
             backbone.load_state_dict(_read(Path(weights).expanduser()))
         if self._frozen:
             backbone.requires_grad_(False)
@@ -90,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
     """Reads weights, of a `.pth` file tensors alone: no object in it is unpickled."""
     if not path.is_file():
         raise TrialError(
-            f"hyperparameter weights is {str(path)!r}: the file does not exist; give {_NO_WEIGHTS!r} or the path of a "
+            f"hyperparameter weights is {str(path)!r}: the file does not exist; give {NO_WEIGHTS!r} or the path of a "
             "backbone's weights"
         )
     if path.suffix == ".safetensors":

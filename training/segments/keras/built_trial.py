@@ -184,7 +184,7 @@ def _refuse_keys_of_torch(job: TrainingJob) -> None:
 def _keras_trial(job: TrainingJob, context: TrialContext) -> KerasTrial:
     kind = job.entrypoint.load()
     if not issubclass(kind, KerasTrial):
-        raise TrialError(f"entry point {job.entrypoint.name!r} is not a lakelens.KerasTrial; only those are trained")
+        raise TrialError(f"entry point {job.entrypoint.name!r} is not a lakelens.KerasTrial")
     return kind(context)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from ...feed.read_options import available_cores
+
 
 def remember_settings() -> Callable[[], None]:
     """Remembers the global settings; the result restores them, frees memory and forgets graphs, names and seeds."""
@@ -29,8 +31,7 @@ def share_cores(local_size: int) -> None:
     """Gives each rank its share of the machine's cores; by default TensorFlow uses all of them in each rank."""
     if local_size == 1 or os.environ.get("TF_NUM_INTRAOP_THREADS"):
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // local_size))
+        tf.config.threading.set_intra_op_parallelism_threads(max(1, available_cores() // local_size))
     except RuntimeError:
         return  # TensorFlow is already in use, as in a notebook

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ....errors import TrialError
+from ...checkpoints.warm_start import listed
 from ...tasks.task import ModelOutput
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from .world import TorchWorld
 
 _SAMPLE_ROWS = 2
-_NAMED = 8
 
 
 def check_model(model: object, context: TrialContext, device: torch.device) -> ModelOutput:
@@ -92,9 +92,8 @@ def require_gradients(loss: torch.Tensor, model: torch.nn.Module, world: TorchWo
     unused = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in used]
     found = max(world.allgather_object(unused, name="lakelens.unused"), key=len)
     if found:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise TrialError(
-            f"the loss of training_step does not depend on {', '.join(found[:_NAMED])}{more}, so they get no "
+            f"the loss of training_step does not depend on {listed(found)}, so they get no "
             "gradients; use them in the forward pass, or set requires_grad=False in build_model"
         )
 
