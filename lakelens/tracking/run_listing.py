@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, ModelNotFoundError, TrainingPaused
+from ..extras import require
 from ..locations import without_password
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .runs import (
@@ -101,6 +102,7 @@ def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
         MissingDependencyError: If MLflow is not installed.
         TrackingError: If it cannot be reached.
     """
+    require("MLflow's tracking", "mlflow")
     uri = resolve_tracking_uri(tracking_uri)
     path = local_store_path(uri)
     if path is not None and not path.exists():

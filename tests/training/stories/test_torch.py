@@ -123,7 +123,7 @@ class TestPyTorch:
         assert done.returncode == 0, done.stderr[-5000:]
 
     def test_what_needs_pytorch_passes_its_tests(self, torch_python):
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", CHECKOUT / "tests" / "torch"]
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", CHECKOUT / "tests" / "pytorch"]
         done = run(torch_python, ["-m", "pytest", *options], CHECKOUT)
         assert done.returncode == 0, done.stdout[-5000:]
 
