@@ -62,7 +62,9 @@ def torch_python() -> Path:
 
 
 def run(python: Path, arguments: list[Any], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    found = {**os.environ, "PYTHONPATH": str(CHECKOUT), "JAVA_HOME": str(find_java().home), **variables}
+    # A session of an earlier test leaves its own Python in PYSPARK_PYTHON.
+    own = {"PYTHONPATH": str(CHECKOUT), "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": str(python)}
+    found = {**os.environ, **own, **variables}
     return subprocess.run(
         [python, *arguments], cwd=folder, env=found, capture_output=True, text=True, timeout=600, check=False
     )
@@ -118,8 +120,8 @@ class TestPyTorch:
         page = (CHECKOUT / "docs" / "pytorch.md").read_text(encoding="utf-8")
         block = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[number]
         (tmp_path / "page.py").write_text(block.replace('"/data/tables/photos"', repr(str(table))), encoding="utf-8")
-        spark = {"PYSPARK_PYTHON": str(torch_python), "PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell"}
-        done = run(torch_python, [tmp_path / "page.py"], tmp_path, **spark)
+        submit = "--master local[2] pyspark-shell"
+        done = run(torch_python, [tmp_path / "page.py"], tmp_path, PYSPARK_SUBMIT_ARGS=submit)
         assert done.returncode == 0, done.stderr[-5000:]
 
     def test_what_needs_pytorch_passes_its_tests(self, torch_python):
