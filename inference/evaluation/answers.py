@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,11 @@ from ...etl.images.stored_image import StoredImage
 from ..scoring.source import ScoredTable
 from .evaluator import SLICE
 from .metrics import CALIBRATION_BINS, TOP_K
-from .result import Shown
+from .result import AnyShown, Shown
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _MOST_VALUES = 50
@@ -116,7 +117,6 @@ def changes_file(pairs: DataFrame) -> bytes:
     `answer_after` are the names of classes, or `error`.
     """
     import pyarrow as pa
-    from pyarrow import parquet
 
     named = "coalesce(nullif(predicted_name_{0}, ''), string(prediction_{0}), 'error') AS answer_{0}"
     changed = pairs.where("not (prediction_before <=> prediction_after)").selectExpr(
@@ -128,7 +128,15 @@ def changes_file(pairs: DataFrame) -> bytes:
         "ELSE 'still_wrong' END AS kind",
     )
     schema = pa.schema([(name, pa.string()) for name in changed.columns])
-    rows = changed.orderBy("kind", "truth", "path").toLocalIterator()
+    return parquet_file(changed.orderBy("kind", "truth", "path"), schema)
+
+
+def parquet_file(frame: DataFrame, schema: pa.Schema) -> bytes:
+    """Writes rows, which pass the driver a part at a time, as a Parquet file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = frame.toLocalIterator()
     buffer = io.BytesIO()
     with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
         while part := list(itertools.islice(rows, _ROWS_WRITTEN)):
@@ -136,16 +144,15 @@ def changes_file(pairs: DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def with_images(shown: Sequence[Shown], source: ScoredTable) -> list[Shown]:
-    """Fetches the stored images of a few rows."""
-    stored = stored_images([one.path for one in shown], source)
-    return [replace(one, image=stored[one.path]) for one in shown if one.path in stored]
-
-
-def stored_images(paths: Sequence[str], source: ScoredTable) -> dict[str, StoredImage]:
-    """Fetches a few stored images by path."""
+def with_images(groups: Mapping[str, Sequence[AnyShown]], source: ScoredTable) -> dict[str, list[AnyShown]]:
+    """Fetches the stored images of a few rows, in groups by their titles, in one pass over the table."""
+    paths = {one.path for shown in groups.values() for one in shown}
     rows = source.images(paths).collect() if paths else []
-    return {row["path"]: StoredImage.of_row(row.asDict()) for row in rows}
+    stored = {row["path"]: StoredImage.of_row(row.asDict()) for row in rows}
+    return {
+        title: [replace(one, image=stored[one.path]) for one in shown if one.path in stored]
+        for title, shown in groups.items()
+    }
 
 
 def _named(name: str | None, number: int | None) -> str:

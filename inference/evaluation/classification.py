@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError, PredictionsSchemaError
+from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError
 from ...etl.model import schema
 from ...etl.spark.catalog import read_table
 from ...etl.versions.classes import class_counts
 from ...table import Table
 from ...training.checkpoints.references import ModelRef
-from ..scoring.mismatch import is_same_table
 from ..scoring.source import ScoredTable, files_of_split
 from . import answers
 from .comparison import ModelComparison, compare
 from .evaluator import Answered, Evaluator, names_of
-from .metrics import SCORES, ModelMetrics, measure, one_numbering
+from .metrics import SCORES, ModelMetrics, measure
 from .page import evaluation_page
 from .plots import draw_comparison, draw_plots, draw_slices
 from .record import CHANGES, PAGE, file_name
@@ -45,7 +44,8 @@ class ClassificationEvaluator(Evaluator):
         """Evaluates a model, also against an earlier one; see `Evaluator.report`."""
         evaluation, names = self._evaluated(after)
         result = self.result(after.model, evaluation)
-        mistakes = answers.with_images(answers.worst_mistakes(after.rows, _WORST_SHOWN), self.source)
+        worst = answers.worst_mistakes(after.rows, _WORST_SHOWN)
+        mistakes = answers.with_images({"": worst}, self.source)[""]
         plots = draw_plots(evaluation, mistakes)
         for place, column in enumerate(self.slices):
             counts = answers.counts_by_value(after.rows, place)
@@ -95,16 +95,12 @@ class ClassificationEvaluator(Evaluator):
             raise InvalidArgumentError(
                 f"{self.source.name}, split {self.source.split}: none of {unlabelled} rows has a label to compare with"
             )
-        try:
-            is_own = is_same_table(model.metadata.get("table"), self.source.location)
-            # A class that the model never answered counts too.
-            true_names = answers.names_in(labelled, "label", "label_name")
-            known = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
-            predicted_names = {n: known[n] for n in true_names if n in known}
-            predicted_names |= answers.names_in(labelled, "prediction", "predicted_name")
-            names = one_numbering(true_names, predicted_names, is_own=is_own)
-        except PredictionsSchemaError as error:
-            raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
+        # A class that the model never answered counts too.
+        true_names = answers.names_in(labelled, "label", "label_name")
+        known = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
+        predicted_names = {n: known[n] for n in true_names if n in known}
+        predicted_names |= answers.names_in(labelled, "prediction", "predicted_name")
+        names = self.numbering(model, true_names, predicted_names)
         return measure(labelled, names, unlabelled), names
 
     def _has_boxes(self) -> bool:
@@ -132,7 +128,7 @@ class ClassificationEvaluator(Evaluator):
         # Sorted by gain, the largest first.
         for shown in found.values():
             shown.sort(key=lambda one: one.truth != comparison.mended_class)
-        return {title: answers.with_images(shown, self.source) for title, shown in found.items()}
+        return answers.with_images(found, self.source)
 
 
 def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | None:

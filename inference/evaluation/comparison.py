@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import MissingDependencyError
 from ...results import ReadableResult
@@ -48,8 +48,29 @@ class ClassChange:
     f1_after: float | None = None
 
 
+class Mended:
+    """What comparisons of every task have: rows that are better or worse with the second model."""
+
+    mended: int
+    broken: int
+    p_value: float
+    mended_class: str | None
+    _changed: ClassVar[str]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The numbers that a run keeps."""
+        return {"p_value": self.p_value, "mended": self.mended, "broken": self.broken}
+
+    @property
+    def sentences(self) -> list[str]:
+        """The comparison in a line or two."""
+        gained = [f"the class that gained most: {self.mended_class}"] if self.mended_class else []
+        return [self._changed.format(self), *gained]
+
+
 @dataclass(frozen=True, repr=False)
-class ModelComparison(ReadableResult):
+class ModelComparison(Mended, ReadableResult):
     """How a second model's answers differ from a first one's.
 
     Attributes:
@@ -72,18 +93,7 @@ class ModelComparison(ReadableResult):
     p_value: float
     classes: list[ClassChange]
     mended_class: str | None
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The numbers that a run keeps."""
-        return {"p_value": self.p_value, "mended": self.mended, "broken": self.broken}
-
-    @property
-    def sentences(self) -> list[str]:
-        """The comparison in a line or two."""
-        changed = f"{self.mended} answers fixed, {self.broken} broken; p = {self.p_value:.2g} (McNemar)"
-        gained = [f"the class that gained most: {self.mended_class}"] if self.mended_class else []
-        return [changed, *gained]
+    _changed: ClassVar[str] = "{0.mended} answers fixed, {0.broken} broken; p = {0.p_value:.2g} (McNemar)"
 
 
 def compare(

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
+from ...errors import ModelMismatchError, NotAnImageTableError
 from ...etl.model import schema
-from ...html_page import render
 from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
-from ..scoring.mismatch import is_same_table
 from . import answers
 from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
-from .detection_plots import ShownBoxes, boxed_jpegs, draw_detection_comparison, draw_detection_plots
+from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots
 from .detection_rows import TRUTHS, MatchedRows, names_in_annotations, truths_sql, with_matches
 from .evaluator import SLICE, Answered, Evaluator, names_of
-from .metrics import one_numbering
+from .page import render_page
 from .record import CHANGES, PAGE, file_name
-from .result import EvaluationResult
+from .result import EvaluationResult, ShownBoxes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -80,15 +77,7 @@ class DetectionEvaluator(Evaluator):
             other, comparison, changes, files[CHANGES] = self._compared(before, after, evaluation)
             result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
             plots["comparison"] = draw_detection_comparison(comparison, names_of(before.model, after.model))
-        page = render(
-            __package__,
-            "detection_page.html",
-            result=result,
-            plots=plots,
-            worst=worst,
-            changes=changes,
-            jpegs=boxed_jpegs,
-        )
+        page = render_page("detection_page.html", result, plots=plots, worst=worst, changes=changes, jpegs=boxed_jpegs)
         for place, one in enumerate(worst):
             for jpeg in boxed_jpegs(one):
                 files[f"worst_{place:02d}.jpg"] = jpeg
@@ -123,11 +112,7 @@ class DetectionEvaluator(Evaluator):
     def _names(self, answered: Answered) -> dict[int, str]:
         model = answered.model
         predicted = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
-        is_own = is_same_table(model.metadata.get("table"), self.source.location)
-        try:
-            return one_numbering(names_in_annotations(answered.rows), predicted, is_own=is_own)
-        except PredictionsSchemaError as error:
-            raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
+        return self.numbering(model, names_in_annotations(answered.rows), predicted)
 
     def _worst(self, rows: DataFrame) -> list[ShownBoxes]:
         """Finds the images with the most mistakes."""
@@ -139,7 +124,7 @@ class DetectionEvaluator(Evaluator):
             ShownBoxes(row.path, row[schema.ANNOTATIONS], (row[DETECTIONS] or [],), (_mistakes(row, ""),))
             for row in found.collect()
         ]
-        return self._with_images(shown)
+        return answers.with_images({"": shown}, self.source)[""]
 
     def _compared(
         self, before: Answered, after: Answered, evaluation: DetectionMetrics
@@ -161,12 +146,12 @@ class DetectionEvaluator(Evaluator):
                 "Fewer mistakes now": self._changed(pairs.where("gain > 0").orderBy(functions.desc("gain"), "path")),
                 "More mistakes now": self._changed(pairs.where("gain < 0").orderBy("gain", "path")),
             }
-            return other, comparison, changes, _changes_file(pairs)
+            return other, comparison, answers.with_images(changes, self.source), _changes_file(pairs)
         finally:
             pairs.unpersist()
 
     def _changed(self, pairs: DataFrame) -> list[ShownBoxes]:
-        shown = [
+        return [
             ShownBoxes(
                 row.path,
                 row[schema.ANNOTATIONS],
@@ -175,12 +160,6 @@ class DetectionEvaluator(Evaluator):
             )
             for row in pairs.limit(_CHANGED_SHOWN).collect()
         ]
-        return self._with_images(shown)
-
-    def _with_images(self, shown: list[ShownBoxes]) -> list[ShownBoxes]:
-        """Fetches the stored images of a few rows."""
-        stored = answers.stored_images([one.path for one in shown], self.source)
-        return [replace(one, image=stored[one.path]) for one in shown if one.path in stored]
 
 
 def _mistakes(row: Row, when: str) -> str:
@@ -189,9 +168,9 @@ def _mistakes(row: Row, when: str) -> str:
 
 def _changes_file(pairs: DataFrame) -> bytes:
     """Writes the rows with another number of mistakes as a Parquet file: what each model missed and invented."""
-    numbers = ("missed_before", "missed", "invented_before", "invented")
-    frame = pairs.where("gain != 0").select("path", *numbers).orderBy("path").toPandas()
-    renamed = frame.rename(columns={"missed": "missed_after", "invented": "invented_after"})
-    buffer = io.BytesIO()
-    renamed.to_parquet(buffer, compression="zstd", index=False)
-    return buffer.getvalue()
+    import pyarrow as pa
+
+    numbers = ("missed_before", "missed AS missed_after", "invented_before", "invented AS invented_after")
+    changed = pairs.where("gain != 0").selectExpr("path", *numbers).orderBy("path")
+    kinds = [(name, pa.string() if name == "path" else pa.int32()) for name in changed.columns]
+    return answers.parquet_file(changed, pa.schema(kinds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ...training.tasks.average_precision import (
     mean_precisions,
 )
 from ...training.tasks.box_matching import Matches
-from .comparison import mcnemar
+from .comparison import Mended, mcnemar
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +75,7 @@ class DetectionChange:
 
 
 @dataclass(frozen=True, repr=False)
-class DetectionComparison(ReadableResult):
+class DetectionComparison(Mended, ReadableResult):
     """How a second model's detections differ from a first one's.
 
     Attributes:
@@ -95,18 +96,7 @@ class DetectionComparison(ReadableResult):
     p_value: float
     classes: list[DetectionChange]
     mended_class: str | None
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The numbers that a run keeps."""
-        return {"p_value": self.p_value, "mended": self.mended, "broken": self.broken}
-
-    @property
-    def sentences(self) -> list[str]:
-        """The comparison in a line or two."""
-        changed = f"fewer mistakes in {self.mended} images, more in {self.broken}; p = {self.p_value:.2g} (sign test)"
-        gained = [f"the class that gained most: {self.mended_class}"] if self.mended_class else []
-        return [changed, *gained]
+    _changed: ClassVar[str] = "fewer mistakes in {0.mended} images, more in {0.broken}; p = {0.p_value:.2g} (sign test)"
 
 
 def measure_detections(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from PIL import Image, ImageDraw
 
 from ... import figures as style
 from ...errors import ImageError
-from ...etl.images.stored_image import StoredImage, decode_image, size_of
+from ...etl.images.stored_image import decode_image, size_of
 from ...etl.model.schema import BOX_CORNERS
 from ...training.tasks.precision_plot import draw_precision_recall
 from .detection_metrics import DetectionComparison, DetectionMetrics, most_changed
+from .result import Boxes, ShownBoxes
 
 MOST_CLASSES_DRAWN = 25
 SIDE_PX = 320
@@ -24,27 +23,6 @@ _AP50, _RECALL = "#E69F00", "#0072B2"
 _LABEL_LENGTH = 24
 # Fainter detections are rarely what a mistake is about, and hide the others.
 LEAST_DRAWN_SCORE = 0.3
-
-Boxes = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class ShownBoxes:
-    """One image with its objects and each model's detections.
-
-    Attributes:
-        path: The row's path.
-        truths: The objects.
-        detections: The detections of each model.
-        about: What is wrong in it, for each model.
-        image: The stored image, once fetched.
-    """
-
-    path: str
-    truths: Boxes
-    detections: tuple[Boxes, ...]
-    about: tuple[str, ...]
-    image: StoredImage | None = None
 
 
 def draw_detection_plots(evaluation: DetectionMetrics) -> dict[str, bytes]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, PredictionsSchemaError
 from ...training.checkpoints.references import ModelRef
+from ..scoring.mismatch import is_same_table
 from ..scoring.source import ScoredTable
+from .metrics import one_numbering
 from .result import EvaluationResult, TaskMetrics
 
 if TYPE_CHECKING:
@@ -81,6 +83,14 @@ class Evaluator(ABC):
         Raises:
             InvalidArgumentError: If no row has a label.
         """
+
+    def numbering(self, model: ModelRef, true: Mapping[int, str], predicted: Mapping[int, str]) -> dict[int, str]:
+        """Joins the names of the table's and the model's classes; see `one_numbering`."""
+        try:
+            is_own = is_same_table(model.metadata.get("table"), self.source.location)
+            return one_numbering(true, predicted, is_own=is_own)
+        except PredictionsSchemaError as error:
+            raise PredictionsSchemaError(f"{model.uri} on {self.source.name}: {error}") from None
 
     def result(self, model: ModelRef, evaluation: TaskMetrics) -> EvaluationResult:
         """Starts the result of a model."""

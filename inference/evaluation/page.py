@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ...html_page import render
+from ...html_page import render, tail_of
 from .plots import thumbnail
 from .result import EvaluationResult, Shown
 
@@ -26,12 +27,22 @@ def evaluation_page(
     Raises:
         MissingDependencyError: If Jinja2 is not installed.
     """
+    return render_page("page.html", result, plots=plots, mistakes=mistakes, changes=changes, thumbnail=thumbnail)
+
+
+def render_page(template: str, result: EvaluationResult, **values: Any) -> str:
+    """Renders a task's page; `values` are what its template refers to besides the result."""
+    where = [result.model, f"checkpoint {result.digest[:12]}"]
+    if result.trained_on:
+        where.append(f"trained on {result.trained_on}")
+    where.append(f"{result.table}@{result.version}, {f'split {result.split}' if result.split else 'all splits'}")
     return render(
         __package__,
-        "page.html",
+        template,
         result=result,
-        plots=plots,
-        mistakes=mistakes,
-        changes=changes,
-        thumbnail=thumbnail,
+        evaluation=result.evaluation,
+        comparison=result.comparison,
+        name=f"{tail_of(result.model)} on {result.table.rstrip('/').rpartition('/')[2]}@{result.version}",
+        where=" · ".join(where),
+        **values,
     )

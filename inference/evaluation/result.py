@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ...etl.images.stored_image import StoredImage
 from ...results import ReadableResult
@@ -67,6 +67,31 @@ class Shown:
     truth: str
     answers: tuple[tuple[str, float | None], ...]
     image: StoredImage | None = None
+
+
+Boxes = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ShownBoxes:
+    """One image with its objects and each model's detections.
+
+    Attributes:
+        path: The row's path.
+        truths: The objects.
+        detections: The detections of each model.
+        about: What is wrong in it, for each model.
+        image: The stored image, once fetched.
+    """
+
+    path: str
+    truths: Boxes
+    detections: tuple[Boxes, ...]
+    about: tuple[str, ...]
+    image: StoredImage | None = None
+
+
+AnyShown = TypeVar("AnyShown", Shown, ShownBoxes)
 
 
 @dataclass(frozen=True, repr=False)

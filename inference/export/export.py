@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ...extras import require
 from ...locations import require_writable
 from ...options import named_options
 from ...results import ReadableResult
+from ...stores.write_once import partial_path, publish
 from ...training.checkpoints.manifests import KERAS
 from ...training.checkpoints.references import resolve_model
 from ...training.tasks.classification import Classification
@@ -79,7 +79,7 @@ def export_model(
     require("lakelens.export_model", "tensorflow", "keras", *(["mlflow"] if format == PYFUNC else []))
     folder = Path(out).absolute()
     if folder.exists():
-        raise InvalidArgumentError(f"out = {str(out)!r} exists; give a folder that does not")
+        raise _taken(out)
     require_writable("out", folder)
     reference = resolve_model(model, tracking_uri)
     task = task_of(reference.checkpoint)
@@ -90,14 +90,14 @@ def export_model(
             f"this one's are {task.name!r} and {backend!r}; score it with lakelens"
         )
     code = user_code(reference, custom_objects)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with code.loaded() as objects, tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as scratch:
-        saved = Path(scratch) / "model"
+    with code.loaded() as objects, partial_path(folder.parent, folder.name) as scratch:
+        saved = scratch / "model"
         write_savedmodel(reference.checkpoint, saved, objects)
         if format == PYFUNC:
-            write_pyfunc(saved, Path(scratch) / "pyfunc", reference)
-            saved = Path(scratch) / "pyfunc"
-        saved.rename(folder)
+            write_pyfunc(saved, scratch / "pyfunc", reference)
+            saved = scratch / "pyfunc"
+        if not publish(saved, folder):
+            raise _taken(out)
     return ExportResult(
         model=reference.uri,
         digest=reference.digest,
@@ -105,3 +105,7 @@ def export_model(
         path=str(folder),
         seconds=round(time.perf_counter() - started, 3),
     )
+
+
+def _taken(out: str | Path) -> InvalidArgumentError:
+    return InvalidArgumentError(f"out = {str(out)!r} exists; give a folder that does not")

@@ -11,7 +11,7 @@ from .runs import DIGEST_TAG, EXISTS, as_tracking_errors, open_client, resolve_t
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel
+    from mlflow.entities import LoggedModel, Run
 
 MODEL_NAME = "model"
 CHECKPOINT_RUN_KEY = "lakelens.run_id"
@@ -36,11 +36,11 @@ def log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int)
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
     from mlflow.models import Model
 
-    model = _model_of_run(client, run_id, folder.digest)
+    run = client.get_run(run_id)
+    model = _model_of(client, run, folder.digest)
     if model is None:
         tags = {DIGEST_TAG: folder.digest, CHECKPOINT_RUN_KEY: run_id}
-        experiment = client.get_run(run_id).info.experiment_id
-        model = client.create_logged_model(experiment, MODEL_NAME, run_id, tags)
+        model = client.create_logged_model(run.info.experiment_id, MODEL_NAME, run_id, tags)
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
     if model.status != LoggedModelStatus.READY:
         described = Model.load(str(folder.path))
@@ -73,7 +73,7 @@ def register_model(run_id: str, name: str, alias: str | None = None, tracking_ur
     with as_tracking_errors(uri, f"register the model of run {run_id} as {name!r}"):
         run = client.get_run(run_id)
         digest = run.data.tags.get(DIGEST_TAG)
-        model = None if digest is None else _model_of_run(client, run_id, digest)
+        model = None if digest is None else _model_of(client, run, digest)
         if model is None:
             raise TrackingError(
                 f"run {run_id} has no model, as its training has not ended well; its status is {run.info.status}"
@@ -100,8 +100,7 @@ def logged_facts(folder: Path) -> dict[str, str]:
     return {name: str(value) for name, value in (Model.load(str(folder)).metadata or {}).items()}
 
 
-def _model_of_run(client: MlflowClient, run_id: str, digest: str) -> LoggedModel | None:
+def _model_of(client: MlflowClient, run: Run, digest: str) -> LoggedModel | None:
     """Finds the logged model of a run that was made of a checkpoint."""
-    outputs = client.get_run(run_id).outputs
-    models = [client.get_logged_model(output.model_id) for output in (outputs.model_outputs if outputs else ())]
+    models = [client.get_logged_model(one.model_id) for one in (run.outputs.model_outputs if run.outputs else ())]
     return next((model for model in models if model.tags.get(DIGEST_TAG) == digest), None)
