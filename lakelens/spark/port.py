@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,46 +158,32 @@ def broadcast(spark: SparkSession, value: Any) -> Broadcast[Any]:
     return spark.sparkContext.broadcast(value)
 
 
-class TaskCounter(Protocol):
+_Term = TypeVar("_Term")
+
+
+class TaskSum(Protocol[_Term]):
     """Tasks add, the driver reads `value`."""
 
     @property
-    def value(self) -> int:
+    def value(self) -> _Term:
         """What the tasks that have ended have added."""
 
-    def add(self, term: int) -> None:
-        """Adds to the count, in a task."""
+    def add(self, term: _Term) -> None:
+        """Adds, in a task."""
 
 
 @dataclass(frozen=True)
-class _UnseenCounter:
-    """The counter of a Connect session, whose tasks tell the client nothing before the job ends: always 0."""
+class _Unseen(Generic[_Term]):
+    """The sum of a Connect session, whose tasks tell the client nothing before the job ends: stays as it is."""
 
-    value: int = 0
+    value: _Term
 
-    def add(self, term: int) -> None:
+    def add(self, term: _Term) -> None:
         pass
 
 
-class TaskNames(Protocol):
-    """Tasks add names, the driver reads `value`."""
-
-    @property
-    def value(self) -> frozenset[str]:
-        """The names that tasks have added."""
-
-    def add(self, term: frozenset[str]) -> None:
-        """Adds names, in a task."""
-
-
-@dataclass(frozen=True)
-class _UnseenNames:
-    """The names of a Connect session: always none."""
-
-    value: frozenset[str] = frozenset()
-
-    def add(self, term: frozenset[str]) -> None:
-        pass
+TaskCounter: TypeAlias = TaskSum[int]
+TaskNames: TypeAlias = TaskSum[frozenset[str]]
 
 
 class _Union:
@@ -213,7 +199,7 @@ class _Union:
 def names_of_tasks(spark: SparkSession) -> TaskNames:
     """Returns what brings names from tasks to the driver; in a Connect session none arrive."""
     if is_connect(spark):
-        return _UnseenNames()
+        return _Unseen(frozenset())
     param: Any = _Union()  # pyspark looks at its two methods alone
     names: TaskNames = spark.sparkContext.accumulator(frozenset(), param)
     return names
@@ -222,7 +208,7 @@ def names_of_tasks(spark: SparkSession) -> TaskNames:
 def counter(spark: SparkSession) -> TaskCounter:
     """Returns a counter for tasks; that of a Connect session stays 0."""
     if is_connect(spark):
-        return _UnseenCounter()
+        return _Unseen(0)
     count: TaskCounter = spark.sparkContext.accumulator(0)
     return count
 
