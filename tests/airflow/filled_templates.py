@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.models.dagbag import DagBag
 
-SHOWN = ("bash_command", "application_args", "json", "env", "env_vars", "result_file")
+SHOWN = ("bash_command", "application_args", "job_name", "env", "env_vars", "result_file")
 
 
 class TaskInstance:

@@ -290,7 +290,7 @@ def test_airflow_2_and_3_fill_every_template(variable: str, flavour: str, tmp_pa
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     if flavour == "databricks":
-        assert found["lakelens_training.run"]["json"] == {"job_name": "lakelens training"}
+        assert found["lakelens_training.run"]["job_name"] == "lakelens training"
         return
     etl, score = (found[f"lakelens_training.{name}"] for name in ("etl", "score"))
     if flavour == "bash":
