@@ -148,6 +148,11 @@ def turn_upright(coordinates: Coordinates, orientation: int, size: tuple[int, in
     return np.stack(columns.get(orientation, (x0, y0, x1, y1)), axis=1)
 
 
+def turn_back(coordinates: Coordinates, orientation: int, size: tuple[int, int]) -> Coordinates:
+    """Carries boxes from the upright image, of (width, height) `size`, back to the pixels of its file."""
+    return turn_upright(coordinates, _INVERSE_ORIENTATIONS.get(orientation, orientation), size)
+
+
 def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int]) -> int:
     """Finds by how much a JPEG decoder reduced an image: 1, 2, 4 or 8 pixels of the file for each decoded pixel.
 
@@ -182,7 +187,7 @@ def check_boxes(boxes: Sequence[Box], size: tuple[int, int]) -> PlacedBoxes:
     finite = np.isfinite(given).all(axis=1)
     ordered = np.concatenate([np.minimum(given[:, :2], given[:, 2:]), np.maximum(given[:, :2], given[:, 2:])], axis=1)
     flat = (ordered[:, 2:] <= ordered[:, :2]).any(axis=1)
-    clipped = _clip(ordered, size)
+    clipped = clip(ordered, size)
     outside = (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
     dropped = _first_reason([(~finite, BOX_NOT_FINITE), (flat, BOX_NO_AREA), (outside, BOX_OUTSIDE)])
     repaired = [((ordered != given).any(axis=1), BOX_INVERTED), ((clipped != ordered).any(axis=1), BOX_CLIPPED)]
@@ -225,7 +230,7 @@ def place_boxes(
         return checked
     coordinates = coordinates_of(checked.boxes)
     if drawn_upright:
-        coordinates = turn_upright(coordinates, _INVERSE_ORIENTATIONS.get(orientation, orientation), source_size)
+        coordinates = turn_back(coordinates, orientation, source_size)
     decoded_file_size = upright_size(orientation, decoded_size or source_size)
     block = decoder_reduction(file_size, decoded_file_size)
     # The blocks of the decoder may reach over the right and bottom edges of the file; turning moves those edges.
@@ -298,7 +303,7 @@ def _scale(coordinates: Coordinates, size: tuple[int, int], placement: Placement
 def _cut(checked: PlacedBoxes, placed: Coordinates, placement: Placement) -> PlacedBoxes:
     """Cuts placed boxes at the edges of the stored image, and reports boxes that `crop` has cut."""
     size = (placement.width, placement.height)
-    clipped = _clip(placed, size)
+    clipped = clip(placed, size)
     gone = (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
     is_cropped = placement.offset_x < 0 or placement.offset_y < 0
     # Without a crop only the last bit of a product lies beyond an edge, or the scale leaves a box without any width.
@@ -308,7 +313,8 @@ def _cut(checked: PlacedBoxes, placed: Coordinates, placement: Placement) -> Pla
     return PlacedBoxes(result.boxes, checked.problems + result.problems)
 
 
-def _clip(coordinates: Coordinates, size: tuple[int, int]) -> Coordinates:
+def clip(coordinates: Coordinates, size: tuple[int, int]) -> Coordinates:
+    """Cuts boxes at the edges of an image of (width, height) `size`."""
     clipped: Coordinates = np.clip(coordinates, 0.0, np.array([size[0], size[1]] * 2, dtype=np.float64))
     return clipped
 

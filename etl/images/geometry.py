@@ -34,14 +34,6 @@ class Placement:
     scale_x: float
     scale_y: float
 
-    def point(self, x: float, y: float) -> tuple[float, float]:
-        """Carries a point of the upright source to the stored image."""
-        return x * self.scale_x + self.offset_x, y * self.scale_y + self.offset_y
-
-    def source_point(self, x: float, y: float) -> tuple[float, float]:
-        """Carries a point of the stored image back to the upright source."""
-        return (x - self.offset_x) / self.scale_x, (y - self.offset_y) / self.scale_y
-
 
 def place(resize: str, source_width: int, source_height: int, size: int) -> Placement:
     """Derives the placement of an upright source of the given size in pixels.

@@ -55,6 +55,11 @@ class Recipe:
             raise InvalidArgumentError(f"subsampling = {self.subsampling!r} is not one of {', '.join(SUBSAMPLINGS)}")
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
 
+    @property
+    def applied_resize(self) -> str:
+        """How the sources are resized: `none` for the store `original`, whatever `resize` is."""
+        return "none" if self.store == "original" else self.resize
+
     def as_property(self) -> str:
         """Writes the value of the table property."""
         return json.dumps(dataclasses.asdict(self))

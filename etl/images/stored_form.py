@@ -63,11 +63,10 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedIma
         raise ImageError(
             "too_many_bytes", f"{len(data)} bytes are more than the {limits.max_bytes} that a file may have"
         )
-    reduces = recipe.store != "original" and recipe.resize != "none"
-    decoded = decode_source(data, target_size=recipe.size if reduces else None, max_pixels=limits.max_pixels)
-    placement = place(
-        recipe.resize if recipe.store != "original" else "none", decoded.width, decoded.height, recipe.size
-    )
+    resize = recipe.applied_resize
+    target_size = None if resize == "none" else recipe.size
+    decoded = decode_source(data, target_size=target_size, max_pixels=limits.max_pixels)
+    placement = place(resize, decoded.width, decoded.height, recipe.size)
     image = place_image(decoded.image, placement, resample=recipe.resample)
     stored, stored_format = _encode(image, decoded, data, recipe)
     return EncodedImage(

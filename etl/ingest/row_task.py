@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ImageError
 from ...image_counts import image_counter
 from ..annotations.boxes import Box, PlacedBoxes, place_boxes
+from ..annotations.frames import SourceFile
 from ..annotations.record import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
 from ..changes.plan import STORED_CLASS
 from ..files.walk import local_path
@@ -149,6 +150,9 @@ class BatchTask:
             schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
             schema.BATCH_ID: self.batch_id,
             schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
+            schema.SOURCE: SourceFile(
+                stored.source_width, stored.source_height, stored.orientation, self.recipe.applied_resize
+            )._asdict(),
         }
 
     def _annotation_row(self, box: Box) -> dict[str, Any]:

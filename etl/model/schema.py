@@ -23,9 +23,11 @@ BATCH_ID = "batch_id"
 # Digest of what a manifest, VOC or COCO says of the image, so that a corrected box or class is a change; null for class
 # folders, where it is in the path.
 ANNOTATION_HASH = "annotation_hash"
+# How the image was made of its file, so that boxes can be carried back to the file's pixels (`annotations.frames`).
+SOURCE = "source"
 
-# What the next ingest needs to know of a source; a training does not.
-INGEST_COLUMNS = frozenset({CONTENT_HASH, SOURCE_LENGTH, SOURCE_MODIFIED, BATCH_ID, ANNOTATION_HASH})
+# What the next ingest and inference need to know of a source; a training does not.
+INGEST_COLUMNS = frozenset({CONTENT_HASH, SOURCE_LENGTH, SOURCE_MODIFIED, BATCH_ID, ANNOTATION_HASH, SOURCE})
 
 FORMATS = ("jpeg", "png", "raw_rgb")
 
@@ -49,12 +51,14 @@ TARGET_FILE_BYTES = 128 * 1024 * 1024
 
 BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 ANNOTATION_FIELDS = ("label", "label_name", *BOX_CORNERS, "difficult")
+SOURCE_TYPE = "STRUCT<width: INT, height: INT, orientation: INT, resize: STRING>"
 
 IMAGE_TABLE_DDL = (
     f"{PATH} STRING, {IMAGE} BINARY, {FORMAT} STRING, {HEIGHT} INT, {WIDTH} INT, {LABEL} INT, {LABEL_NAME} STRING, "
     f"{ANNOTATIONS} ARRAY<STRUCT<label: INT, label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, "
     f"ymax: DOUBLE, difficult: BOOLEAN>>, {SPLIT} STRING, {CONTENT_HASH} STRING, {SOURCE_LENGTH} BIGINT, "
-    f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING"
+    f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING, "
+    f"{SOURCE} {SOURCE_TYPE}"
 )
 # What became of a source: a row of the image table, with the reasons of repaired and dropped boxes; or `reason` and
 # `error`, and the class of the row that the image table has of it.
@@ -72,6 +76,14 @@ def annotation_type() -> pa.DataType:
 
     kinds = {"label": pa.int32(), "label_name": pa.string(), "difficult": pa.bool_()}
     return pa.list_(pa.struct([(name, kinds.get(name, pa.float64())) for name in ANNOTATION_FIELDS]))
+
+
+def source_type() -> pa.DataType:
+    """The Arrow type of `SOURCE_TYPE`."""
+    import pyarrow as pa
+
+    sizes = [(name, pa.int32()) for name in ("width", "height", "orientation")]
+    return pa.struct([*sizes, ("resize", pa.string())])
 
 
 def image_arrow_schema() -> pa.Schema:
@@ -94,6 +106,7 @@ def image_arrow_schema() -> pa.Schema:
             (SOURCE_MODIFIED, pa.timestamp("us", tz="UTC")),
             (BATCH_ID, pa.string()),
             (ANNOTATION_HASH, pa.string()),
+            (SOURCE, source_type()),
         ]
     )
 
