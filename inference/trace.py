@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 # A probability per class, or the like: too long to read.
 _LISTS = "ARRAY<FLOAT>"
 # Columns of an image table that describe where an image came from.
-_SOURCE = ("path", "content_hash", "source_length", "source_modified", "batch_id", "label", "label_name", "split")
+_SOURCE = (
+    *("path", "content_hash", "source", "source_length", "source_modified", "batch_id"),
+    *("label", "label_name", "split"),
+)
 _COUNTED = ("checkpoint_digest", "table", "version", "scored_at")
 
 

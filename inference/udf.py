@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ImageError, InvalidArgumentError
+from ..etl.annotations.frames import SourceFile
 from ..etl.images.stored_image import CHANNELS, StoredImage, size_of
 from ..extras import require
 from ..options import named_options
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql._typing import UserDefinedFunctionLike
 
-_ARGUMENTS = ("image", "format", "height", "width")
+_ARGUMENTS = ("image", "format", "height", "width", "source")
+# The image alone; with what `raw_rgb` needs; also with its file.
+_COUNTS = (1, 4, 5)
 # Fewer bytes are a bad image, not the pixels of one.
 _FEWEST_PIXELS = 64
 
@@ -38,7 +41,9 @@ def predict_udf(
     """Makes a UDF that predicts for stored images.
 
     `df.select(udf("image"))` reads encoded images; `udf("image", "format", "height", "width")` reads `raw_rgb` too, and
-    with one column a `raw_rgb` table is an error. It returns a struct with the columns of the model's task, which for
+    with one column a `raw_rgb` table is an error. A detector's boxes are in pixels of the given image, as shown
+    upright; `udf("image", "format", "height", "width", "source")` gives them in pixels of the file that an ingest has
+    read, as `score` does. The UDF returns a struct with the columns of the model's task, which for
     classification are struct<prediction int, predicted_name string, probability float, probabilities array<float>,
     error string>; a row that cannot be scored has an `error` and null elsewhere. For SQL:
     `spark.udf.register("predict", udf)`.
@@ -88,13 +93,31 @@ def udf_of(shipped: ShippedModel) -> UserDefinedFunctionLike:
 def _checked(batches: Iterator[pd.Series | tuple[pd.Series, ...]]) -> Iterator[Any]:
     for batch in batches:
         columns = batch if isinstance(batch, tuple) else (batch,)
-        if len(columns) not in (1, len(_ARGUMENTS)):
+        if len(columns) not in _COUNTS:
             raise InvalidArgumentError(
-                f"the prediction UDF got {len(columns)} columns; give the image alone or {', '.join(_ARGUMENTS)}"
+                f"the prediction UDF got {len(columns)} columns; give the image alone, or {', '.join(_ARGUMENTS[:-1])} "
+                f"and, for boxes in pixels of the source files, {_ARGUMENTS[-1]}"
             )
+        if len(columns) == len(_ARGUMENTS):
+            _require_source(columns[-1])
         if len(columns) == 1:
             _require_encoded([data for data in columns[0] if data is not None])
         yield batch
+
+
+def _require_source(column: Any) -> None:
+    """Refuses a fifth column that is not an ingest's `source`; Spark gives a struct as a DataFrame.
+
+    Raises:
+        InvalidArgumentError: If it has other fields.
+    """
+    fields = list(getattr(column, "columns", ()))
+    if not set(fields).issuperset(SourceFile._fields):
+        found = ", ".join(map(str, fields)) or "no fields"
+        raise InvalidArgumentError(
+            f"the prediction UDF's fifth column has {found}; give the column {_ARGUMENTS[-1]!r} of an image table, a "
+            f"struct with {', '.join(SourceFile._fields)}, or four columns"
+        )
 
 
 def _require_encoded(images: Sequence[bytes]) -> None:
@@ -111,7 +134,7 @@ def _require_encoded(images: Sequence[bytes]) -> None:
         return
     raise InvalidArgumentError(
         f"none of the {len(images)} images of a batch is an encoded image, and their bytes may be the pixels of a "
-        f"raw_rgb table; call the UDF with four columns: udf({', '.join(map(repr, _ARGUMENTS))})"
+        f"raw_rgb table; call the UDF with four columns: udf({', '.join(map(repr, _ARGUMENTS[:-1]))})"
     )
 
 

@@ -10,10 +10,11 @@ from ...errors import ModelMismatchError, NotAnImageTableError
 from ...etl.model import schema
 from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
+from ..scoring.source_files import FRAME_TYPE, frame_sql
 from . import answers
 from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
 from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots
-from .detection_rows import TRUTHS, MatchedRows, names_in_annotations, truths_sql, with_matches
+from .detection_rows import FRAME, TRUTHS, MatchedRows, names_in_annotations, truths_sql, with_matches
 from .evaluator import SLICE, Answered, Evaluator, names_of
 from .page import render_page
 from .record import CHANGES, PAGE, file_name
@@ -35,7 +36,7 @@ class DetectionEvaluator(Evaluator):
     scores: ClassVar[tuple[str, ...]] = SCORES
 
     def columns(self) -> dict[str, tuple[str, Column]]:
-        """Adds the annotations; see `Evaluator.columns`.
+        """Adds the annotations, and the frames of both; see `Evaluator.columns`.
 
         Raises:
             ModelMismatchError: If the table has none.
@@ -55,10 +56,15 @@ class DetectionEvaluator(Evaluator):
                 f"{self.source.name}: column {schema.ANNOTATIONS!r} is {type_name(declared)}; task detection needs an "
                 "array of structs with label, xmin, ymin, xmax, ymax there; ingest with layout voc, coco or manifest"
             )
-        return {**super().columns(), schema.ANNOTATIONS: (TRUTHS, functions.expr(truths))}
+        frame = frame_sql(self.source.snapshot.schema, self.source.columns.image)
+        return {
+            **super().columns(),
+            schema.ANNOTATIONS: (TRUTHS, functions.expr(truths)),
+            FRAME: (FRAME_TYPE, functions.expr(frame)),
+        }
 
     def kept(self, rows: DataFrame) -> DataFrame:
-        """Keeps detections, annotations and their matches; see `Evaluator.kept`."""
+        """Keeps detections and annotations in pixels of the stored image, and their matches; see `Evaluator.kept`."""
         passed = {"path": "STRING", "error": "STRING", DETECTIONS: DETECTION_SQL, schema.ANNOTATIONS: TRUTHS}
         return with_matches(rows, {**passed, **dict.fromkeys(self._slice_columns, "STRING")})
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import NotAnImageTableError
+from ...etl.annotations.frames import ImageFrames
 from ...etl.model.schema import ANNOTATION_FIELDS, BOX_CORNERS
 from ...training.feed.reading.delta_types import arrow_type
 from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, flags_of, matches_of, score_of
-from ...training.tasks.boxes import COLUMNS, LABEL, Floats
+from ...training.tasks.boxes import COLUMNS, IGNORED, LABEL, Floats
 from .detection_metrics import DetectionMetrics, measure_detections
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ TRUTHS = (
     "ARRAY<STRUCT<label: INT, label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, ymax: DOUBLE, "
     "difficult: BOOLEAN>>"
 )
+# The size of the stored image and its file, `source_files.FRAME_TYPE`.
+FRAME = "frame"
 NULL = "(null)"
 # A detection that finds no object counts as a mistake of its image from this score on.
 _SURE = 0.5
@@ -61,15 +65,17 @@ def truths_sql(column: str, declared: str) -> str | None:
 
 
 def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
-    """Matches the detections of each row with its objects.
+    """Matches the detections of each row with its objects, which are in pixels of the stored image.
 
     Args:
-        rows: With columns `detections` and `annotations`, and those that are passed.
+        rows: With columns `path`, `detections`, in pixels of the source file, `annotations` and `FRAME`, and those that
+            are passed.
         passed: Columns that stay, with their SQL types.
 
     Returns:
-        The passed columns and those of `_MADE`. `missed` counts the objects that no detection finds, `invented` the
-        detections with a score of 0.5 or more that find no object, both at an overlap of 0.5.
+        The passed columns, with `detections` in pixels of the stored image, and those of `_MADE`. `missed` counts the
+        objects that no detection finds, `invented` the detections with a score of 0.5 or more that find no object, both
+        at an overlap of 0.5.
     """
     import pyarrow as pa
 
@@ -86,13 +92,16 @@ def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
-            lists = zip(columns["detections"].to_pylist(), columns["annotations"].to_pylist(), strict=True)
-            made = [_matched(found, truths) for found, truths in lists]
+            values = [columns[name].to_pylist() for name in ("detections", FRAME)]
+            detections = [_in_stored_image(found, frame) for found, frame in zip(*values, strict=True)]
+            lists = zip(columns["path"].to_pylist(), detections, columns["annotations"].to_pylist(), strict=True)
+            made = [_matched(*row) for row in lists]
+            columns["detections"] = pa.array(detections, columns["detections"].type)
             arrays = {name: pa.array([row[name] for row in made], kind) for name, kind in kinds.items()}
             yield pa.RecordBatch.from_pydict({**{name: columns[name] for name in passed}, **arrays})
 
     ddl = ", ".join(f"{name} {kind}" for name, kind in {**passed, **_MADE}.items())
-    return rows.select(*dict.fromkeys([*passed, "detections", "annotations"])).mapInArrow(run, ddl)
+    return rows.select(*dict.fromkeys(["path", *passed, "detections", "annotations", FRAME])).mapInArrow(run, ddl)
 
 
 @dataclass(frozen=True)
@@ -165,12 +174,13 @@ def names_in_annotations(rows: DataFrame) -> dict[int, str]:
 
 
 def _matched(
-    detections: Sequence[Mapping[str, Any]] | None, truths: Sequence[Mapping[str, Any]] | None
+    path: str, detections: Sequence[Mapping[str, Any]] | None, truths: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any]:
     found = _rows_of(detections or (), "score", "label")
+    _require_usable(path, truths or ())
     known = _rows_of(truths or (), "label", "difficult")
     matches = matches_of(found, known)
-    objects = known[known[:, LABEL + 1] == 0, LABEL].astype(np.int32)
+    objects = known[known[:, IGNORED] == 0, LABEL].astype(np.int32)
     hits = flags_of(matches[:, HITS], 0)
     wrong = ~hits & ~flags_of(matches[:, SKIPPED], 0)
     scores = score_of(matches)
@@ -185,6 +195,34 @@ def _matched(
         "missed": len(objects) - int(hits.sum()),
         "invented": int((wrong & (scores >= _SURE)).sum()),
     }
+
+
+def _require_usable(path: str, truths: Sequence[Mapping[str, Any] | None]) -> None:
+    """Refuses an object without a class or a corner, as a training does; only other writers than an ingest leave one.
+
+    Raises:
+        NotAnImageTableError: If there is one.
+    """
+    for box in truths:
+        lacking = [name for name in ("label", *BOX_CORNERS) if box is None or box[name] is None]
+        if lacking:
+            raise NotAnImageTableError(
+                f"{path}: a box in column 'annotations' has null as {lacking[0]}, so that nothing can be compared with "
+                "it; correct the row, or ingest the annotations again"
+            )
+
+
+def _in_stored_image(
+    detections: Sequence[Mapping[str, Any]] | None, frame: Mapping[str, Any] | None
+) -> Sequence[Mapping[str, Any]] | None:
+    if not detections or frame is None:
+        return detections
+    frames = ImageFrames.of(frame["width"], frame["height"], frame["source"])
+    corners = frames.to_stored(np.array([[box[name] for name in BOX_CORNERS] for box in detections], np.float64))
+    return [
+        {**box, **dict(zip(BOX_CORNERS, row, strict=True))}
+        for box, row in zip(detections, corners.tolist(), strict=True)
+    ]
 
 
 def _rows_of(boxes: Sequence[Mapping[str, Any]], *more: str) -> Floats:

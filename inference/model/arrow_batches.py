@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # The columns that only the predictor needs.
-_STORED = ("image", "format", "height", "width")
+_STORED = ("image", "format", "height", "width", "source")
 
 
 def prediction_ddl(task: Task | type[Task]) -> str:
@@ -24,11 +24,9 @@ def prediction_ddl(task: Task | type[Task]) -> str:
 
 
 def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:
-    """Takes the columns `image`, `format`, `height` and `width` of an Arrow batch; all but `image` may be absent."""
-    formats, heights, widths = (
-        columns[name].to_pylist() if name in columns else None for name in ("format", "height", "width")
-    )
-    return StoredRows(columns["image"].to_pylist(), formats, heights, widths)
+    """Takes the columns of `_STORED` of an Arrow batch; all but `image` may be absent."""
+    formats, heights, widths, sources = (columns[name].to_pylist() if name in columns else None for name in _STORED[1:])
+    return StoredRows(columns["image"].to_pylist(), formats, heights, widths, sources)
 
 
 def predict_arrow(predictor: Predictor, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,13 +66,13 @@ def prediction_arrays(predictor: Predictor, predictions: Predictions) -> dict[st
 
     height, width, _ = predictor.input_shape
     arrays = predictor.task.prediction_arrays(
-        predictions.answers, predictions.valid, predictions.sizes, (height, width)
+        predictions.answers, predictions.valid, predictions.frames.tolist(), (height, width)
     )
     return {**arrays, "error": pa.array(predictions.errors, pa.string())}
 
 
 def predict_pandas(predictor: Predictor, batches: Iterable[Any]) -> Iterator[pd.DataFrame]:
-    """Predicts for the batches that a pandas UDF gets: a Series of images, or Series of image, format, height, width.
+    """Predicts for the batches that a pandas UDF gets: a Series of images, or also format, height, width and source.
 
     Yields:
         One row per image, in order.
@@ -98,18 +96,19 @@ def _series(array: pa.Array) -> pd.Series[Any]:
 
 def _rows_of_series(batch: Any) -> StoredRows:
     columns = batch if isinstance(batch, tuple) else (batch,)
-    images, formats, heights, widths = (
-        [None if _is_null(value) else value for value in column] if column is not None else None
-        for column in (*columns, *([None] * (4 - len(columns))))
+    images = [_whole(value) for value in columns[0]]
+    formats, heights, widths = (
+        [_whole(value) for value in columns[place]] if len(columns) > place else None for place in (1, 2, 3)
     )
-    return StoredRows(
-        images or [],
-        formats,
-        None if heights is None else [None if value is None else int(value) for value in heights],
-        None if widths is None else [None if value is None else int(value) for value in widths],
-    )
+    sources = None
+    if len(columns) == len(_STORED):  # Spark gives a struct as a DataFrame, in which null has null fields
+        records = columns[-1].to_dict("records")
+        sources = [{name: _whole(value) for name, value in record.items()} for record in records]
+    return StoredRows(images, formats, heights, widths, sources)
 
 
-def _is_null(value: Any) -> bool:
-    """Pandas writes a null number as NaN."""
-    return value is None or (isinstance(value, float) and value != value)
+def _whole(value: Any) -> Any:
+    """Pandas writes a null as NaN, and then the column's whole numbers as floats."""
+    if not isinstance(value, float):
+        return value
+    return None if value != value else int(value)

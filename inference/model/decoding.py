@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import ImageError
+from ...etl.annotations.frames import ImageFrames
 from ...etl.images.stored_image import Bytes, PixelDecoder, Pixels, StoredImage, size_of
+
+# Of `ImageFrames`; None for an image that was not decoded, and for a task that needs none.
+Frames: TypeAlias = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True)
@@ -21,12 +26,14 @@ class StoredRows:
         formats: `jpeg`, `png`, `raw_rgb` or another encoded format; None when every image is encoded.
         heights: Height in pixels, needed for `raw_rgb` only.
         widths: Width in pixels, needed for `raw_rgb` only.
+        sources: What the column `source` has of their files; None if there is no such column.
     """
 
     images: Sequence[Bytes | None]
     formats: Sequence[str | None] | None = None
     heights: Sequence[int | None] | None = None
     widths: Sequence[int | None] | None = None
+    sources: Sequence[Mapping[str, Any] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -38,11 +45,12 @@ class StoredRows:
             None if self.formats is None else self.formats[start:stop],
             None if self.heights is None else self.heights[start:stop],
             None if self.widths is None else self.widths[start:stop],
+            None if self.sources is None else self.sources[start:stop],
         )
 
 
 def decode_rows(
-    rows: StoredRows, pixels: Pixels, decoder: PixelDecoder, sizes: npt.NDArray[np.int32] | None = None
+    rows: StoredRows, pixels: Pixels, decoder: PixelDecoder, frames: Frames | None = None
 ) -> list[str | None]:
     """Decodes rows into `pixels` as the training feed does, an image of another size scaled to the model's.
 
@@ -50,26 +58,23 @@ def decode_rows(
         rows: The stored rows.
         pixels: uint8 [rows, height, width, channels], written in place; a row that fails may hold anything.
         decoder: Decodes them.
-        sizes: int32 [rows, 2], written in place: height and width of each image; None if they are not needed.
+        frames: [rows], written in place; None if they are not needed.
 
     Returns:
         For each row None, or `<reason>: <message>`.
     """
     nothing = [None] * len(rows)
     images = map(StoredImage, rows.images, rows.formats or nothing, rows.heights or nothing, rows.widths or nothing)
-    into = zip(pixels, [None] * len(rows) if sizes is None else sizes, strict=True)
-    return [_decode_row(decoder, image, *places) for image, places in zip(images, into, strict=True)]
-
-
-def _decode_row(
-    decoder: PixelDecoder, image: StoredImage, pixels: Pixels, size: npt.NDArray[np.int32] | None
-) -> str | None:
-    try:
-        decoder.decode(image, pixels)
-        if size is not None:
-            size[:] = size_of(image)
-    except ImageError as error:
-        return f"{error.reason}: {error}"
-    except Exception as error:  # noqa: BLE001  whatever one image does to its decoder, the other rows are scored
-        return f"corrupt: {type(error).__name__}: {error}"
-    return None
+    errors: list[str | None] = []
+    for row, (image, source) in enumerate(zip(images, rows.sources or nothing, strict=True)):
+        try:
+            decoder.decode(image, pixels[row])
+            if frames is not None:
+                height, width = size_of(image)
+                frames[row] = ImageFrames.of(width, height, source)
+            errors.append(None)
+        except ImageError as error:
+            errors.append(f"{error.reason}: {error}")
+        except Exception as error:  # noqa: BLE001  whatever one image does to its decoder, the other rows are scored
+            errors.append(f"corrupt: {type(error).__name__}: {error}")
+    return errors

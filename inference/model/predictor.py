@@ -7,7 +7,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +18,9 @@ from ...etl.images.stored_image import PixelDecoder, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.tasks.task import Task
 from .compiled import Answers, compile_model
-from .decoding import StoredRows, decode_rows
+from .decoding import Frames, StoredRows, decode_rows
 from .failures import first_line, is_of_the_machine, is_transient
 from .user_code import UserCode
-
-Sizes: TypeAlias = npt.NDArray[np.int32]
 
 DEFAULT_BATCH_BYTES = 32 << 20
 # Larger batches are not faster, and a model's activations, many times its input, only take memory.
@@ -38,12 +35,12 @@ class Predictions:
     Attributes:
         answers: float32 [rows, ...], as the task gives them; a row with an error holds NaN.
         errors: None, or why the row has no prediction, as `<reason>: <message>`.
-        sizes: int32 [rows, 2], height and width of the stored images; 0 if the task does not need them.
+        frames: [rows], the size of each stored image and what is known of its file; None if the task needs neither.
     """
 
     answers: Answers
     errors: list[str | None]
-    sizes: Sizes
+    frames: Frames
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -111,7 +108,7 @@ class Predictor:
         return Predictions(
             np.concatenate([np.empty((0, *self.answer_shape), np.float32), *(part.answers for part in parts)]),
             [error for part in parts for error in part.errors],
-            np.concatenate([np.empty((0, 2), np.int32), *(part.sizes for part in parts)]),
+            np.concatenate([np.empty(0, np.object_), *(part.frames for part in parts)]),
         )
 
     def stream(self, batches: Iterable[StoredRows]) -> Iterator[Predictions]:
@@ -134,24 +131,24 @@ class Predictor:
 
     def _decode(self, pool: ThreadPoolExecutor, rows: StoredRows) -> _Decoding:
         pixels = np.empty((len(rows), *self.input_shape), dtype=np.uint8)
-        sizes = np.zeros((len(rows), 2), dtype=np.int32)
+        frames: Frames = np.full(len(rows), None)
         share = -(-len(rows) // self._decode_threads)
         pieces = [
-            pool.submit(self._decode_into, rows.rows(start, start + share), pixels[start:stop], sizes[start:stop])
+            pool.submit(self._decode_into, rows.rows(start, start + share), pixels[start:stop], frames[start:stop])
             for start in range(0, len(rows), share)
             for stop in [start + share]
         ]
-        return _Decoding(rows, pixels, sizes, pieces)
+        return _Decoding(rows, pixels, frames, pieces)
 
-    def _decode_into(self, rows: StoredRows, pixels: Pixels, sizes: Sizes) -> list[str | None]:
-        return decode_rows(rows, pixels, self._decoder, sizes if self.task.needs_sizes else None)
+    def _decode_into(self, rows: StoredRows, pixels: Pixels, frames: Frames) -> list[str | None]:
+        return decode_rows(rows, pixels, self._decoder, frames if self.task.needs_frames else None)
 
     def _predict(self, decoding: _Decoding) -> Predictions:
         pixels, errors = decoding.pixels, decoding.wait()
         for row, error in enumerate(errors):
             if error is not None and is_transient(error):
                 one = slice(row, row + 1)
-                errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[one], decoding.sizes[one])
+                errors[row] = self._decode_again(decoding.rows.rows(row, row + 1), pixels[one], decoding.frames[one])
         decoded = np.array([error is None for error in errors], dtype=np.bool_)
         answers = np.full((len(errors), *self.answer_shape), np.nan, dtype=np.float32)
         if decoded.any():
@@ -162,11 +159,11 @@ class Predictor:
         for row in np.flatnonzero(~np.isfinite(answers.reshape(len(answers), -1)).all(axis=1)).tolist():
             errors[row] = errors[row] or "not_finite: the model's output for this image has NaN or infinite values"
             answers[row] = np.nan
-        return Predictions(answers, errors, decoding.sizes)
+        return Predictions(answers, errors, decoding.frames)
 
-    def _decode_again(self, row: StoredRows, pixels: Pixels, size: Sizes) -> str | None:
+    def _decode_again(self, row: StoredRows, pixels: Pixels, frames: Frames) -> str | None:
         """Decodes a row again whose error the machine may have caused, while this task decodes nothing else."""
-        (error,) = self._decode_into(row, pixels, size)
+        (error,) = self._decode_into(row, pixels, frames)
         if error is not None and is_transient(error):
             fault = self._fault_of_decoding()
             if fault is not None:
@@ -216,7 +213,7 @@ class _Decoding:
 
     rows: StoredRows
     pixels: Pixels
-    sizes: Sizes
+    frames: Frames
     pieces: list[Future[list[str | None]]]
 
     def wait(self) -> list[str | None]:

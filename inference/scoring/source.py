@@ -22,12 +22,18 @@ from ...table import Table
 from ...training.feed.plan_builder import require_images
 from .images import FILE, ImageFiles
 from .predictions import PASSED_DDL
+from .source_files import source_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# How an image is stored; a table may lack these columns.
-_FORM_TYPES = {schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int"}
+# How an image is stored, and what its file was; a table may lack these columns.
+_FORM_TYPES = {
+    schema.FORMAT: "string",
+    schema.HEIGHT: "int",
+    schema.WIDTH: "int",
+    schema.SOURCE: schema.SOURCE_TYPE,
+}
 _PASSED_TYPES = {name: kind.lower() for name, kind in (column.split() for column in PASSED_DDL.split(", "))}
 # Delta's types that Spark and Arrow write as the same text.
 _COMPARABLE = ("string", "byte", "short", "integer", "long")
@@ -206,6 +212,8 @@ class ScoredTable:
             if name == schema.LABEL_NAME and has_names and source not in rows.columns:
                 source = self.columns.label
             column = functions.col(f"`{source}`") if source in rows.columns else functions.lit(None)
+            if name == schema.SOURCE:
+                column = functions.expr(source_sql(self.snapshot.schema, self.columns.image))
             if name == schema.LABEL and has_names:
                 column = self._number_of(column)
             columns.append(column.cast(kind).alias(name))

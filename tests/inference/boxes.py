@@ -13,28 +13,13 @@ from colours import COLOURS, save
 from deltalake import write_deltalake
 from PIL import Image
 
-from lakelens.etl.model.schema import annotation_type
+from lakelens.etl.model.schema import annotation_type, image_arrow_schema
 
 KINDS = ("red", "blue")
 # The detector takes images of this side, and looks at cells of this side.
 SIDE, CELL = 64, 8
 # Stored images are twice as wide as high: the detector sees them at half their size, between two bars of 16 pixels.
 HEIGHT, WIDTH = 64, 128
-_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("image", pa.binary()),
-        ("format", pa.string()),
-        ("height", pa.int32()),
-        ("width", pa.int32()),
-        ("label", pa.int32()),
-        ("label_name", pa.string()),
-        ("annotations", annotation_type()),
-        ("split", pa.string()),
-        ("content_hash", pa.string()),
-    ]
-)
-
 Square = tuple[str, int, int]
 
 
@@ -46,21 +31,23 @@ def truth_of(square: Square) -> dict[str, Any]:
     return {"label": KINDS.index(name), "label_name": name, **{k: float(v) for k, v in corners.items()}}
 
 
-def image_with(squares: Sequence[Square]) -> bytes:
-    """A white image of 64 x 128 pixels with squares of 16 pixels."""
+def image_with(squares: Sequence[Square], orientation: int = 1) -> bytes:
+    """A white file of 64 x 128 pixels with squares of 16 pixels, which EXIF may turn."""
     image = Image.new("RGB", (WIDTH, HEIGHT), "white")
     for square in squares:
         box = truth_of(square)
         image.paste(COLOURS[square[0]], tuple(int(box[name]) for name in ("xmin", "ymin", "xmax", "ymax")))
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(buffer, "PNG", exif=exif)
     return buffer.getvalue()
 
 
 def write_boxes(
     path: Path | str, images: Sequence[Sequence[Square] | None], annotations: pa.DataType | None = None
 ) -> None:
-    """Writes an image table with a row for each image; None is an image without squares that nobody has annotated.
+    """Writes an image table whose files are not recorded; None is an image without squares that nobody has annotated.
 
     Args:
         path: The table.
@@ -80,8 +67,9 @@ def write_boxes(
         }
         for number, squares in enumerate(images)
     ]
-    place = _SCHEMA.get_field_index("annotations")
-    columns = _SCHEMA.set(place, pa.field("annotations", annotations or annotation_type()))
+    schema = image_arrow_schema()
+    place = schema.get_field_index("annotations")
+    columns = schema.set(place, pa.field("annotations", annotations or annotation_type()))
     write_deltalake(str(path), pa.Table.from_pylist(rows, columns), partition_by=["split"])
 
 

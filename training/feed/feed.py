@@ -406,8 +406,8 @@ class DeltaFeed:
             **options: `start`, `replicas`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
 
                 columns: Names of the columns. None is all that have a tensor form, without those that lakelens keeps in
-                    an image table for its next ingest (`content_hash`, `source_length`, `source_modified`,
-                    `batch_id`, `annotation_hash`).
+                    an image table for its next ingest and for inference (`content_hash`, `source_length`,
+                    `source_modified`, `batch_id`, `annotation_hash`, `source`).
                 fill: What stands for null, by column, of the column's type. Without it floats are NaN, and the class of
                     an image that has none is -1 and "" in an image table, as are the classes and texts of a predictions
                     table; any other null is an error.

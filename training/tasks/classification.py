@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ...etl.annotations.frames import ImageFrames
     from .task import Counts, ModelOutput
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
@@ -96,7 +97,7 @@ class Classification(Task):
         self,
         answers: npt.NDArray[np.float32],
         valid: npt.NDArray[np.bool_],
-        sizes: npt.NDArray[np.int32],
+        frames: Sequence[ImageFrames | None],
         image_size: tuple[int, int],
     ) -> dict[str, pa.Array]:
         """Writes the most probable class, of equals the smallest number, and all probabilities."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ...etl.annotations.frames import ImageFrames
     from ..feed.feed import DeltaFeed
     from .average_precision import ClassPrecision
     from .task import Counts, ModelOutput
@@ -44,7 +45,7 @@ class Detection(Task):
 
     name: ClassVar[str] = "detection"
     prediction_columns: ClassVar[Mapping[str, str]] = {DETECTIONS: DETECTION_SQL}
-    needs_sizes: ClassVar[bool] = True
+    needs_frames: ClassVar[bool] = True
     metric_names: ClassVar[Sequence[str]] = ("map50", "map50_voc07", "map", "recall50", "recall")
     # The image itself has no class.
     table_options: ClassVar[Mapping[str, Any]] = {"label_column": None}
@@ -113,13 +114,13 @@ class Detection(Task):
         self,
         answers: npt.NDArray[np.float32],
         valid: npt.NDArray[np.bool_],
-        sizes: npt.NDArray[np.int32],
+        frames: Sequence[ImageFrames | None],
         image_size: tuple[int, int],
     ) -> dict[str, pa.Array]:
-        """Writes the detections in pixels of the stored images; see `Task.prediction_arrays`."""
+        """Writes the detections in pixels of the source files; see `Task.prediction_arrays`."""
         from .detection_columns import detection_lists
 
-        return {DETECTIONS: detection_lists(answers, valid, sizes, image_size, self.class_names)}
+        return {DETECTIONS: detection_lists(answers, valid, frames, image_size, self.class_names)}
 
     def no_counts(self) -> Counts:
         """Returns the matches of no detections, and no objects of each class."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ...etl.annotations.frames import ImageFrames
     from ..feed.feed import DeltaFeed
 
     Counts = dict[str, npt.NDArray[np.int64]]
@@ -57,7 +58,7 @@ class Task(ABC):
         name: Its name in experiments and checkpoints.
         prediction_columns: The columns that inference writes, with their SQL types. An `error` follows them.
         recorded_outputs: The outputs in the signature of the MLflow model; None if they have no fixed form.
-        needs_sizes: Whether the columns of a prediction depend on the sizes of the stored images.
+        needs_frames: Whether the columns of a prediction depend on the stored image's size and on its file.
         makes_probabilities: Whether the MLflow model turns logits of a last linear layer into probabilities.
         metric_names: Metrics that each validation derives from counts, besides those that the model is compiled with;
             in the run their names begin with `val_`.
@@ -67,7 +68,7 @@ class Task(ABC):
     name: ClassVar[str]
     prediction_columns: ClassVar[Mapping[str, str]]
     recorded_outputs: ClassVar[Sequence[Mapping[str, Any]] | None] = None
-    needs_sizes: ClassVar[bool] = False
+    needs_frames: ClassVar[bool] = False
     makes_probabilities: ClassVar[bool] = False
     metric_names: ClassVar[Sequence[str]] = ()
     table_options: ClassVar[Mapping[str, Any]] = {}
@@ -137,7 +138,7 @@ class Task(ABC):
         self,
         answers: npt.NDArray[np.float32],
         valid: npt.NDArray[np.bool_],
-        sizes: npt.NDArray[np.int32],
+        frames: Sequence[ImageFrames | None],
         image_size: tuple[int, int],
     ) -> dict[str, pa.Array]:
         """Writes answers as the columns of `prediction_columns`.
@@ -145,7 +146,8 @@ class Task(ABC):
         Args:
             answers: float32 [rows, ...], as `answers` gives them.
             valid: bool [rows]; the columns of other rows are null.
-            sizes: int32 [rows, 2], height and width of the stored images in pixels.
+            frames: [rows], the stored images and their files; None without `needs_frames` and for rows that are not
+                valid.
             image_size: Height and width of the images that the model takes.
         """
 

@@ -1,4 +1,4 @@
-"""Rules of geometry: where a source lies in a stored image, and the way back."""
+"""Rules of geometry: where a source lies in a stored image."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ SIDES = st.integers(1, 3000)
 
 
 @given(width=SIDES, height=SIDES, target_width=st.integers(1, 600), target_height=st.integers(1, 600))
-def test_a_letterbox_shows_the_whole_source_within_and_its_points_lead_back(width, height, target_width, target_height):
+def test_a_letterbox_shows_the_whole_source_within(width, height, target_width, target_height):
     placement = letterbox(width, height, target_width, target_height)
-    for x, y in ((0, 0), (width, height), (width / 3, height / 7)):
-        stored = placement.point(x, y)
-        assert -1e-6 <= stored[0] <= target_width + 1e-6
-        assert -1e-6 <= stored[1] <= target_height + 1e-6
-        assert placement.source_point(*stored) == pytest.approx((x, y), abs=1e-6 * max(width, height))
+    for x, y in ((0, 0), (width, height)):
+        assert -1e-6 <= x * placement.scale_x + placement.offset_x <= target_width + 1e-6
+        assert -1e-6 <= y * placement.scale_y + placement.offset_y <= target_height + 1e-6
     # One pair of sides is filled, up to rounding to whole pixels.
     assert placement.scaled_width == target_width or placement.scaled_height == target_height
 

@@ -6,8 +6,10 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
-from etl_pictures import write_image
+from etl_pictures import encoded, picture, write_image
+from PIL import Image
 
+from lakelens.etl.annotations.frames import ImageFrames
 from lakelens.etl.files.walk import local_uri
 from lakelens.etl.images.recipe import Limits, Recipe
 from lakelens.etl.ingest.row_task import BatchTask
@@ -33,6 +35,40 @@ def test_a_time_beyond_pythons_dates_is_kept_as_the_last_of_them(tmp_path):
     usual, last = datetime(2020, 9, 13, 12, 26, 40, tzinfo=timezone.utc), datetime(9999, 12, 30, tzinfo=timezone.utc)
     assert _times(task.outcomes([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
     assert _times(task.quarantined_rows([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
+
+
+def turned(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(picture(width=60, height=40), "PNG", exif=exif)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "data", "source"),
+    [
+        (Recipe(size=32), turned(6), (40, 60, 6, "fit")),
+        (Recipe(size=32, resize="crop"), turned(3), (60, 40, 3, "crop")),
+        (Recipe(resize="none"), turned(8), (40, 60, 8, "none")),
+        (Recipe(store="original"), turned(6), (40, 60, 6, "none")),
+        (Recipe(store="original"), encoded(picture()), (60, 40, 1, "none")),
+        (Recipe(size=16), encoded(picture(width=1203, height=701)), (1203, 701, 1, "fit")),
+    ],
+    ids=["fit", "crop", "none", "original turned", "original kept", "decoded at a fraction"],
+)
+def test_a_row_keeps_what_its_file_was(recipe, data, source, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(data)
+    columns = {
+        schema.PATH: pa.array([local_uri(str(tmp_path / "a.jpg").encode())]),
+        schema.SOURCE_LENGTH: pa.array([len(data)]),
+        schema.SOURCE_MODIFIED: pa.array([0], pa.timestamp("us", tz="UTC")),
+        schema.LABEL_NAME: pa.array(["cat"]),
+        schema.ANNOTATION_HASH: pa.nulls(1, pa.string()),
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    (rows,) = BatchTask(recipe, Limits(), {"cat": 0}, "batch").outcomes([batch])
+    (row,) = rows.to_pylist()
+    assert tuple(row[schema.SOURCE].values()) == source
+    assert ImageFrames.of(row[schema.WIDTH], row[schema.HEIGHT], row[schema.SOURCE]).source == source
 
 
 def _times(batches) -> dict[str, datetime]:

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
+from lakelens.etl.annotations.frames import ImageFrames
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -99,6 +100,13 @@ def assert_marks_are_where_the_boxes_say(rows, names) -> None:
         assert sorted(boxes) == sorted(MARKS), name
         for label, box in boxes.items():
             np.testing.assert_allclose(box, seen[label], atol=TOLERANCE, err_msg=f"{label} of {name}")
+        frames = ImageFrames.of(row.width, row.height, vars(row.source))
+        ((left, top, right, bottom),) = frames.to_source(np.array([[0.0, 0.0, row.width, row.height]]))
+        for label, box in boxes.items():
+            drawn = np.array(MARKS[label]) * names[name]
+            # What a crop has cut off is gone.
+            visible = np.clip(drawn, [left, top] * 2, [right, bottom] * 2)
+            np.testing.assert_allclose(frames.to_source(np.array([box])), [visible], atol=1e-6)
 
 
 # Pascal VOC, padded.

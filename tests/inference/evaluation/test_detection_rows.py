@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from lakelens.inference.evaluation.detection_rows import TRUTHS, truths_sql
+from lakelens.errors import NotAnImageTableError
+from lakelens.inference.evaluation.detection_rows import TRUTHS, _matched, truths_sql
 
 pytestmark = pytest.mark.unit
 
@@ -30,3 +31,17 @@ def test_fields_of_boxes_are_found_by_name_and_missing_ones_are_null():
 @pytest.mark.parametrize("declared", ["string", boxes_of("xmin", "ymin", "xmax", "ymax"), boxes_of("label")])
 def test_a_column_without_classes_or_corners_has_no_boxes(declared):
     assert truths_sql("annotations", declared) is None
+
+
+BOX = {"label": 0, "label_name": "red", "xmin": 0.0, "ymin": 0.0, "xmax": 8.0, "ymax": 8.0, "difficult": None}
+
+
+def test_an_object_whose_difficulty_is_unknown_counts():
+    made = _matched("file:/a.png", None, [BOX])
+    assert (made["objects"].tolist(), made["missed"]) == ([0], 1)
+
+
+@pytest.mark.parametrize("name", ["label", "xmin", "ymax"])
+def test_an_object_without_a_class_or_a_corner_is_refused_by_its_image(name):
+    with pytest.raises(NotAnImageTableError, match=f"file:/a.png: a box in column 'annotations' has null as {name}"):
+        _matched("file:/a.png", [], [BOX, {**BOX, name: None}])

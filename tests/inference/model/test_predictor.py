@@ -31,7 +31,9 @@ TWO = Classification(["a", "b"])
 
 def column_of(given, name, names):
     return (
-        Classification(names).prediction_arrays(given.answers, given.valid, given.sizes, (SIDE, SIDE))[name].to_pylist()
+        Classification(names)
+        .prediction_arrays(given.answers, given.valid, given.frames, (SIDE, SIDE))[name]
+        .to_pylist()
     )
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from boxes import HEIGHT, WIDTH, image_with, save_detector, truth_of, write_boxes
+from boxes import HEIGHT, SIDE, WIDTH, image_with, save_detector, truth_of, write_boxes
 from colours import read, row, write_table
 from deltalake import DeltaTable
 from mlflow_stores import put_store
+from PIL import Image
 
+from lakelens import ImageTable
 from lakelens.errors import ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.scoring.score import score
@@ -28,6 +35,9 @@ IMAGES = [
     None,
 ]
 OBJECTS = 6
+# Of each EXIF orientation of a file, its squares.
+PHOTOS = {1: [("red", 5, 1)], 6: [("red", 0, 2), ("red", 6, 1)], 7: [("red", 3, 3)]}
+GUIDE = Path(__file__).parents[3] / "docs/how-to/score.md"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +58,32 @@ def scored(spark, table, detector, tmp_path_factory):
     return score(spark, detector.path, table, predictions), predictions
 
 
+@pytest.fixture(scope="module")
+def photos(spark, tmp_path_factory):
+    """An ingest of files that EXIF turns, letterboxed to half their size."""
+    folder = tmp_path_factory.mktemp("photos")
+    listed = []
+    for orientation, squares in PHOTOS.items():
+        (folder / f"{orientation}.png").write_bytes(image_with(squares, orientation))
+        listed.append({"path": f"{orientation}.png", "boxes": [truth_of(square) for square in squares]})
+    (folder / "boxes.json").write_text(json.dumps(listed))
+    table = ImageTable(spark, folder / "table")
+    result = table.ingest(folder / "boxes.json", "manifest", size=SIDE, store="raw_rgb", splits={"test": 1})
+    assert (result.stored, result.quarantined) == (len(PHOTOS), 0)
+    return table
+
+
+@pytest.fixture(scope="module")
+def scored_photos(spark, photos, detector, tmp_path_factory):
+    predictions = tmp_path_factory.mktemp("predictions") / "photos"
+    score(spark, detector.path, photos.location, predictions)
+    return predictions
+
+
+def orientation_of(path):
+    return int(Path(path).stem)
+
+
 def as_truths(detections):
     return sorted(
         ({name: value for name, value in box.items() if name != "score"} for box in detections),
@@ -59,7 +95,7 @@ def truths_of(squares):
     return sorted(map(truth_of, squares or ()), key=lambda box: (box["xmin"], box["ymin"]))
 
 
-def test_scored_boxes_lie_on_the_pixels_of_the_stored_image(scored, table, spark, detector):
+def test_scored_boxes_are_in_pixels_of_the_image_where_no_file_is_recorded(scored, table, spark, detector):
     result, predictions = scored
     assert (result.scored, result.errors) == (len(IMAGES), 0)
     rows = read(predictions)
@@ -76,11 +112,13 @@ def test_scored_boxes_lie_on_the_pixels_of_the_stored_image(scored, table, spark
 
 def test_the_udf_gives_boxes_and_an_error_for_a_row_without_an_image(spark, detector):
     udf = predict_udf(spark, detector.path)
-    images = [(0, image_with(IMAGES[0])), (1, b"no image")]
+    images = [(0, image_with(IMAGES[0])), (1, b"no image"), (2, image_with([("red", 0, 2)], orientation=6))]
     rows = spark.createDataFrame(images, "number INT, image BINARY").coalesce(1)
-    good, bad = (one.p for one in rows.select("number", udf("image").alias("p")).orderBy("number").collect())
+    good, bad, turned = (one.p for one in rows.select("number", udf("image").alias("p")).orderBy("number").collect())
     assert as_truths(one.asDict() for one in good.detections) == truths_of(IMAGES[0])
     assert good.error is None
+    # Upright, as the table's own boxes would be: EXIF turns the file's left edge to the top.
+    assert [tuple(box)[3:] for box in turned.detections] == [(16, 0, 32, 16)]
     assert bad.detections is None
     assert bad.error.startswith("not_an_image")
 
@@ -89,6 +127,56 @@ def test_a_wrong_box_leads_to_its_source_image(scored, tmp_path):
     (trace,) = trace_prediction(scored[1], "file:///boxes/001.png", tracking_uri=put_store(tmp_path))
     assert as_truths(trace.prediction["detections"]) == truths_of(IMAGES[1])
     assert trace.source["path"] == "file:///boxes/001.png"
+
+
+def test_boxes_of_an_ingest_lie_on_the_objects_in_the_pixels_of_the_source_file(scored_photos, tmp_path):
+    rows = read(scored_photos)
+    assert {orientation_of(one["path"]): as_truths(one["detections"]) for one in rows} == {
+        orientation: truths_of(squares) for orientation, squares in PHOTOS.items()
+    }
+    for one in rows:
+        (trace,) = trace_prediction(scored_photos, one["path"], tracking_uri=put_store(tmp_path))
+        upright = (WIDTH, HEIGHT) if orientation_of(one["path"]) == 1 else (HEIGHT, WIDTH)
+        assert tuple(trace.source["source"].values()) == (*upright, orientation_of(one["path"]), "fit")
+        with Image.open(trace.source["path"].removeprefix("file:")) as file:
+            pixels = np.asarray(file.convert("RGB"), int)
+        for box in trace.prediction["detections"]:
+            left, top, right, bottom = (round(box[name]) for name in ("xmin", "ymin", "xmax", "ymax"))
+            red = (pixels[..., 0] > 200) & (pixels[..., 1] < 100)
+            assert red[top:bottom, left:right].all()
+
+
+def test_the_udf_gives_boxes_in_pixels_of_the_file_that_it_is_told_of(spark, photos, detector):
+    udf = predict_udf(spark, detector.path)
+    form = ("image", "format", "height", "width")
+    none = "if(path like '%7.png', null, source)"
+    given = photos.read().selectExpr("*", f"{none} AS some").select("path", udf(*form, "some").alias("p")).collect()
+    for one in given:
+        orientation = orientation_of(one.path)
+        found = as_truths(box.asDict() for box in one.p.detections)
+        if orientation != 7:
+            assert found == truths_of(PHOTOS[orientation])
+        else:
+            assert [tuple(box.values())[2:] for box in found] == [(16, 32, 24, 40)]
+
+
+def test_an_evaluation_compares_boxes_of_the_file_with_those_of_the_stored_image(
+    spark, photos, detector, scored_photos, tmp_path
+):
+    blind = save_detector(tmp_path / "blind", kinds=[])
+    found = evaluate(spark, detector.path, photos.location, predictions=scored_photos, compare=blind.path)
+    assert (found.evaluation.rows, found.evaluation.objects) == (len(PHOTOS), 4)
+    assert found.evaluation.scores["map"] == 1
+    assert (found.other.scores["map"], found.comparison.mended) == (0, len(PHOTOS))
+    assert evaluate(spark, detector.path, photos.location).evaluation.scores["map"] == 1
+
+
+def test_the_guides_query_counts_the_objects_of_each_class_and_day(spark, scored):
+    (query,) = re.findall(r"```sql\n(select date.*?)```", GUIDE.read_text(), re.DOTALL)
+    spark.read.format("delta").load(str(scored[1])).createOrReplaceTempView("predictions")
+    rows = spark.sql(query).collect()
+    assert sorted((row.label_name, row.objects) for row in rows) == [("blue", 3), ("red", 3)]
+    assert None not in {row.day for row in rows}
 
 
 def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, table, detector, scored, tmp_path):

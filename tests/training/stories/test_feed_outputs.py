@@ -112,6 +112,7 @@ def test_numpy_batches_need_no_tensorflow(feed):
 
 
 def test_images_are_resized_as_inference_resizes_them(tmp_path):
+    from lakelens.etl.images.stored_image import PixelDecoder
     from lakelens.inference.model.decoding import StoredRows, decode_rows
 
     files = [jpeg(waves(number)) for number in range(3)]
@@ -120,7 +121,7 @@ def test_images_are_resized_as_inference_resizes_them(tmp_path):
     for size in ((12, 16), (21, 17), (70, 90)):
         ours, _, _ = next(feed.as_numpy(3, image_size=size, dtype="uint8"))
         theirs = np.zeros((3, *size, 3), dtype=np.uint8)
-        assert decode_rows(StoredRows(files, None, None, None), theirs) == [None] * 3
+        assert decode_rows(StoredRows(files), theirs, PixelDecoder()) == [None] * 3
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -136,6 +137,7 @@ def raw_rows(sizes: list[tuple[int, int]]) -> tuple[pa.Table, list[np.ndarray]]:
 
 def test_raw_pixels_of_mixed_sizes_are_fed_scored_and_profiled_at_each_rows_own_size(tmp_path):
     from lakelens.etl.images.near_images import hash_of_row
+    from lakelens.etl.images.stored_image import PixelDecoder
     from lakelens.inference.model.decoding import StoredRows, decode_rows
 
     sizes = [(48, 64), (64, 48), (32, 96)]  # all of 9,216 bytes
@@ -148,7 +150,7 @@ def test_raw_pixels_of_mixed_sizes_are_fed_scored_and_profiled_at_each_rows_own_
     np.testing.assert_array_equal(next(feed.as_numpy(3, image_size=(20, 40), dtype="uint8"))[0], wanted)
     scored = np.zeros((3, 20, 40, 3), np.uint8)
     columns = (rows[name].to_pylist() for name in ("image", "format", "height", "width"))
-    assert decode_rows(StoredRows(*columns), scored) == [None] * 3
+    assert decode_rows(StoredRows(*columns), scored, PixelDecoder()) == [None] * 3
     np.testing.assert_array_equal(scored, wanted)
     for row, image in zip(rows.to_pylist(), pixels, strict=True):
         png = {"image": encoded_png(image), "format": "png"}

@@ -119,7 +119,7 @@ def test_outputs_without_a_value_per_class_are_no_answers(outputs, words):
 @pytest.mark.unit
 def test_a_row_without_an_answer_is_null_in_every_column():
     answers = np.array([[0.2, 0.5, 0.3], [np.nan] * 3, [0.4, 0.4, 0.2]], np.float32)
-    arrays = THREE.prediction_arrays(answers, np.array([True, False, True]), np.zeros((3, 2), np.int32), (8, 8))
+    arrays = THREE.prediction_arrays(answers, np.array([True, False, True]), [None] * 3, (8, 8))
     assert list(arrays) == list(THREE.prediction_columns)
     assert arrays["prediction"].to_pylist() == [1, None, 0]
     assert arrays["predicted_name"].to_pylist() == ["b", None, "a"]

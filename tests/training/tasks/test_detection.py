@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lakelens.errors import TrialError
+from lakelens.etl.annotations.frames import ImageFrames
 from lakelens.training.tasks.detection import Detection
 from lakelens.training.tasks.registry import TASKS
 from lakelens.training.tasks.task import ModelOutput
@@ -93,13 +94,13 @@ def test_labels_that_are_no_boxes_are_refused():
         TASK.count(FOUND, np.zeros(1), {})
 
 
-def test_predictions_are_boxes_of_the_stored_image_with_the_letterbox_undone():
+def test_predictions_are_boxes_of_the_source_with_the_letterbox_undone():
     answers = np.zeros((3, 2, 6), np.float32)
     answers[..., 5] = -1
     answers[0, 0] = [8, 10, 16, 22, 0.75, 1]
     answers[2, 0] = [np.nan] * 6
     column = TASK.prediction_arrays(
-        answers, np.array([True, True, False]), np.array([[12, 16], [9, 9], [9, 9]]), (32, 32)
+        answers, np.array([True, True, False]), [ImageFrames(16, 12), ImageFrames(9, 9), None], (32, 32)
     )
     box = {"label": 1, "label_name": "dog", "score": 0.75, "xmin": 4.0, "ymin": 3.0, "xmax": 8.0, "ymax": 9.0}
     assert column["detections"].to_pylist() == [[box], [], None]
