@@ -35,7 +35,7 @@ MODELS = [
 PAGES = "jinja2>=3.1"  # the HTML pages of reports: escapes every text; MLflow brings it too
 TENSORBOARD = "tensorboard>=2.16"  # a run's event files; TensorFlow brings it no longer from 2.21 on
 KERAS = [*FEED, *MODELS, PAGES, TENSORBOARD]
-# What Databricks' ML runtimes lack or have too old; docs/install.md lists what pip replaces there.
+# What Databricks' ML runtimes lack or have too old; docs/databricks.md lists what pip replaces there.
 DATABRICKS = [JPEG, *MODELS]
 TRAINING = [*KERAS, TENSORFLOW]
 TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]

@@ -55,7 +55,7 @@ def way_out(unmet: list[Requirement], *, databricks: bool) -> str:
     line = " ".join(f"'{one.name}{one.specifier}'" for one in unmet if one.name not in kept)
     steps = [f"pip install {line}"] if line else []
     if any(one.name in kept for one in unmet):
-        steps.append("choose a runtime of docs/install.md's table for its Spark")
+        steps.append("choose a runtime of docs/databricks.md's table for its Spark")
     return "; ".join(steps)
 
 

@@ -43,10 +43,10 @@ def direct(wheel: Path) -> dict[str, Requirement]:
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 
-def test_the_installation_page_has_the_ranges_of_the_packages_that_pip_replaces_on_databricks(
+def test_the_databricks_page_has_the_ranges_of_the_packages_that_pip_replaces(
     checkout: Path, direct: dict[str, Requirement]
 ) -> None:
-    page = (checkout / "docs" / "install.md").read_text(encoding="utf-8")
+    page = (checkout / "docs" / "databricks.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| `(.*)` \|$", page, re.MULTILINE)
     assert {"pillow", "pydantic"} <= {name for name, _, _ in rows}
     for name, there, needed in rows:
