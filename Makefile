@@ -7,7 +7,7 @@
 #   make demo IMAGES=/class/folders       your own images instead of the digits
 #   make demo FRAMEWORK=torch             the same with PyTorch, in a separate environment; not run to its end yet
 #   make demo SEARCH=1                    a search over one version, with its report
-#   make demo DETECTION=1                 detectors on two versions of a table with boxes; not run to its end yet
+#   make demo DETECTION=1                 detectors on two versions of a table with boxes
 
 SHELL := /bin/sh
 DEFAULT_STACK := spark-4.1

@@ -1,12 +1,15 @@
 """A detector on digits pasted on photographs: how good after how long, and images/s beside a plain Keras loop.
 
     python -m benchmarks.detection [--images 2000] [--held-out 300] [--side 192] [--epochs 20] [--ranks 2] [--json]
+    python -m benchmarks.detection --search-trials 12 [--search-epochs 9]
 
 Scenes are written as Pascal VOC and ingested. The Trial `Detector` trains on them, with the backbone `small` from
 random weights. Average precision is that of the held-out scenes, whose digits no training scene shows, at the best
 epoch.
 `plain` is `fit` of the same model on the same scenes, decoded in memory, with the same augmentation on tf.data, in one
 process; its images/s are compared with those of `lakelens` in one process, each without the first epoch.
+With `--search-trials` a search over learning rate and weight of the boxes runs on two slots instead, and its best trial
+is compared with a training of as many epochs with the defaults.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ _HYPERPARAMETERS = {"global_batch_size": BATCH, "flip": False}
 def write_table(spark: SparkSession, folder: Path, images: int, held_out: int, side: int, seed: int = 1) -> Path:
     """Writes scenes and ingests them; gives the table."""
     from lakelens.etl.image_table import ImageTable
-    from lakelens.jobs.demo.digit_scenes import DigitScenes, write_voc
+    from lakelens.jobs.demo.digit_scenes import DigitScenes
+    from lakelens.jobs.demo.scene_files import write_voc
 
     source, table = folder / "scenes", folder / "table"
     write_voc(source, DigitScenes(held_out=False, seed=seed, side=side), images, "train")
@@ -143,6 +147,36 @@ def measure_speed(report: Report, arguments: Any, table: Path, folder: Path) -> 
     report.compare("lakelens", "plain", at_least=_AIM_SPEED)
 
 
+def search_experiment(table: Path, folder: Path, *, trials: int, epochs: int) -> dict[str, Any]:
+    """Describes a search on two slots; the defaults lie within its space."""
+    spaces = {
+        "learning_rate": {"type": "log", "base": 10, "minval": -3.5, "maxval": -2.3},
+        "box_weight": {"type": "log", "base": 2, "minval": -1, "maxval": 3},
+    }
+    config = experiment(table, folder, epochs=epochs, ranks=1, **spaces)
+    config["searcher"] |= {"name": "adaptive_asha", "metric": "val_map", "max_trials": trials, "divisor": 3}
+    config["resources"] = {"use_gpu": False, "max_slots": 2}
+    return config
+
+
+def measure_search(report: Report, arguments: Any, table: Path, folder: Path) -> None:
+    """Adds the best trial of a search beside a training with the defaults."""
+    from lakelens.search.running.run import run as search
+    from lakelens.training.experiment.train import train
+
+    trials, epochs = arguments.search_trials, arguments.search_epochs
+    started = time.perf_counter()
+    found = search(search_experiment(table, folder / "search", trials=trials, epochs=epochs))
+    report.facts["search: seconds"] = round(time.perf_counter() - started, 1)
+    report.facts["search: trials"] = dict(found.states)
+    report.facts["search: best hyperparameters"] = dict(found.hyperparameters)
+    config = experiment(table, folder / "defaults", epochs=epochs, ranks=1)
+    config["searcher"]["metric"] = "val_map"
+    defaults = train(config).metrics["val_map"]
+    report.facts["search: COCO mAP of the defaults"] = round(defaults, 4)
+    report.aims.append(Aim("COCO mAP of the search's best trial", found.value, at_least=defaults))
+
+
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     if arguments.speed_epochs < 2:
@@ -155,6 +189,9 @@ def run(arguments: Any) -> Report:
             table = write_table(spark, temporary, arguments.images, arguments.held_out, arguments.side)
         finally:
             spark.stop()
+        if arguments.search_trials:
+            measure_search(report, arguments, table, temporary)
+            return report
         measure_quality(report, table, temporary / "quality", arguments.epochs, arguments.ranks)
         if not arguments.only_quality:
             measure_speed(report, arguments, table, temporary)
@@ -171,6 +208,8 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--speed-epochs", type=positive, default=3, help="epochs of each timed training")
     flags.add_argument("--ranks", type=positive, default=2, help="ranks of the training that is measured")
     flags.add_argument("--only-quality", action="store_true", help="leave the timed trainings out")
+    flags.add_argument("--search-trials", type=positive, help="trials of a search, which runs instead")
+    flags.add_argument("--search-epochs", type=positive, default=9, help="most epochs of a trial")
     arguments = flags.parse_args(argv)
     run(arguments).show(arguments.json)
     return 0

@@ -29,6 +29,7 @@ _ORDER = (
     "launch",
     "scaling",
     "training",
+    "detection",
     "checkpointing",
     "search",
     "quality",

@@ -71,7 +71,7 @@ show_images(table.read().orderBy("content_hash").limit(30), title="Thirty images
 # COMMAND ----------
 
 table.profile(first.version, folder / "profile-0", near_duplicates=False)
-show_png(folder / "profile-0" / "class_distribution.png", width=800)
+show_picture(folder / "profile-0" / "class_distribution.png", width=800)
 
 # COMMAND ----------
 

@@ -87,16 +87,16 @@ report = lakelens.evaluate(
     tracking_uri=store,
 )
 print({name: round(value, 3) for name, value in report.evaluation.scores.items()})
-show_png(folder / "evaluation" / "confusion_matrix.png", width=560)
+show_picture(folder / "evaluation" / "confusion_matrix.png", width=560)
 
 # COMMAND ----------
 
-show_png(folder / "evaluation" / "calibration.png", width=480)
+show_picture(folder / "evaluation" / "calibration.png", width=480)
 
 # COMMAND ----------
 
 if (folder / "evaluation" / "worst_mistakes.png").exists():
-    show_png(folder / "evaluation" / "worst_mistakes.png", width=900)
+    show_picture(folder / "evaluation" / "worst_mistakes.png", width=900)
 
 # COMMAND ----------
 

@@ -119,7 +119,7 @@ report = lakelens.evaluate(
     output=folder / "evaluation",
     tracking_uri=store,
 )
-show_png(folder / "evaluation" / "comparison.png")
+show_picture(folder / "evaluation" / "comparison.png")
 
 # COMMAND ----------
 

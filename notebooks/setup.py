@@ -136,8 +136,8 @@ def path_of(table):
     return path_of(spark, table.location)
 
 
-def show_png(data, width=None):
-    """Shows a PNG: a file or its bytes."""
+def show_picture(data, width=None):
+    """Shows a PNG or JPEG: a file or its bytes."""
     from IPython.display import Image, display
 
     display(Image(data if isinstance(data, bytes) else Path(data).read_bytes(), width=width))
@@ -156,6 +156,30 @@ def show_images(frame, columns=10, title=None):
     for axis, row in zip(axes.flat, rows, strict=False):
         axis.imshow(Image.open(io.BytesIO(row.image)))
         axis.set_title(row.caption if "caption" in row else row.label_name, fontsize=8)
+    figure.suptitle(title or "")
+    figure.tight_layout()
+    plt.show()
+
+
+def show_boxes(frame, columns=4, title=None):
+    """Draws the images of a DataFrame with columns `image` and `annotations`, with their boxes and class names."""
+    from matplotlib import patches
+    from matplotlib import pyplot as plt
+    from PIL import Image
+
+    rows = frame.collect()
+    lines = -(-len(rows) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(3 * columns, 3 * lines + 0.4), squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, row in zip(axes.flat, rows, strict=False):
+        image = Image.open(io.BytesIO(row.image))
+        axis.imshow(image, extent=(0, image.width, image.height, 0))
+        for box in row.annotations:
+            corner, width, height = (box.xmin, box.ymin), box.xmax - box.xmin, box.ymax - box.ymin
+            axis.add_patch(patches.Rectangle(corner, width, height, fill=False, edgecolor="#19c37d", linewidth=2))
+            label = {"facecolor": "#19c37d", "edgecolor": "none", "pad": 1}
+            axis.text(box.xmin, box.ymin, box.label_name, fontsize=8, va="top", bbox=label)
     figure.suptitle(title or "")
     figure.tight_layout()
     plt.show()

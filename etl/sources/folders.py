@@ -120,9 +120,10 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> Fold
         F.col("path").alias(schema.PATH),
         F.col("length").alias(schema.SOURCE_LENGTH),
         F.col("modified").alias(schema.SOURCE_MODIFIED),
-        F.udf(rule.class_of, "string")(below).alias(schema.LABEL_NAME),
-        F.udf(rule.rank_of, "int")(below).alias(LABEL_RANK),
-        F.udf(rule.ignored_of, "string")(below).alias(IGNORED),
+        # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.
+        F.udf(rule.class_of, "string", useArrow=False)(below).alias(schema.LABEL_NAME),
+        F.udf(rule.rank_of, "int", useArrow=False)(below).alias(LABEL_RANK),
+        F.udf(rule.ignored_of, "string", useArrow=False)(below).alias(IGNORED),
     )
     return FolderListing(qualified, files, functools.partial(read_contents, spark))
 

@@ -80,8 +80,9 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
     """
     from pyspark.sql import functions as F
 
-    key_of = F.udf(_KeyOf(root).key, "string")
-    is_list = F.udf(_KeyOf(root).is_list, "boolean")
+    # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.
+    key_of = F.udf(_KeyOf(root).key, "string", useArrow=False)
+    is_list = F.udf(_KeyOf(root).is_list, "boolean", useArrow=False)
     files = paths.select("path").withColumn(_KEY, key_of("path"))
     lowered = F.lower("path")
     xml = files.where(lowered.endswith(".xml"))

@@ -2,72 +2,86 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakelens.jobs.demo.digit_scenes import DigitScenes, write_voc
+from lakelens.etl.files.walk import local_path
+from lakelens.jobs.demo.digit_scenes import DigitScenes
+from lakelens.jobs.demo.images import DIGIT_NAMES
+from lakelens.jobs.demo.scene_files import write_coco, write_voc
 from lakelens.jobs.demo.story import RANKS, Demo
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
     from lakelens.etl.ingest.run import IngestResult
+    from lakelens.inference.evaluation.detection_metrics import DetectionChange
     from lakelens.training.experiment.run_trial import TrainResult
 
-SIDE = 128
-NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # Few classes, so that a training of a minute has many objects of each.
 SHOWN, HELD_BACK = ("two", "four", "seven"), "seven"
-FIRST, LATE, HELD_OUT = 360, 240, 80
+FIRST, LATE, VALIDATION, HELD_OUT = 360, 240, 40, 80
+# How often the held-back class is drawn, compared with one of the others.
+RARE, EQUAL, OFTEN = 0.02, 1.0, 4.0
 EXPERIMENT = """\
 name: digits on photographs
 task: detection
 entrypoint: lakelens.training.trials.detector:Detector
 data: {{table: {table}, version: latest}}
 hyperparameters:
-  global_batch_size: 8
+  global_batch_size: {global_batch_size}
   learning_rate: 2e-3
   flip: false    # a mirrored digit is another sign
 searcher:
   metric: val_map50
-  max_length: {{epochs: 10}}
-min_validation_period: {{epochs: 5}}
+  max_length: {{epochs: {epochs}}}
+min_validation_period: {{epochs: {period}}}
 resources: {{slots_per_trial: {ranks}, strategy: horovod_cluster}}
 checkpoint_storage: {{path: {checkpoints}}}
 tracking: {{uri: {tracking_uri}, experiment: lakelens-demo}}
 """
 
 
-class DetectionDemo(Demo):
-    """Two versions of a table of scenes, a detector trained on each, and their average precision by class."""
+def scenes_of(seed: int, side: int, of_held_back: float, *, held_out: bool = False) -> DigitScenes:
+    """Draws scenes of the three classes.
 
-    steps = 8
+    Args:
+        seed: Of the draw.
+        side: Of the scenes in pixels.
+        of_held_back: How often the held-back class is drawn, compared with one of the others.
+        held_out: Whether the digits are those that training scenes never show.
+    """
+    chance = [(of_held_back if name == HELD_BACK else 1.0) * (name in SHOWN) for name in DIGIT_NAMES]
+    return DigitScenes(held_out=held_out, seed=seed, side=side, chance=chance)
+
+
+class DetectionDemo(Demo):
+    """Two versions of a table of scenes, a detector trained on each, and the way back from a wrong box."""
+
+    steps = 10
 
     def tell(self) -> dict[str, Any]:
-        """Runs the eight steps."""
+        """Runs the ten steps."""
         started = time.perf_counter()
-        source = self.out / "scenes"
-        with self.story.step("images", "Images: scanned digits pasted on photographs, with boxes, as Pascal VOC"):
-            self._write(source, FIRST, "train", seed=1, of_held_back=0.02)
-            self._write(source, HELD_OUT, "val", seed=2, of_held_back=1.0)
-            print(
-                f"{FIRST} scenes to train on and {HELD_OUT} to measure on; {HELD_BACK!r} is nearly missing in the first"
-            )
+        source, arrivals = self.out / "scenes", self.out / "arrivals"
+        self._write_scenes(source)
         table = self._open_table()
-        self._write_experiment(table)
-        first = self._ingest_scenes(table, source, "ingest_0", "Ingest: version 0")
+        first = self._ingest_scenes(table, source, "voc", "ingest_0", "Ingest: version 0")
         model_0 = self._train(first.version, "train_0")
-        with self.story.step("arrivals", f"New scenes with {HELD_BACK!r} arrive"):
-            self._write(source, LATE, "train", seed=3, of_held_back=4.0)
-            print(f"{LATE} files more in {source}")
-        second = self._ingest_scenes(table, source, "ingest_1", "Ingest again: version 1, only the new files are read")
+        with self.story.step("arrivals", f"New scenes with many of {HELD_BACK!r} arrive, annotated as COCO JSON"):
+            write_coco(arrivals, scenes_of(4, self.args.size, OFTEN), LATE, "train", DIGIT_NAMES.__getitem__)
+            print(f"{LATE} images and {arrivals / 'annotations' / 'instances_train.json'}")
+        second = self._ingest_scenes(table, arrivals, "coco", "ingest_1", "Ingest them: version 1")
         model_1 = self._train(second.version, "train_1")
-        before, after = self._compare(model_0, model_1)
+        self._score(table, second.version, (model_0, model_1))
+        held_back = self._show_precision(table, second.version, (model_0, model_1))
+        wrong = self._trace_wrong_box(table, second.version, model_0)
         print(
             f"""
-  look at the boxes     {self.out / "pictures"}: true in blue, found in orange
+  look at the boxes     {self.out / "evaluation" / "evaluation.html"}
+  look at the wrong box {wrong["picture"]}
   look at the runs      mlflow ui --backend-store-uri {self.tracking_uri}
   train again           lakelens train {self.experiment} --set data.version=0 --master "{self.master}"
 """,
@@ -77,45 +91,95 @@ class DetectionDemo(Demo):
             "versions": [first.version, second.version],
             "runs": [model_0.run_id, model_1.run_id],
             "class": HELD_BACK,
-            "ap50_before": before,
-            "ap50_after": after,
+            "ap50_before": held_back.ap50_before,
+            "ap50_after": held_back.ap50_after,
+            "predictions": self._predictions_summary(),
+            "wrong_box": wrong,
             "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
         }
 
-    def _write(self, source: Path, count: int, split: str, *, seed: int, of_held_back: float) -> None:
-        chance = [(of_held_back if name == HELD_BACK else 1.0) * (name in SHOWN) for name in NAMES]
-        scenes = DigitScenes(held_out=split == "val", seed=seed, side=SIDE, chance=chance)
-        write_voc(source, scenes, count, split, NAMES.__getitem__)
+    def _write_scenes(self, source: Path) -> None:
+        side, name_of = self.args.size, DIGIT_NAMES.__getitem__
+        with self.story.step("images", "Images: scanned digits pasted on photographs, with boxes as Pascal VOC"):
+            write_voc(source, scenes_of(1, side, RARE), FIRST, "train", name_of)
+            write_voc(source, scenes_of(2, side, EQUAL, held_out=True), VALIDATION, "val", name_of)
+            write_voc(source, scenes_of(3, side, EQUAL, held_out=True), HELD_OUT, "test", name_of)
+            print(f"{FIRST} scenes to train on, {VALIDATION} to validate on and {HELD_OUT} to test on in {source}")
+            print(f"class {HELD_BACK!r} is nearly missing in those to train on")
 
-    def _write_experiment(self, table: ImageTable) -> None:
-        text = EXPERIMENT.format(
+    def _experiment_text(self, table: ImageTable) -> str:
+        return EXPERIMENT.format(
             table=json.dumps(table.location),
+            global_batch_size=self.args.global_batch_size,
+            epochs=self.args.epochs,
+            period=min(5, self.args.epochs),
             ranks=RANKS,
             checkpoints=json.dumps(str(self.out / "checkpoints")),
             tracking_uri=json.dumps(self.tracking_uri),
         )
-        self.experiment.write_text(text, encoding="utf-8")
 
-    def _ingest_scenes(self, table: ImageTable, source: Path, key: str, title: str) -> IngestResult:
+    def _ingest_scenes(self, table: ImageTable, source: Path, layout: str, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
-            result = table.ingest(str(source), layout="voc", size=SIDE)
-            print(f"{result.rows_in} files in = {result.stored} stored + {result.skipped} known and unchanged")
+            result = table.ingest(str(source), layout=layout, size=self.args.size)
+            print(f"{result.rows_in} files in = {result.stored} stored + {result.quarantined} quarantined")
+            counts = _objects(table, result.version)
+            print("objects to train on: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
         return result
 
-    def _compare(self, before: TrainResult, after: TrainResult) -> tuple[float, float]:
-        """Prints average precision by class of both models; gives that of the held-back class."""
-        from lakelens.tracking.runs import open_client
-
-        found: list[dict[str, float]] = []
+    def _show_precision(
+        self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult]
+    ) -> DetectionChange:
+        """Evaluates both models, prints average precision by class; gives that of the held-back class."""
         with self.story.step("result", "What the data version changed: average precision at an overlap of 0.5"):
-            client = open_client(self.tracking_uri)
-            for number, model in enumerate((before, after)):
-                folder = self.out / "pictures" / f"version {number}"
-                folder.mkdir(parents=True)
-                client.download_artifacts(model.run_id, "validation", str(folder))
-                with (folder / "validation" / "per_class.csv").open(encoding="utf-8", newline="") as file:
-                    found.append({row["class"]: float(row["ap50"]) for row in csv.DictReader(file)})
-            for name, precision in found[1].items():
-                mark = "  <- the class that came with version 1" if name == HELD_BACK else ""
-                print(f"{name:>8}  {found[0].get(name, 0.0):.3f} -> {precision:.3f}{mark}")
-        return found[0].get(HELD_BACK, 0.0), found[1][HELD_BACK]
+            found = self._evaluate(table, version, models)
+            changes: list[DetectionChange] = [] if found.comparison is None else found.comparison.classes
+            for one in changes:
+                mark = "  <- the class that came with version 1" if one.name == HELD_BACK else ""
+                print(f"{one.name:>8}  {one.ap50_before or 0:.3f} -> {one.ap50_after or 0:.3f}{mark}")
+            print(f"page with boxes: {found.page}")
+        return next(one for one in changes if one.name == HELD_BACK)
+
+    def _trace_wrong_box(self, table: ImageTable, version: int, model: TrainResult) -> dict[str, Any]:
+        """Traces the surest wrong box of a model on the held-back class to its image, run and version."""
+        from lakelens.inference.trace import trace_prediction
+        from lakelens.jobs.demo.wrong_boxes import draw_box, wrong_boxes
+
+        with self.story.step("trace", f"Why does the first model not know {HELD_BACK!r}? Back from one wrong box"):
+            rows = self.session.read.format("delta").load(self.predictions)
+            mine = rows.where(rows.checkpoint_digest == model.digest)
+            box = wrong_boxes(mine, table.read(version)).where(f"truth.label_name = '{HELD_BACK}'").first()
+            if box is None:
+                print(f"no box of the first model takes {HELD_BACK!r} for another class")
+                return {"picture": None}
+            print(
+                f"{box.truth.label_name!r} is taken for {box.found.label_name!r} with a score of {box.found.score:.2f}"
+            )
+            trace = next(
+                one
+                for one in trace_prediction(self.predictions, box.path, tracking_uri=self.tracking_uri)
+                if one.prediction["checkpoint_digest"] == model.digest
+            )
+            trained_on = int((trace.trained_on or "").rpartition("@")[2])
+            picture = self.out / "wrong_box.jpg"
+            picture.write_bytes(draw_box(_bytes_of(trace.source["path"]), box.truth.asDict(), box.found.asDict()))
+            objects = _objects(table, trained_on).get(HELD_BACK, 0)
+            print(f"lakelens trace {self.predictions} {box.path} --tracking-uri {self.tracking_uri}")
+            print(f"source image: {trace.source['path']}")
+            print(f"run {model.run_id} was trained on version {trained_on}, which has {objects} of {HELD_BACK!r}")
+        return {
+            "path": trace.source["path"],
+            "label_name": box.truth.label_name,
+            "predicted_name": box.found.label_name,
+            "version": trained_on,
+            "picture": str(picture),
+        }
+
+
+def _objects(table: ImageTable, version: int) -> dict[str, int]:
+    """Counts the objects of each class in the split train."""
+    named = table.read(version).where("split = 'train'").selectExpr("explode(annotations.label_name) name")
+    return {row["name"]: row["count"] for row in named.groupBy("name").count().orderBy("name").collect()}
+
+
+def _bytes_of(path: str) -> bytes:
+    return Path(os.fsdecode(local_path(path))).read_bytes()

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 DESCRIPTION = "Show the whole path, from a folder of images to a scored Delta table, and why data versions matter."
 
 MARKER = ".lakelens-demo"
+# The flags that each demo takes next to --out, with their defaults.
+_FLAGS: dict[str, dict[str, Any]] = {
+    "": {
+        "images": None,
+        "framework": "keras",
+        "size": 32,
+        "epochs": 8,
+        "global_batch_size": 64,
+        "limit_per_class": 400,
+    },
+    "--search": {"images": None, "framework": "keras", "limit_per_class": 400},
+    "--detection": {"framework": "keras", "size": 128, "epochs": 10, "global_batch_size": 8},
+}
+# Smaller scenes have no place for digits that can be read.
+_LEAST_SCENE_PX = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,11 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--search", action="store_true", help="show a search over one version instead")
     parser.add_argument("--detection", action="store_true", help="train detectors on scenes with boxes instead")
-    parser.add_argument("--framework", default="keras", choices=["keras", "torch"], help="framework of the models")
-    parser.add_argument("--size", default=32, type=int, help="side of the stored square images in pixels")
-    parser.add_argument("--epochs", default=8, type=int, help="epochs of each training")
-    parser.add_argument("--global-batch-size", default=64, type=int, help="images per step over both ranks")
-    parser.add_argument("--limit-per-class", default=400, type=int, help="with --images: files taken per class")
+    parser.add_argument("--framework", choices=["keras", "torch"], help="framework of the models; default: keras")
+    for flag, what in (
+        ("size", "side of the stored square images in pixels"),
+        ("epochs", "epochs of each training"),
+        ("global_batch_size", "images per step over both ranks"),
+    ):
+        defaults = f"default: {_FLAGS[''][flag]}, with --detection {_FLAGS['--detection'][flag]}"
+        parser.add_argument(f"--{flag.replace('_', '-')}", type=int, help=f"{what}; {defaults}")
+    parser.add_argument(
+        "--limit-per-class",
+        type=int,
+        help=f"with --images: files taken per class; default: {_FLAGS['']['limit_per_class']}",
+    )
 
 
 def _demo_of(args: argparse.Namespace) -> type[Demo]:
@@ -61,6 +84,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """
     from lakelens.training.segments.backend import FRAMEWORKS
 
+    _fill_in(args)
     packages = FRAMEWORKS[args.framework].packages
     require("lakelens demo", "pyspark", "delta", "mlflow", *packages, "sklearn", "matplotlib")
     _check(args)
@@ -72,11 +96,29 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         demo.close()
 
 
+def _fill_in(args: argparse.Namespace) -> None:
+    """Gives flags that the user left out the defaults of the chosen demo, and refuses those that it does not take."""
+    if args.search and args.detection:
+        raise InvalidArgumentError("--search and --detection are two demos; give one of them")
+    chosen = "--detection" if args.detection else "--search" if args.search else ""
+    for flag in _FLAGS[""]:
+        value = getattr(args, flag)
+        if value is None:
+            setattr(args, flag, _FLAGS[chosen].get(flag))
+        elif flag not in _FLAGS[chosen]:
+            raise InvalidArgumentError(f"{_named(flag, value)} does not go with {chosen}; leave one of them out")
+
+
+def _named(flag: str, value: object) -> str:
+    return f"--{flag.replace('_', '-')} {value}"
+
+
 def _check(args: argparse.Namespace) -> None:
     """Checks the flags before an earlier demo's folder goes, and makes `--images` absolute."""
-    for name in ("size", "epochs", "global_batch_size", "limit_per_class"):
-        if getattr(args, name) < 1:
-            raise InvalidArgumentError(f"--{name.replace('_', '-')} {getattr(args, name)} must be 1 or more")
+    for flag in ("size", "epochs", "global_batch_size", "limit_per_class"):
+        value, least = getattr(args, flag), _LEAST_SCENE_PX if args.detection and flag == "size" else 1
+        if value is not None and value < least:
+            raise InvalidArgumentError(f"{_named(flag, value)} must be {least} or more")
     if args.framework != "keras" and (args.search or args.detection):
         raise InvalidArgumentError(
             f"--framework {args.framework} is for the demo of a pipeline; leave out --search and --detection"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lakelens.jobs.demo.story import SPLITS, Demo
 
 if TYPE_CHECKING:
+    from lakelens.etl.image_table import ImageTable
     from lakelens.search import SearchResult
 
 SIZE = 16  # half the side of the other demo, for a dozen trainings
@@ -51,7 +52,7 @@ class SearchDemo(Demo):
             result = table.ingest(images.source, layout="class_folders", size=SIZE, splits=SPLITS)
             print(f"{result.stored} images stored")
         self.close()  # the cores are for the trials
-        found = self._search(table.location)
+        found = self._search()
         report = self.out / "checkpoints" / found.run_id / "report"
         print(
             f"""
@@ -72,17 +73,18 @@ class SearchDemo(Demo):
             "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
         }
 
-    def _search(self, table: str) -> SearchResult:
+    def _experiment_text(self, table: ImageTable) -> str:
+        return EXPERIMENT.format(
+            table=json.dumps(table.location),
+            checkpoints=json.dumps(str(self.out / "checkpoints")),
+            tracking_uri=json.dumps(self.tracking_uri),
+        )
+
+    def _search(self) -> SearchResult:
         from lakelens.jobs.preview import print_preview
         from lakelens.search.running.run import run
         from lakelens.training.configuration.experiment import ExperimentConfig
 
-        text = EXPERIMENT.format(
-            table=json.dumps(table),
-            checkpoints=json.dumps(str(self.out / "checkpoints")),
-            tracking_uri=json.dumps(self.tracking_uri),
-        )
-        self.experiment.write_text(text, encoding="utf-8")
         config = ExperimentConfig.read(self.experiment)
         with self.story.step("search", f"lakelens preview and lakelens search {self.experiment}"):
             print_preview(config)

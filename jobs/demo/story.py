@@ -8,17 +8,17 @@ on the same held-out images; and the first version is still there, row for row.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.demo.images import DemoImages, deliver, link_own, write_digits
+from lakelens.jobs.demo.steps import Story
 from lakelens.spark.java import SHORT_LIVED
 from lakelens.spark.jvm import VERBOSE_VARIABLE
 
@@ -55,41 +55,6 @@ resources: {{slots_per_trial: {ranks}, strategy: horovod_cluster}}
 checkpoint_storage: {{path: {checkpoints}}}
 tracking: {{uri: {tracking_uri}, experiment: lakelens-demo}}
 """
-
-
-class Story:
-    """Prints numbered steps, indents what they print, and keeps the seconds that each took."""
-
-    def __init__(self, steps: int) -> None:
-        self.seconds: dict[str, float] = {}
-        self._steps = steps
-
-    @contextmanager
-    def step(self, key: str, title: str) -> Iterator[None]:
-        """Prints the title, runs the body, prints its time."""
-        print(f"\n[{len(self.seconds) + 1}/{self._steps}] {title}", flush=True)
-        start = time.perf_counter()
-        with redirect_stdout(_Indented(sys.stdout)):
-            yield
-            self.seconds[key] = round(time.perf_counter() - start, 1)
-            print(f"{self.seconds[key]:.1f} s", flush=True)
-
-
-class _Indented(io.TextIOBase):
-    """Writes text to another stream with every line moved to the right."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._at_line_start = True
-
-    def write(self, text: str) -> int:
-        for line in text.splitlines(keepends=True):
-            self._stream.write(f"      {line}" if self._at_line_start and line.strip() else line)
-            self._at_line_start = line.endswith("\n")
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
 
 
 class Demo:
@@ -187,7 +152,11 @@ class Demo:
             version = self.session.version
             print(f"Spark {version} on {self.master}; its log: {self.out / 'spark.log'}")
         table = ImageTable(self.session, str(self.out / "tables" / "images"))
-        text = EXPERIMENT.format(
+        self.experiment.write_text(self._experiment_text(table), encoding="utf-8")
+        return table
+
+    def _experiment_text(self, table: ImageTable) -> str:
+        return EXPERIMENT.format(
             entrypoint=TRIALS[self.args.framework],
             table=json.dumps(table.location),
             global_batch_size=self.args.global_batch_size,
@@ -196,8 +165,6 @@ class Demo:
             checkpoints=json.dumps(str(self.out / "checkpoints")),
             tracking_uri=json.dumps(self.tracking_uri),
         )
-        self.experiment.write_text(text, encoding="utf-8")
-        return table
 
     def _ingest(self, table: ImageTable, images: DemoImages, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
@@ -242,21 +209,10 @@ class Demo:
     def _show(
         self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult], held_back: str
     ) -> EvaluationResult:
-        from lakelens.inference.evaluation.evaluate import evaluate
         from lakelens.jobs.run_lines import recall_lines
 
-        before, after = models
         with self.story.step("result", "What the data version changed"):
-            found = evaluate(
-                self.session,
-                f"runs:/{after.run_id}",
-                table.location,
-                version,
-                compare=f"runs:/{before.run_id}",
-                predictions=self.predictions,
-                output=self.out / "evaluation",
-                tracking_uri=self.tracking_uri,
-            )
+            found = self._evaluate(table, version, models)
             if found.comparison is not None and found.other is not None:
                 print("\n".join(recall_lines(found.comparison.classes, held_back)))
                 then, now = (one.scores["accuracy"] for one in (found.other, found.evaluation))
@@ -264,6 +220,22 @@ class Demo:
                 print(f"the class that gained most from the new data: {found.comparison.mended_class}")
             print(f"page: {found.page}")
         return found
+
+    def _evaluate(self, table: ImageTable, version: int, models: tuple[TrainResult, TrainResult]) -> EvaluationResult:
+        """Evaluates the second model against the first, by the predictions of both."""
+        from lakelens.inference.evaluation.evaluate import evaluate
+
+        before, after = models
+        return evaluate(
+            self.session,
+            f"runs:/{after.run_id}",
+            table.location,
+            version,
+            compare=f"runs:/{before.run_id}",
+            predictions=self.predictions,
+            output=self.out / "evaluation",
+            tracking_uri=self.tracking_uri,
+        )
 
     def _predictions_summary(self) -> dict[str, Any]:
         from lakelens.table import Table

@@ -30,6 +30,7 @@ PICTURES = {
     "05_score_and_evaluate": 2,
     "06_the_missing_class": 2,
     "07_the_six_steps": 1,
+    "08_detection": 2,
 }
 
 
@@ -37,7 +38,10 @@ PICTURES = {
 PAGES = {
     "04_search": ("Learning curves", "Parallel coordinates", "Slots"),
     "05_score_and_evaluate": ("Confusion matrix", "Worst mistakes"),
+    "08_detection": ("Average precision of both models", "Fewer mistakes now"),
 }
+# Values of widgets that make trainings short.
+SMALL = {"scenes": "240", "epochs": "8"}
 WITH_BARS = ("02_train_one_gpu_to_many", "04_search", "05_score_and_evaluate")
 WHEEL = f"lakelens-{lakelens.__version__}-py3-none-any.whl"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -64,7 +68,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
         patch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
-        patch.setenv("LAKELENS_WIDGETS", json.dumps({"folder": str(folder / "work")}))
+        patch.setenv("LAKELENS_WIDGETS", json.dumps({"folder": str(folder / "work")} | SMALL))
         yield folder, spec
 
 

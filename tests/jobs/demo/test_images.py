@@ -96,6 +96,12 @@ def test_images_of_which_none_would_arrive_later_are_refused(tmp_path: Path) -> 
         (["--images", "nothing"], "SourceNotFoundError", "is not a folder"),
         (["--limit-per-class", "-1"], "InvalidArgumentError", "--limit-per-class -1 must be 1 or more"),
         (["--epochs", "0"], "InvalidArgumentError", "--epochs 0 must be 1 or more"),
+        (["--detection", "--size", "32"], "InvalidArgumentError", "--size 32 must be 64 or more"),
+        (["--detection", "--images", "demo/images"], "InvalidArgumentError", "does not go with --detection"),
+        (["--detection", "--limit-per-class", "9"], "InvalidArgumentError", "--limit-per-class 9 does not go with"),
+        (["--search", "--epochs", "3"], "InvalidArgumentError", "--epochs 3 does not go with --search"),
+        (["--search", "--detection"], "InvalidArgumentError", "give one of them"),
+        (["--detection", "--framework", "torch"], "InvalidArgumentError", "--framework torch is for the demo of"),
     ],
 )
 def test_an_earlier_demo_stays_when_the_flags_are_wrong(

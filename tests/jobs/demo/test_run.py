@@ -80,3 +80,31 @@ def test_the_demo_of_a_search_ends_with_its_report(tmp_path: Path) -> None:
     assert best.hyperparameters == summary["hyperparameters"]
     client = open_client(f"sqlite:///{tmp_path / 'demo' / 'mlflow.db'}")
     assert "report/report.html" in [file.path for file in client.list_artifacts(summary["run_id"], "report")]
+
+
+@pytest.mark.long
+def test_the_demo_of_detection_brings_a_class_and_leads_from_a_wrong_box_to_its_image(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done, summary = demo("--detection", "--out", str(out))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    print(summary["seconds"])
+    assert summary["versions"] == [0, 1]
+    assert summary["class"] == "seven"
+    assert summary["ap50_before"] < 0.3
+    assert summary["ap50_after"] > summary["ap50_before"] + 0.3
+    page = (out / "evaluation" / "evaluation.html").read_text(encoding="utf-8")
+    assert "The class that gained most is <b>seven</b>" in page
+    assert (out / "evaluation" / "worst_00.jpg").stat().st_size > 2000
+
+    from lakelens.tracking.runs import open_client
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+    assert ExperimentConfig.read(out / "experiment.yaml").task == "detection"
+    client = open_client(f"sqlite:///{out / 'mlflow.db'}")
+    assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
+    wrong = summary["wrong_box"]
+    assert (wrong["label_name"], wrong["version"]) == ("seven", 0)
+    assert wrong["predicted_name"] in ("two", "four")
+    assert Path(wrong["path"].removeprefix("file:")).read_bytes().startswith(b"\xff\xd8")
+    assert Path(wrong["picture"]).read_bytes().startswith(b"\xff\xd8")
+    assert "source image: file:" in done.stdout
