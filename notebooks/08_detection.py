@@ -37,7 +37,7 @@ from lakelens.jobs.demo.detection import EQUAL, OFTEN, RARE, scenes_of
 from lakelens.jobs.demo.images import DIGIT_NAMES
 from lakelens.jobs.demo.scene_files import write_coco, write_voc
 
-SIDE = 128
+SIDE = 160
 name_of = DIGIT_NAMES.__getitem__
 write_voc(folder / "voc", scenes_of(1, SIDE, RARE), scenes, "train", name_of)
 write_voc(folder / "voc", scenes_of(2, SIDE, EQUAL, held_out=True), 40, "val", name_of)

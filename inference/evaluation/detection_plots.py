@@ -21,6 +21,8 @@ _TRUTH, _FOUND = "#19c37d", "#ff8c1a"
 _BEFORE, _AFTER = "#b8bec6", "#2a6fb0"
 _AP50, _RECALL = "#E69F00", "#0072B2"
 _LABEL_LENGTH = 24
+_NAME_LENGTH = 16
+_LINE_PX = 12
 # Fainter detections are rarely what a mistake is about, and hide the others.
 LEAST_DRAWN_SCORE = 0.3
 
@@ -58,6 +60,8 @@ def draw_detection_comparison(comparison: DetectionComparison, names: tuple[str,
 def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
     """Makes for each model a JPEG of the image, its objects in green and the model's detections in orange.
 
+    The longer side is scaled to 320 pixels. Names stand at the bottom of an object and at the top of a detection.
+
     Returns:
         Nothing for an image that does not decode.
     """
@@ -68,7 +72,8 @@ def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
         height, width = size_of(shown.image)
     except ImageError:
         return []
-    whole.thumbnail((SIDE_PX, SIDE_PX))
+    scale = SIDE_PX / max(whole.size)
+    whole = whole.resize((max(1, round(whole.width * scale)), max(1, round(whole.height * scale))))
     return [_drawn(whole, width, height, shown.truths, found) for found in shown.detections]
 
 
@@ -81,8 +86,10 @@ def _drawn(whole: Image.Image, width: int, height: int, truths: Boxes, detection
             scales = (image.width / width, image.height / height) * 2
             left, top, right, bottom = (box[name] * scale for name, scale in zip(BOX_CORNERS, scales, strict=True))
             draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
-            if "score" in box:
-                draw.text((left + 3, top + 1), f"{box['label_name'] or box['label']} {box['score']:.2f}", fill=colour)
+            name = str(box["label_name"] or box["label"])[:_NAME_LENGTH]
+            place, text = (top, f"{name} {box['score']:.2f}") if "score" in box else (bottom - _LINE_PX, name)
+            draw.rectangle((left, place, left + draw.textlength(text) + 3, place + _LINE_PX - 1), fill=colour)
+            draw.text((left + 2, place), text, fill="black")
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=88)
     return buffer.getvalue()

@@ -47,7 +47,8 @@ def draw_box(image: bytes, truth: Mapping[str, Any], found: Mapping[str, Any]) -
         found: The detection.
     """
     from lakelens.etl.images.stored_image import StoredImage
-    from lakelens.inference.evaluation.detection_plots import ShownBoxes, boxed_jpegs
+    from lakelens.inference.evaluation.detection_plots import boxed_jpegs
+    from lakelens.inference.evaluation.result import ShownBoxes
 
     (jpeg,) = boxed_jpegs(ShownBoxes("", [truth], ([found],), ("",), StoredImage(image)))
     return jpeg
