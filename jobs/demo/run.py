@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.segments.backend import FRAMEWORKS
 
     _fill_in(args)
+    _check(args)
     packages = FRAMEWORKS[args.framework].packages
     require("lakelens demo", "pyspark", "delta", "mlflow", *packages, "sklearn", "matplotlib")
-    _check(args)
     out = _fresh_folder(args.out)
     demo = _demo_of(args)(args, out)
     try:

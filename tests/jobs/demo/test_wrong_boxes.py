@@ -17,7 +17,7 @@ BOX = "STRUCT<label_name: STRING, score: FLOAT, xmin: FLOAT, ymin: FLOAT, xmax: 
 
 
 def box(name: str, score: float, *corners: float) -> tuple[Any, ...]:
-    return (name, score, *map(float, corners))
+    return (name, *map(float, (score, *corners)))
 
 
 def test_a_wrong_box_overlaps_an_object_of_another_class_by_half(spark: Any) -> None:
