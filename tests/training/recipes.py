@@ -37,7 +37,7 @@ def classic_recipe(learning_rate):
     history = model.fit(
         x,
         y,
-        global_batch_size=16,
+        batch_size=16,
         epochs=8,
         validation_data=(x[::3], y[::3]),
         callbacks=callbacks,

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import importlib.util
 from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from ..checkpoints.manifests import KERAS, TORCH
@@ -80,13 +81,22 @@ def _imported(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _source_of(module: tuple[str, ...], folders: list[Path]) -> str | None:
-    if module[:1] == ("lakelens",):  # in a checkout its folders are not its packages
-        with contextlib.suppress(ImportError):
-            spec = importlib.util.find_spec(".".join(module))
-            return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else None
-    for folder in folders if module else ():
-        path = folder.joinpath(*module)
-        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-            if candidate.is_file():
-                return candidate.read_text(encoding="utf-8", errors="replace")
+    name = ".".join(module)
+    with contextlib.suppress(ImportError, SyntaxError, UnicodeDecodeError):
+        # In a checkout lakelens's folders are not its packages.
+        found = importlib.util.find_spec(name) if module[:1] == ("lakelens",) else _spec_of(module, folders)
+        # The loader finds the text: in a file, or in an archive sent by spark-submit.
+        return getattr(found.loader, "get_source", lambda _: None)(name) if found else None
     return None
+
+
+def _spec_of(module: tuple[str, ...], folders: list[Path]) -> ModuleSpec | None:
+    """Finds a module in folders and archives; unlike `importlib.util.find_spec` without importing its packages."""
+    importlib.invalidate_caches()  # a notebook may have written the module a moment ago
+    spec, places = None, [str(folder) for folder in folders]
+    for end in range(1, len(module) + 1):
+        spec = PathFinder.find_spec(".".join(module[:end]), places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    return spec

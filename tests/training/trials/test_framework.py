@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def test_an_entry_point_tells_its_framework(tmp_path: Path) -> None:
     assert EntryPoint.parse(f"{tmp_path}/trial.py:T").framework == "torch"
     assert EntryPoint.parse("lakelens.training.trials.torch_small_cnn:TorchSmallCnn").framework == "torch"
     assert EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn").framework == "keras"
+
+
+def test_base_classes_are_followed_into_an_archive_as_spark_submit_sends_it(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
+        archive.writestr("package/__init__.py", "raise AssertionError('imported')")
+        archive.writestr("package/bases.py", "import lakelens\nclass Mine(lakelens.TorchTrial): pass")
+    source = "from package.bases import Mine\nclass T(Mine): pass"
+    assert framework_of(source, "T", [tmp_path / "sent.zip"]) == "torch"
