@@ -164,8 +164,7 @@ def _has_delta_jars(spark: SparkSession) -> bool:
 
 
 def _reuse(active: SparkSession, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    running = master_of(active)
-    if master is not None and master != running:
+    if master is not None and master != (running := master_of(active)):
         raise SessionError(
             f"a Spark session on {running} is active, {master} was asked for; stop it first: spark.stop()"
         )
