@@ -1,12 +1,13 @@
-"""The rule by which the prediction UDF takes a batch for the pixels of a raw table."""
+"""Rules of what the prediction UDF is called with: how many columns, raw pixels, the struct of a file."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from colours import image_of
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.inference.udf import _require_encoded
+from lakelens.inference.udf import _checked, _require_encoded, _require_source
 
 pytestmark = pytest.mark.unit
 
@@ -34,3 +35,15 @@ def test_a_batch_of_bare_pixels_is_a_wrong_call(images):
 )
 def test_bad_images_are_errors_of_their_rows(images):
     _require_encoded(images)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_another_number_of_columns_is_a_wrong_call(count):
+    with pytest.raises(InvalidArgumentError, match=rf"got {count} columns; give the image alone, or image, format"):
+        next(_checked(iter([(pd.Series([image_of("red")]),) * count])))
+
+
+@pytest.mark.parametrize("column", [pd.Series(["camera 3"]), pd.DataFrame({"width": [1], "height": [1]})])
+def test_a_fifth_column_that_is_no_file_of_an_ingest_is_a_wrong_call(column):
+    with pytest.raises(InvalidArgumentError, match=r"fifth column has .*; give the column 'source' of an image table"):
+        _require_source(column)
