@@ -23,11 +23,11 @@ BATCH_ID = "batch_id"
 # Digest of what a manifest, VOC or COCO says of the image, so that a corrected box or class is a change; null for class
 # folders, where it is in the path.
 ANNOTATION_HASH = "annotation_hash"
-# How the image was made of its file, so that boxes can be carried back to the file's pixels (`annotations.frames`).
+# How the image was made of its file: inference carries boxes back to the file's pixels (`annotations.frames`).
 SOURCE = "source"
 
-# What the next ingest and inference need to know of a source; a training does not.
-INGEST_COLUMNS = frozenset({CONTENT_HASH, SOURCE_LENGTH, SOURCE_MODIFIED, BATCH_ID, ANNOTATION_HASH, SOURCE})
+# What the next ingest needs to know of a source; a training does not. A quarantine has them, too.
+INGEST_COLUMNS = frozenset({CONTENT_HASH, SOURCE_LENGTH, SOURCE_MODIFIED, BATCH_ID, ANNOTATION_HASH})
 
 FORMATS = ("jpeg", "png", "raw_rgb")
 

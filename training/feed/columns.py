@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import BadRowError, InvalidArgumentError
-from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SPLIT
+from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SOURCE, SPLIT
 from ...options import near_miss
 from .plan.feed_plan import FeedPlan
 from .rank_batches import BatchReader, RowBatch
@@ -52,7 +52,7 @@ def chosen_columns(plan: FeedPlan, columns: Sequence[str] | None, fits: Callable
     Args:
         plan: The feed's plan.
         columns: Names; None takes all columns that fit, in the order of the table, without those that an image table
-            has for its next ingest, and warns of those that do not fit.
+            has for its next ingest and for inference, and warns of those that do not fit.
         fits: Whether a column has a form that the caller can give.
 
     Raises:
@@ -74,7 +74,7 @@ def chosen_columns(plan: FeedPlan, columns: Sequence[str] | None, fits: Callable
 
 
 def _fitting_columns(plan: FeedPlan, fits: Callable[[str], bool]) -> list[str]:
-    left_out = INGEST_COLUMNS if is_image_table(plan.schema) else frozenset[str]()
+    left_out = INGEST_COLUMNS | {SOURCE} if is_image_table(plan.schema) else frozenset[str]()
     wanted = [name for name in plan.schema if name not in left_out]
     fitting = [name for name in wanted if fits(name)]
     others = ", ".join(name for name in wanted if name not in fitting)

@@ -15,7 +15,7 @@ from feed_tables import append, encoded, image_rows
 
 from lakelens import DeltaFeed, ImageTable, decode_images, make_delta_converter
 from lakelens.errors import InvalidArgumentError, MissingDependencyError
-from lakelens.etl.model.schema import quarantine_arrow_schema
+from lakelens.etl.model.schema import image_arrow_schema, quarantine_arrow_schema
 from lakelens.training.feed.adapters.fields import torch_columns
 
 SHOWN = ["path", "image", "format", "height", "width", "label", "label_name", "split"]
@@ -115,6 +115,24 @@ def test_default_columns_of_a_quarantine_have_something_for_each_null(tmp_path):
     columns, _ = next(DeltaFeed(tmp_path / "bad", image_column=None, label_column=None).as_column_numpy(1))
     found = {name: values.tolist() for name, values in columns.items()}
     assert found == {"path": ["file:/a.jpg"], "reason": ["not_an_image"], "error": [""], "label_name": [""]}
+
+
+@pytest.mark.unit
+def test_default_columns_of_an_image_table_are_without_what_only_ingest_and_inference_read(tmp_path):
+    row = dict.fromkeys(image_arrow_schema().names) | {
+        "path": "file:/a.jpg",
+        "image": b"abc",
+        "format": "jpeg",
+        "height": 3,
+        "width": 4,
+        "split": "train",
+        "annotations": [],
+        "source": {"width": 8, "height": 6, "orientation": 1, "resize": "fit"},
+    }
+    write_deltalake(str(tmp_path / "images"), pa.Table.from_pylist([row], image_arrow_schema()))
+    columns, _ = next(DeltaFeed(tmp_path / "images").as_column_numpy(1))
+    shared = {"path", "image", "format", "height", "width", "label", "label_name", "split"}
+    assert set(columns) - {"annotations"} == shared
 
 
 @pytest.mark.unit
