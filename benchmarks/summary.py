@@ -33,7 +33,7 @@ _ORDER = (
     "checkpointing",
     "search",
     "quality",
-    "scoring",
+    "inference",
 )
 
 

@@ -1,12 +1,13 @@
-"""Scores one version of an image table with a tracked model (`lakelens score`)."""
+"""Scores one version of an image table, or its new rows as a stream, with a tracked model (`lakelens score`)."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
     add_model_argument,
     add_session_arguments,
@@ -16,7 +17,10 @@ from lakelens.jobs.command import (
 )
 from lakelens.locations import table_and_version
 
-DESCRIPTION = "Score one version of an image table with a tracked model into a predictions table."
+if TYPE_CHECKING:
+    from lakelens.inference.scoring.score import ScoreResult
+
+DESCRIPTION = "Score one version of an image table, or its new rows as a stream, with a tracked model."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         help="rows up to which a commit takes data files, at least one; default: about half a minute's",
+    )
+    streams = parser.add_argument_group("streams", "Score the rows that the table gets, each once.")
+    streams.add_argument("--stream", action="store_true", help="score what no version's predictions have")
+    streams.add_argument("--checkpoint", default=None, metavar="FOLDER", help="folder of this stream; required")
+    streams.add_argument(
+        "--start", default=None, help="first rows of a new stream: beginning (default), latest, or a version"
+    )
+    streams.add_argument(
+        "--trigger-s",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="look at the table this often until interrupted; default: score the rows that are there and end",
     )
     add_tracking_argument(parser)
     add_session_arguments(parser)
@@ -59,21 +76,36 @@ def columns_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the scoring and returns version and counts."""
+    """Runs the scoring or the stream and returns version and counts."""
     from lakelens.inference.scoring.score import score
+    from lakelens.inference.scoring.stream import score_stream
 
-    result = score(
-        session_of(args, f"lakelens score {args.table}", "pyspark", "tensorflow"),
-        args.model,
-        args.table,
-        args.predictions,
-        split=args.split,
-        strict=args.strict,
-        rows_per_commit=args.rows_per_commit,
-        tracking_uri=args.tracking_uri,
+    given = {
+        name: getattr(args, name) for name in ("checkpoint", "start", "trigger_s") if getattr(args, name) is not None
+    }
+    if given and not args.stream:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidArgumentError(f"{flags}: for --stream alone; add that, or leave them out")
+    if args.stream and args.checkpoint is None:
+        raise InvalidArgumentError("--stream needs --checkpoint FOLDER, a folder for this stream alone")
+    session = session_of(args, f"lakelens score {args.table}", "pyspark", "tensorflow")
+    named = (session, args.model, args.table, args.predictions)
+    options: dict[str, Any] = {
+        "split": args.split,
+        "strict": args.strict,
+        "rows_per_commit": args.rows_per_commit,
+        "tracking_uri": args.tracking_uri,
         **columns_of(args),
-    )
+    }
+    if args.stream:
+        result = score_stream(*named, on_batch=_tell_batch, **given | options)
+    else:
+        result = score(*named, **options)
     return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}
+
+
+def _tell_batch(so_far: ScoreResult) -> None:
+    print(f"version {so_far.table_version}: {so_far.scored} scored, {so_far.errors} errors", file=sys.stderr)
 
 
 if __name__ == "__main__":  # spark-submit jobs/score.py

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .inference.evaluation.evaluate import evaluate
     from .inference.export.export import export_model
     from .inference.scoring.score import score
+    from .inference.scoring.stream import score_stream
     from .inference.udf import predict_udf
     from .spark.session import spark_session
     from .training.configuration.experiment import ExperimentConfig
@@ -50,6 +51,7 @@ __all__ = [
     "make_delta_converter",
     "predict_udf",
     "score",
+    "score_stream",
     "spark_session",
     "train",
 ]
@@ -70,6 +72,7 @@ _HOME_OF = {
     "predict_udf": ".inference.udf",
     "export_model": ".inference.export.export",
     "score": ".inference.scoring.score",
+    "score_stream": ".inference.scoring.stream",
     "spark_session": ".spark.session",
     "train": ".training.experiment.train",
 }

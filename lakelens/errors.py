@@ -307,6 +307,10 @@ class ModelMismatchError(UsageError):
     """Raised when a model's classes, input or output do not fit the table."""
 
 
+class StreamCheckpointError(UsageError):
+    """Raised when the checkpoint of a stream belongs to another one; the message names what differs, and the fix."""
+
+
 class ScoringFailedError(LakelensError):
     """Raised when the machine or the model fails during scoring, so that no single row is the cause."""
 

@@ -55,9 +55,22 @@ class RemainingRows:
 
 @contextmanager
 def remaining_rows(
-    source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str
+    source: ScoredTable,
+    results: PredictionsTable,
+    state: PredictionsState,
+    digest: str,
+    *,
+    before: DataFrame | None = None,
 ) -> Iterator[RemainingRows]:
     """Compares the rows of a version with the predictions of one checkpoint in state `state`; reads no image.
+
+    Args:
+        source: The version.
+        results: The predictions table.
+        state: Its state.
+        digest: Digest of the checkpoint.
+        before: Only of a stream: path and key of the rows from before its start. A stream predicts what is scored in no
+            version, and copies nothing.
 
     Yields:
         The rows; the DataFrames are valid only inside the `with`.
@@ -65,7 +78,11 @@ def remaining_rows(
     from pyspark.sql import functions as f
 
     rows = source.rows()
-    if state.version is None:
+    if before is not None:
+        rows = without(rows, before)
+        if state.version is not None:
+            rows = without(rows, results.read(state.version).where(in_any_version(source, digest)))
+    if before is not None or state.version is None:
         marked = rows.withColumns({_EARLIER: f.lit(None), _IS_COPIED: f.lit(False)})
     else:
         predictions = results.read(state.version).where(of_scoring(source, digest))
@@ -110,15 +127,19 @@ def same_row(left: str, right: str) -> Column:
     return same_path & f.col(f"{left}.content_hash").eqNullSafe(f.col(f"{right}.content_hash"))
 
 
-def to_retry(source: ScoredTable, digest: str) -> str:
-    """The condition for the rows of a predictions table to try again: those whose error may be temporary."""
-    return f"{in_version(source, digest)} AND error RLIKE {sql_literal(TRANSIENT)}"
+def to_retry(scored: str) -> str:
+    """The condition for those of the scored rows of a predictions table whose error may be temporary."""
+    return f"{scored} AND error RLIKE {sql_literal(TRANSIENT)}"
 
 
 def in_version(source: ScoredTable, digest: str) -> str:
     """The condition for the rows of a predictions table that one checkpoint has predicted for a version and split."""
-    ours = f"{of_scoring(source, digest)} AND version = {source.version}"
-    return ours if source.split is None else f"{ours} AND split = {sql_literal(source.split)}"
+    return _of_split(source, f"{of_scoring(source, digest)} AND version = {source.version}")
+
+
+def in_any_version(source: ScoredTable, digest: str) -> str:
+    """The condition for the rows of a predictions table that one checkpoint has predicted, whatever the version."""
+    return _of_split(source, _of_model(source, digest))
 
 
 def of_scoring(source: ScoredTable, digest: str) -> str:
@@ -128,8 +149,8 @@ def of_scoring(source: ScoredTable, digest: str) -> str:
     table at the same location.
     """
     mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
-    ours = f"checkpoint_digest = {sql_literal(digest)} AND `table` = {sql_literal(source.location)}"
-    return f"{ours} AND (content_hash IS NOT NULL OR startswith(batch_id, {sql_literal(mark)}))"
+    has_key = f"(content_hash IS NOT NULL OR startswith(batch_id, {sql_literal(mark)}))"
+    return f"{_of_model(source, digest)} AND {has_key}"
 
 
 def require_same_key(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> None:
@@ -151,3 +172,11 @@ def require_same_key(source: ScoredTable, results: PredictionsTable, state: Pred
             f"{source.columns.key!r}: they were scored with another key, or path column. Give that (key=..., "
             "--key), or another predictions table"
         )
+
+
+def _of_model(source: ScoredTable, digest: str) -> str:
+    return f"checkpoint_digest = {sql_literal(digest)} AND `table` = {sql_literal(source.location)}"
+
+
+def _of_split(source: ScoredTable, ours: str) -> str:
+    return ours if source.split is None else f"{ours} AND split = {sql_literal(source.split)}"

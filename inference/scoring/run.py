@@ -24,7 +24,7 @@ from .appending import Added, append_once, count_rows
 from .images import ImageFiles
 from .parts import first_rows, next_rows, shuffled, take
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id
-from .remaining import RemainingRows, in_version, remaining_rows, require_same_key, to_retry
+from .remaining import RemainingRows, in_any_version, in_version, remaining_rows, require_same_key, to_retry
 from .source import ScoredTable
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Tally:
 
 @dataclass
 class ScoringRun:
-    """One call of `score`, with everything resolved.
+    """One call of `score` or one micro-batch of a stream, with everything resolved.
 
     Other jobs may score the same version with the same model at the same time. Each takes the parts in its own
     order, reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
@@ -66,6 +66,7 @@ class ScoringRun:
     Attributes:
         rows_per_commit: Most rows of a part, in whole data files; None makes parts of about half a minute of work.
         alive: Called after each part.
+        before: Only of a stream: path and key of the rows from before its start; None scores a version in full.
     """
 
     spark: SparkSession
@@ -76,6 +77,7 @@ class ScoringRun:
     code: UserCode
     rows_per_commit: int | None = None
     alive: Callable[[], None] = lambda: None
+    before: DataFrame | None = None
     tally: Tally = field(default_factory=Tally)
     batch_id: str = field(init=False)
 
@@ -96,14 +98,20 @@ class ScoringRun:
     def _images(self) -> ImageFiles:
         return self.source.image_files(self.batch_bytes)
 
+    @property
+    def _scored(self) -> str:
+        """The condition for the predictions that count."""
+        condition = in_version if self.before is None else in_any_version
+        return condition(self.source, self.model.digest)
+
     def until_done(self) -> Tally:
-        """Adds parts until each row of the version and split is in the predictions."""
+        """Adds parts until no row remains."""
         self.tally.total = self.source.row_count()
         if self.results.state().version is not None:
             # Once per call, or two jobs would try each other's rows again forever. If another job is faster, it has
             # taken these rows.
             with suppress(TableConflictError), conflicts_named(self.results.location):
-                self.results.remove(to_retry(self.source, self.model.digest))
+                self.results.remove(to_retry(self._scored))
         while not self._add_remaining():
             logger.info("another job scores %s with the same model; reading the rest again", self.source.name)
         return self.tally
@@ -112,7 +120,7 @@ class ScoringRun:
         """Adds the remaining rows part by part; returns False as soon as another job has added rows, too."""
         state, digest = self.results.state(), self.model.digest
         self.tally.version = state.version
-        with remaining_rows(self.source, self.results, state, digest) as remaining:
+        with remaining_rows(self.source, self.results, state, digest, before=self.before) as remaining:
             if 0 < remaining.todo_rows + remaining.copied_rows == self.tally.total:
                 require_same_key(self.source, self.results, state, digest)
             if remaining.copied_rows:
@@ -174,7 +182,7 @@ class ScoringRun:
             self._marked_as_ours(rows),
             state,
             note=f"lakelens.score {self.batch_id} {self.tally.commits + 1}",
-            done=lambda version: self.results.read(version).where(in_version(self.source, self.model.digest)),
+            done=lambda version: self.results.read(version).where(self._scored),
             counts=counts,
         )
         if added.rows:

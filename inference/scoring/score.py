@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...etl.model import schema
 from ...extras import require
 from ...options import named_options
 from ...results import ReadableResult
@@ -27,6 +28,9 @@ from .mismatch import check_fit
 from .predictions import PredictionsTable, predictions_location
 from .run import ScoringRun
 from .source import ScoredTable, SourceColumns, check_by_log, open_scored_table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
 
@@ -140,27 +144,87 @@ def score(
         ScoringFailedError: If the machine or the model fails, not a row.
     """
     started = time.perf_counter()
-    require("lakelens.score", "pyspark")
-    check_batch_bytes(batch_bytes)
-    _check_rows_per_commit(rows_per_commit)
-    columns = SourceColumns(path_column, image_column, label_column, key)
-    named = Table.of(table, version, storage_options)
-    reference = resolve_model(model, tracking_uri)
-    task = task_of(reference.checkpoint)
-    target = predictions_location(predictions, named, task)
-    snapshot = check_by_log(named, split, columns)
-    code = user_code(reference, custom_objects)
-    spark = opened(spark)
-    require_delta(spark)
-    source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
-    check_model(reference, source, strict)
-    if not source.has_key:
+    run = open_run(
+        "lakelens.score",
+        spark,
+        model,
+        table,
+        predictions,
+        version,
+        split=split,
+        strict=strict,
+        rows_per_commit=rows_per_commit,
+        tracking_uri=tracking_uri,
+        batch_bytes=batch_bytes,
+        custom_objects=custom_objects,
+        path_column=path_column,
+        image_column=image_column,
+        label_column=label_column,
+        key=key,
+        storage_options=storage_options,
+    )
+    if not run.source.has_key:
         logger.warning(
             "%s has no column %r, so images shared with other versions cannot be found, and each version is scored in "
             "full. To score new images only, name a column that changes when the image changes: key=... (--key)",
-            source.name,
+            run.source.name,
             key,
         )
+    complete(run)
+    return result_of(run, started)
+
+
+class ScoreOptions(TypedDict, total=False):
+    """The options that `score` and `score_stream` share; `score` describes them."""
+
+    split: str | None
+    strict: bool
+    rows_per_commit: int | None
+    tracking_uri: str | None
+    batch_bytes: int
+    custom_objects: Mapping[str, Any] | None
+    path_column: str
+    image_column: str
+    label_column: str
+    key: str
+    storage_options: Mapping[str, str] | None
+
+
+def open_run(
+    call: str,
+    spark: SessionSource,
+    model: str | Path,
+    table: str | Path,
+    predictions: str | Path | None,
+    version: int | str | datetime | None = None,
+    **options: Unpack[ScoreOptions],
+) -> ScoringRun:
+    """Resolves and checks what `score` takes, for the public function `call`; opens the session last.
+
+    Raises:
+        LakelensError: As `score` does, before it scores.
+    """
+    require(call, "pyspark")
+    batch_bytes, rows_per_commit = options.get("batch_bytes", DEFAULT_BATCH_BYTES), options.get("rows_per_commit")
+    check_batch_bytes(batch_bytes)
+    _check_rows_per_commit(rows_per_commit)
+    columns = SourceColumns(
+        options.get("path_column", schema.PATH),
+        options.get("image_column", schema.IMAGE),
+        options.get("label_column", schema.LABEL),
+        options.get("key", schema.CONTENT_HASH),
+    )
+    split = options.get("split")
+    named = Table.of(table, version, options.get("storage_options"))
+    reference = resolve_model(model, options.get("tracking_uri"))
+    task = task_of(reference.checkpoint)
+    target = predictions_location(predictions, named, task)
+    snapshot = check_by_log(named, split, columns)
+    code = user_code(reference, options.get("custom_objects"))
+    spark = opened(spark)
+    require_delta(spark)
+    source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
+    check_model(reference, source, options.get("strict", False))
     results = PredictionsTable(
         spark,
         target,
@@ -169,26 +233,34 @@ def score(
         table=source.location,
         storage_options=named.storage_options,
     )
-    with source.protected(reference.digest) as alive, typed_failures(source.name):
-        run = ScoringRun(
-            spark, reference, source, results, batch_bytes, code, rows_per_commit=rows_per_commit, alive=alive
-        )
+    return ScoringRun(spark, reference, source, results, batch_bytes, code, rows_per_commit=rows_per_commit)
+
+
+def complete(run: ScoringRun) -> None:
+    """Scores the rows that remain, while their version is protected, and records that on the model's run."""
+    source, model = run.source, run.model
+    with source.protected(model.digest, stays=run.before is None) as run.alive, typed_failures(source.name):
         tally = run.until_done()
-    if tally.version is not None and reference.tracking_uri is not None and reference.run_id is not None:
+    if tally.version is not None and model.tracking_uri is not None and model.run_id is not None:
         scored_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        scoring = Scoring(results.location, tally.version, source.location, source.version, scored_at)
-        record_scoring(reference.tracking_uri, reference.run_id, scoring)
+        scoring = Scoring(run.results.location, tally.version, source.location, source.version, scored_at)
+        record_scoring(model.tracking_uri, model.run_id, scoring)
+
+
+def result_of(run: ScoringRun, started: float) -> ScoreResult:
+    """Makes the result of what a run has done since `started`, by `time.perf_counter`."""
+    tally = run.tally
     return ScoreResult(
         version=tally.version,
         scored=tally.scored,
-        skipped=tally.total - tally.scored,
+        skipped=max(0, tally.total - tally.scored),
         errors=tally.errors,
         carried=tally.carried,
-        table=source.location,
-        table_version=source.version,
-        predictions=results.location,
-        digest=reference.digest,
-        model_uri=reference.uri,
+        table=run.source.location,
+        table_version=run.source.version,
+        predictions=run.results.location,
+        digest=run.model.digest,
+        model_uri=run.model.uri,
         batch_id=run.batch_id if tally.commits else None,
         seconds=round(time.perf_counter() - started, 3),
         commits=tally.commits,

@@ -177,18 +177,19 @@ class ScoredTable:
         return rows.select(*self._columns(rows, {**_PASSED_TYPES, **_FORM_TYPES, schema.IMAGE: "binary"}))
 
     @contextlib.contextmanager
-    def protected(self, digest: str) -> Iterator[Callable[[], None]]:
+    def protected(self, digest: str, *, stays: bool = True) -> Iterator[Callable[[], None]]:
         """Protects this version from `ImageTable.vacuum`; no longer if the body raises or the process ends.
 
         Each running call is tracked under a separate name, so that a failing concurrent call does not remove it. Calls
-        that succeed leave one name for all.
+        that succeed leave one name for all; none if not `stays`.
 
         Yields:
             A function to call from time to time while the run continues.
         """
         scored = f"score-{digest[:12]}-{self.version}"
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
-        with using(replace(self.snapshot.table, version=None), self.version, running, kept_as=scored) as renew:
+        table = replace(self.snapshot.table, version=None)
+        with using(table, self.version, running, kept_as=scored, stays=stays) as renew:
             yield renew
 
     def _of_split(self, rows: DataFrame) -> DataFrame:

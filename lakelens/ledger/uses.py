@@ -51,6 +51,7 @@ def using(
     kept_as: str | None = None,
     tracking_uri: str | None = None,
     resumable: Callable[[], bool] = lambda: False,
+    stays: bool = True,
 ) -> Iterator[Callable[[], None]]:
     """Protects a version while a run reads it and after that.
 
@@ -66,6 +67,7 @@ def using(
             ledger stays as it is.
         tracking_uri: MLflow store of the run, if it is one of MLflow.
         resumable: Whether the run can be resumed; called if the body raises.
+        stays: Whether the version stays protected once the run has succeeded.
 
     Yields:
         A function to be called now and then: it renews the lease of a run that may take days.
@@ -99,7 +101,7 @@ def using(
             _end(table, use, None, stays=resumable())
         raise
     try:
-        _end(table, use, kept_as, stays=True)
+        _end(table, use, kept_as, stays=stays)
     except LakelensError as error:  # protected until this process ends
         logger.warning(
             "the ledger of %s can no longer be written, so VACUUM may remove files of version %d: %s",
