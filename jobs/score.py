@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=None,
         metavar="SECONDS",
-        help="look at the table this often until interrupted; default: score the rows that are there and end",
+        help="look at the table this often until interrupted; default: score the existing rows and end",
     )
     add_tracking_argument(parser)
     add_session_arguments(parser)

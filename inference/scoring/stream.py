@@ -66,7 +66,7 @@ def score_stream(
         start: The first rows of a new checkpoint: "beginning" scores all rows, "latest" those that come after this
             call, a version (number or pin's name) its new rows and all later ones.
         trigger_s: Seconds between two looks at the table; the call then runs until it is interrupted. None scores the
-            rows that are there and returns (Spark's `availableNow`).
+            existing rows and returns (Spark's `availableNow`).
         on_batch: Called after each micro-batch with the result so far.
         **options: As for `score`.
 
