@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
+from ...errors import InvalidArgumentError, ModelNotFoundError
 from ...tracking.logged_models import register_model
 from ...tracking.run_listing import RunDetails, all_pages, open_existing_store, show_run
 from ...tracking.runs import (
@@ -18,7 +18,7 @@ from ...tracking.runs import (
     open_client,
     resolve_tracking_uri,
 )
-from ...training.checkpoints.references import ModelRef, resolve_model, version_numbers
+from ...training.checkpoints.references import ModelRef, require_digest_of_run, resolve_model, version_numbers
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -223,17 +223,12 @@ def _require_run(tracking_uri: str | None, model: ModelRef) -> str:
         )
     _, client = open_existing_store(tracking_uri)
     try:
-        recorded = client.get_run(model.run_id).data.tags.get(DIGEST_TAG)
+        run = client.get_run(model.run_id)
     except MlflowException as error:
         raise ModelNotFoundError(
             f"{model.uri!r}: its run {model.run_id} is not in the store: {error.message}"
         ) from error
-    if recorded != model.digest:
-        raise CheckpointError(
-            f"{model.uri}: its checkpoint has digest {model.digest}, and run {model.run_id}, which trained it, wrote "
-            f"{recorded}: they are not the same model. Register the run again: "
-            f"lakelens models register runs:/{model.run_id} NAME"
-        )
+    require_digest_of_run(model.uri, model.digest, run)
     return model.run_id
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CheckpointNotFoundError, ModelNotFoundError
+from ...errors import CheckpointError, CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme, without_password
 from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
@@ -142,7 +142,7 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
             raise ModelNotFoundError(
                 f"{uri!r} names no registered model; give models:/<name>@<alias> or models:/<name>/<version>"
             )
-        run = _run_of_logged(client, version.tags)
+        run = _run_of_logged(client, uri, version.tags)
         if run is not None:
             return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
         source = client.get_model_version_download_uri(version.name, version.version)
@@ -160,12 +160,28 @@ def version_numbers(client: MlflowClient, name: str) -> list[int]:
     return sorted((int(one.version) for one in found), reverse=True)
 
 
-def _run_of_logged(client: MlflowClient, facts: Mapping[str, Any]) -> Run | None:
+def _run_of_logged(client: MlflowClient, uri: str, facts: Mapping[str, Any]) -> Run | None:
     """Finds the run whose checkpoint an MLflow model was made from, by the model's metadata; None for other models."""
     if DIGEST_TAG not in facts or CHECKPOINT_RUN_KEY not in facts:
         return None
     run = get_run(client, facts[CHECKPOINT_RUN_KEY])
-    return run if run.data.tags.get(DIGEST_TAG) == facts[DIGEST_TAG] else None
+    require_digest_of_run(uri, facts[DIGEST_TAG], run)
+    return run
+
+
+def require_digest_of_run(uri: str, digest: str, run: Run) -> None:
+    """Checks that a model is the one that its run has recorded.
+
+    Raises:
+        CheckpointError: If the run has recorded another digest.
+    """
+    recorded = run.data.tags.get(DIGEST_TAG)
+    if recorded != digest:
+        raise CheckpointError(
+            f"{uri}: its checkpoint has digest {digest}, and run {run.info.run_id}, which trained it, wrote "
+            f"{recorded}: they are not the same model. Register the run again: "
+            f"lakelens models register runs:/{run.info.run_id} NAME"
+        )
 
 
 def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
@@ -257,7 +273,7 @@ def _open(
     try:
         checkpoint = open_checkpoint(path)
     except CheckpointNotFoundError as error:
-        run = _run_of_logged(_client(tracking_uri), logged_facts(path))
+        run = _run_of_logged(_client(tracking_uri), uri, logged_facts(path))
         if run is not None:
             return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
         raise ModelNotFoundError(
