@@ -86,8 +86,9 @@ def application_features(network: keras.Model, strides: Sequence[int]) -> dict[i
         if isinstance(output, (list, tuple)) or len(output.shape) != 4 or output.shape[1] is None:
             continue
         for stride in strides:
-            # Networks without padding have a row or two less than the image divided by the stride.
-            if stride / _NEAR < height / output.shape[1] < stride * _NEAR:
+            # Networks without padding have a row or two less than the image divided by the stride; a row more has what
+            # is padded for the next convolution.
+            if height / (stride * _NEAR) < output.shape[1] <= math.ceil(height / stride):
                 found[stride] = output
     missing = [stride for stride in strides if stride not in found]
     if missing:
