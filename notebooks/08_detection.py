@@ -15,7 +15,7 @@
 dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 dbutils.widgets.text("scenes", "360", "Scenes of the first version")
-dbutils.widgets.text("epochs", "10", "Epochs of each training")
+dbutils.widgets.text("epochs", "7", "Epochs of each training")
 import shutil
 
 folder = folder_of("folder") / "detection"

@@ -112,7 +112,7 @@ class DetectionDemo(Demo):
             table=json.dumps(table.location),
             global_batch_size=self.args.global_batch_size,
             epochs=self.args.epochs,
-            period=min(5, self.args.epochs),
+            period=self.args.epochs,
             ranks=RANKS,
             checkpoints=json.dumps(str(self.out / "checkpoints")),
             tracking_uri=json.dumps(self.tracking_uri),

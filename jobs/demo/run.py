@@ -28,7 +28,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "limit_per_class": 400,
     },
     "--search": {"images": None, "framework": "keras", "limit_per_class": 400},
-    "--detection": {"framework": "keras", "size": 160, "epochs": 10, "global_batch_size": 8},
+    "--detection": {"framework": "keras", "size": 160, "epochs": 7, "global_batch_size": 8},
 }
 # Smaller scenes have no place for digits that can be read.
 _LEAST_SCENE_PX = 64

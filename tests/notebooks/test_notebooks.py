@@ -41,7 +41,7 @@ PAGES = {
     "08_detection": ("Average precision of both models", "Fewer mistakes now"),
 }
 # Values of widgets that make trainings short.
-SMALL = {"scenes": "240", "epochs": "8"}
+SMALL = {"scenes": "240", "epochs": "7"}
 WITH_BARS = ("02_train_one_gpu_to_many", "04_search", "05_score_and_evaluate")
 WHEEL = f"lakelens-{lakelens.__version__}-py3-none-any.whl"
 WIDGET = "application/vnd.jupyter.widget-view+json"
