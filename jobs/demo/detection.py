@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN, HELD_BACK = ("two", "four", "seven"), "seven"
 FIRST, LATE, VALIDATION, HELD_OUT = 360, 240, 40, 80
 # How often the held-back class is drawn, compared with one of the others.
-RARE, EQUAL, OFTEN = 0.02, 1.0, 4.0
+RARE, EQUAL, OFTEN = 0.005, 1.0, 4.0
 EXPERIMENT = """\
 name: digits on photographs
 task: detection

@@ -90,8 +90,8 @@ def test_the_demo_of_detection_brings_a_class_and_leads_from_a_wrong_box_to_its_
     print(summary["seconds"])
     assert summary["versions"] == [0, 1]
     assert summary["class"] == "seven"
-    assert summary["ap50_before"] < 0.3
-    assert summary["ap50_after"] > summary["ap50_before"] + 0.3
+    assert summary["ap50_before"] < 0.45
+    assert summary["ap50_after"] > summary["ap50_before"] + 0.25
     page = (out / "evaluation" / "evaluation.html").read_text(encoding="utf-8")
     assert "The class that gained most is <b>seven</b>" in page
     assert (out / "evaluation" / "worst_00.jpg").stat().st_size > 2000
