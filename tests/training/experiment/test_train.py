@@ -254,12 +254,12 @@ KILLED = """
     class Killed(Tiny):
         def build_model(self):
             if self.context.rank == 0:
-                sync, seen = checkpoints._sync, []
+                sync, seen = checkpoints.sync, []
                 def dying(path):
                     if "epoch-0002" in str(path):
                         os.kill(os.getpid(), signal.SIGKILL)
                     sync(path)
-                checkpoints._sync = dying
+                checkpoints.sync = dying
             return super().build_model()
 """
 

@@ -66,7 +66,7 @@ def run(python: Path, arguments: list[Any], folder: Path, **variables: str) -> s
     own = {"PYTHONPATH": str(CHECKOUT), "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": str(python)}
     found = {**os.environ, **own, **variables}
     return subprocess.run(
-        [python, *arguments], cwd=folder, env=found, capture_output=True, text=True, timeout=600, check=False
+        [python, *arguments], cwd=folder, env=found, capture_output=True, text=True, timeout=1200, check=False
     )
 
 
