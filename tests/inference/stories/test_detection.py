@@ -160,6 +160,16 @@ def test_the_udf_gives_boxes_in_pixels_of_the_file_that_it_is_told_of(spark, pho
             assert [tuple(box.values())[2:] for box in found] == [(16, 32, 24, 40)]
 
 
+def test_the_guides_udf_gives_boxes_in_pixels_of_the_file(spark, photos, detector):
+    (line,) = re.findall(r"```python\n(boxes = .*?)```", GUIDE.read_text(), re.DOTALL)
+    names = {"table": photos, "version": 0, "predict": predict_udf(spark, detector.path)}
+    exec(line, names)  # noqa: S102  the line of the page
+    found = {
+        orientation_of(one.path): as_truths(box.asDict() for box in one.detections) for one in names["boxes"].collect()
+    }
+    assert found == {orientation: truths_of(squares) for orientation, squares in PHOTOS.items()}
+
+
 def test_an_evaluation_compares_boxes_of_the_file_with_those_of_the_stored_image(
     spark, photos, detector, scored_photos, tmp_path
 ):
