@@ -37,7 +37,7 @@ hyperparameters:
 searcher:
   metric: val_map50
   max_length: {{epochs: {epochs}}}
-min_validation_period: {{epochs: {period}}}
+min_validation_period: {{epochs: {epochs}}}
 resources: {{slots_per_trial: {ranks}, strategy: horovod_cluster}}
 checkpoint_storage: {{path: {checkpoints}}}
 tracking: {{uri: {tracking_uri}, experiment: lakelens-demo}}
@@ -112,7 +112,6 @@ class DetectionDemo(Demo):
             table=json.dumps(table.location),
             global_batch_size=self.args.global_batch_size,
             epochs=self.args.epochs,
-            period=self.args.epochs,
             ranks=RANKS,
             checkpoints=json.dumps(str(self.out / "checkpoints")),
             tracking_uri=json.dumps(self.tracking_uri),

@@ -26,6 +26,7 @@ def framework_of(source: str, class_name: str, folders: Iterable[Path], package:
         folders: Where modules that the text imports may lie.
         package: The package of the module, from which its relative imports start.
     """
+    importlib.invalidate_caches()  # a notebook may have written a module a moment ago
     places, waiting, seen = list(folders), [(source, class_name, package)], set[tuple[str, str]]()
     while waiting and len(seen) < _MOST_MODULES:
         text, name, inside = waiting.pop()
@@ -92,7 +93,6 @@ def _source_of(module: tuple[str, ...], folders: list[Path]) -> str | None:
 
 def _spec_of(module: tuple[str, ...], folders: list[Path]) -> ModuleSpec | None:
     """Finds a module in folders and archives; unlike `importlib.util.find_spec` without importing its packages."""
-    importlib.invalidate_caches()  # a notebook may have written the module a moment ago
     spec, places = None, [str(folder) for folder in folders]
     for end in range(1, len(module) + 1):
         spec = PathFinder.find_spec(".".join(module[:end]), places)
