@@ -1,4 +1,4 @@
-"""Writes the measured part of `docs/benchmarks.md` from the JSON objects that the benchmarks have printed.
+"""Writes the measured part of `docs/benchmark-tables.md` from the JSON objects that the benchmarks have printed.
 
 python -m benchmarks.etl --json | tail -1 > benchmarks/results/etl.json      (and the others alike)
 python -m benchmarks.summary
@@ -18,7 +18,7 @@ from .marked import write_between
 
 BEGIN = "<!-- measured: python -m benchmarks.summary -->"
 END = "<!-- end of measured -->"
-_CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parent.parent
 _ORDER = (
     "etl",
     "planning",
@@ -38,13 +38,14 @@ _ORDER = (
 
 
 def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Writes the aims of all benchmarks as one table, then a section for each benchmark."""
+    """Writes the aims of all benchmarks as one table, then a section for each benchmark; facts stay in its file."""
     ordered = [results[name] for name in sorted(results, key=lambda name: _ORDER.index(results[name]["benchmark"]))]
     lines = ["| benchmark | compared | measured | aim | |", "|---|---|---|---|---|"]
     for result in ordered:
         lines += [_aim_row(result["benchmark"], aim) for aim in result["aims"]]
     for result in ordered:
-        lines += ["", *_section(result)]
+        if result["series"] or result["ratios"]:
+            lines += ["", *_section(result)]
     return "\n".join(lines)
 
 
@@ -76,19 +77,6 @@ def _section(result: Mapping[str, Any]) -> Iterator[str]:
         yield "| ratio (median of the ratios of each repeat) | |"
         yield "|---|---:|"
         yield from (f"| {name} | {rounded(value, 3):g} |" for name, value in result["ratios"].items())
-    if result["facts"]:
-        yield ""
-        yield from (f"- {name}: {_fact(fact)}" for name, fact in result["facts"].items())
-    yield from (f"- {note}" for note in result["notes"])
-
-
-def _fact(fact: Any) -> str:
-    if isinstance(fact, dict):
-        return ", ".join(
-            f"{key} {_fact(value) if not isinstance(value, dict) else f'({_fact(value)})'}"
-            for key, value in fact.items()
-        )
-    return f"{fact}"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -103,11 +91,11 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
-    flags = argparse.ArgumentParser(description="Write the measured part of docs/benchmarks.md.")
+    flags = argparse.ArgumentParser(description="Write the measured part of docs/benchmark-tables.md.")
+    flags.add_argument("--results", type=Path, default=CHECKOUT / "benchmarks" / "results", help="folder of JSON files")
     flags.add_argument(
-        "--results", type=Path, default=_CHECKOUT / "benchmarks" / "results", help="folder of JSON files"
+        "--page", type=Path, default=CHECKOUT / "docs" / "benchmark-tables.md", help="page to write into"
     )
-    flags.add_argument("--page", type=Path, default=_CHECKOUT / "docs" / "benchmarks.md", help="page to write into")
     arguments = flags.parse_args(argv)
     write_between(arguments.page, BEGIN, END, summary(read_results(arguments.results)))
     return 0

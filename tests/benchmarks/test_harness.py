@@ -30,6 +30,7 @@ from benchmarks import (
     launch,
     memory,
     photographs,
+    picture,
     quality,
     scaling,
     summary,
@@ -372,6 +373,21 @@ def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks"):
         summary.main(["--results", str(tmp_path), "--page", str(page)])
+
+
+def test_the_bars_of_the_picture_are_the_ratios_of_the_kept_results(tmp_path: Path) -> None:
+    results = summary.read_results(summary.CHECKOUT / "benchmarks" / "results")
+    drawn = [(comparison, picture.bars(comparison, results)) for comparison in picture.COMPARISONS]
+    recorded = 0
+    for comparison, (ours, *_) in drawn:
+        ratio = results[comparison.results]["ratios"].get(f"{comparison.lakelens} / {comparison.limit}")
+        if ratio is not None:
+            assert ours.share == pytest.approx(ratio, rel=1e-3), comparison.title
+            recorded += 1
+    assert recorded >= len(drawn) - 1
+    assert [bar.name for bar in drawn[0][1]] == ["lakelens", "row UDF"]
+    assert picture.main(["--out", str(tmp_path / "bars.png")]) == 0
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_useful_time_loses_a_restart_and_half_a_period_to_each_kill() -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,15 +39,28 @@ def photos(folder: Path, per_class: int) -> None:
             file.rename(target)
 
 
+# Keras looks for a backbone's weights here before it downloads them; these are untrained, as tests have no network.
+WEIGHTS = """
+import keras, pathlib
+folder = pathlib.Path("keras/models")
+folder.mkdir(parents=True)
+backbone = keras.applications.MobileNetV2((224, 224, 3), include_top=False, weights=None)
+backbone.save(folder / "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_224_no_top.h5")
+"""
+
+
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a reader who has photos and has run the first example."""
     folder = tmp_path_factory.mktemp("reader")
     photos(folder, per_class=12)
-    said = run_python(blocks("python")[0], folder)
-    assert "IngestResult" in said
-    assert "predicted_name" in said
-    return folder
+    run_python(WEIGHTS, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_HOME", str(folder / "keras"))
+        said = run_python(blocks("python")[0], folder)
+        assert "IngestResult" in said
+        assert "predicted_name" in said
+        yield folder
 
 
 def run_python(block: str, folder: Path) -> str:

@@ -1,0 +1,154 @@
+"""Draws `docs/benchmarks.png` from the kept results: lakelens and its best peer as shares of the physical limit.
+
+python -m benchmarks.picture
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .summary import CHECKOUT, read_results
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one group of bars compares: names of series in one file of results."""
+
+    title: str
+    results: str
+    lakelens: str
+    peers: Mapping[str, str]
+    limit: str
+    smaller_is_better: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its share of the limit, 1.0 being the limit."""
+
+    name: str
+    share: float
+
+
+COMPARISONS = (
+    Comparison(
+        "ETL, work per processor second\nlimit: a pool of Pillow",
+        "etl",
+        "lakelens steady work",
+        {"row UDF": "recipe steady work"},
+        "pool steady work",
+    ),
+    Comparison(
+        "Feed of JPEG, work per processor second\nlimit: decoding bytes in memory",
+        "feed_jpeg",
+        "jpeg lakelens work",
+        {"Petastorm": "jpeg petastorm work", "TFRecord": "jpeg tfrecord work"},
+        "jpeg decode limit work",
+    ),
+    Comparison(
+        "Feed of raw pixels, work per processor second\nlimit: copying memory",
+        "feed_raw",
+        "raw_rgb lakelens work",
+        {"Petastorm": "raw_rgb petastorm work", "TFRecord": "raw_rgb tfrecord work"},
+        "raw_rgb memcpy work",
+    ),
+    *(
+        Comparison(
+            f"Training at {side} px, {ranks} rank{'s' * (ranks > 1)}, images/s\nlimit: decoded arrays in memory",
+            "training",
+            f"{side} px, {ranks} rank(s): lakelens",
+            {
+                "TFRecord": f"{side} px, {ranks} rank(s): tfrecord",
+                "Petastorm": f"{side} px, {ranks} rank(s): petastorm",
+            },
+            f"{side} px, {ranks} rank(s): memory",
+        )
+        for side, ranks in ((96, 1), (96, 2), (160, 1), (160, 2))
+    ),
+    Comparison(
+        "First job of two ranks, 1 / seconds\nlimit: importing TensorFlow",
+        "launch",
+        "lakelens cold",
+        {"horovod.spark.run": "horovod.spark.run cold", "TorchDistributor": "TorchDistributor cold"},
+        "TensorFlow import",
+        smaller_is_better=True,
+    ),
+    Comparison(
+        "Two ranks against one, steps/s of each\nlimit: no communication",
+        "scaling",
+        "2 ranks, backward pass: steps/s",
+        {},
+        "1 rank, backward pass: steps/s",
+    ),
+)
+
+
+def bars(comparison: Comparison, results: Results) -> list[Bar]:
+    """Gives the bar of lakelens, then that of its best peer: the median of the shares of each repeat."""
+    series = results[comparison.results]["series"]
+    limit = series[comparison.limit]["values"]
+
+    def share(name: str) -> float:
+        pairs = zip(series[name]["values"], limit, strict=True)
+        return median(bound / value if comparison.smaller_is_better else value / bound for value, bound in pairs)
+
+    peers = [Bar(name, share(series_name)) for name, series_name in comparison.peers.items()]
+    best = max(peers, key=lambda bar: bar.share, default=None)
+    return [Bar("lakelens", share(comparison.lakelens)), *([best] if best else [])]
+
+
+def draw(groups: Sequence[tuple[str, Sequence[Bar]]], path: Path) -> None:
+    """Draws one group of horizontal bars for each comparison, with the limit as a line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.8 * len(groups) + 0.9), dpi=110)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for place, (_, group) in enumerate(groups):
+        for row, bar in enumerate(group):
+            ours = bar.name == "lakelens"
+            axes.barh(place + 0.34 * row, bar.share, 0.3, color="#3f51b5" if ours else "#b0b7c3")
+            inside = bar.share > 0.5
+            axes.text(
+                0.01 if inside else bar.share + 0.01,
+                place + 0.34 * row,
+                f"{bar.name} {bar.share:.2f}",
+                color="white" if inside and ours else "black",
+                va="center",
+                fontsize=8,
+            )
+    axes.axvline(1, color="#c62828", linewidth=1)
+    axes.text(1.0, -0.5, "limit", color="#c62828", ha="center", fontsize=8)
+    axes.set_yticks([place + 0.17 for place in range(len(groups))], [title for title, _ in groups], fontsize=8)
+    axes.set_xlim(0, 1.15)
+    axes.invert_yaxis()
+    axes.set_xlabel("share of the limit; longer is better", fontsize=8)
+    axes.tick_params(axis="both", labelsize=8, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Software": None})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command."""
+    flags = argparse.ArgumentParser(description="Draw docs/benchmarks.png from the kept results.")
+    flags.add_argument("--results", type=Path, default=CHECKOUT / "benchmarks" / "results", help="folder of JSON files")
+    flags.add_argument("--out", type=Path, default=CHECKOUT / "docs" / "benchmarks.png", help="picture to write")
+    arguments = flags.parse_args(argv)
+    results = read_results(arguments.results)
+    draw([(comparison.title, bars(comparison, results)) for comparison in COMPARISONS], arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
