@@ -25,7 +25,7 @@ PROCESSES := -n 3 --dist loadgroup --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-all test-unit test-stacks airflow test-airflow lint format doctor docs wheel clean
+.PHONY: help setup packages demo test test-long test-all test-unit test-stacks airflow test-airflow lint format doctor notebooks docs wheel clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ format: packages ## rewrite the sources as `make lint` wants them
 doctor: setup ## try every part: Python, Java, TensorFlow, Horovod, Petastorm, Delta, MLflow
 	@"$(VENV)/bin/lakelens" doctor
 
+notebooks: setup ## run the notebooks; then `make docs` shows them with their outputs
+	@"$(VENV)/bin/python" -m pytest -m long -n 0 tests/notebooks --basetemp="$(CURDIR)/.notebooks" $(ARGS)
+
 docs: ## the documentation as a site, in site/; a broken link fails
 	@.ci/docs .docs-venv site
 	@echo "site/index.html"
@@ -99,5 +102,5 @@ packages: # the environment without Horovod
 	@.ci/setup "$(VENV)" "$(STACK)" --without-horovod
 
 clean: ## remove what was made in the checkout; the wheels that were compiled stay in the user's cache
-	rm -rf .venv .venv-*.story .venv-* .venv.removing .airflow-venv .airflow3-venv .docs-venv site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-*.story .venv-* .venv.removing .airflow-venv .airflow3-venv .docs-venv .notebooks site build dist lakelens.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -90,7 +90,7 @@ def packages() -> dict[str, str]:
 
 
 class FreshBuild(build_py):
-    """Builds without what an earlier build has left: setuptools would put modules that are gone into the wheel."""
+    """Builds without what an earlier build has left: setuptools would put removed modules into the wheel."""
 
     def run(self) -> None:
         """Copies the packages."""

@@ -55,7 +55,7 @@ class ImageTable(TableVersions):
 
         The first ingest creates the table and fixes its recipe (`size` to `seed`); later ones use it, and may repeat
         but not change it. Files that cannot be stored go to the quarantine table. When every file is
-        known, nothing is committed. A file that is known by other content replaces its row; when the new content is
+        known, nothing is committed. A file with new content replaces its row; when the new content is
         bad, the row goes and the file is in quarantine, so that each file is in one of the two.
 
         Args:
@@ -66,7 +66,7 @@ class ImageTable(TableVersions):
                 folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet). Stored files keep their folder layout.
             **options: Which files are stored, and how.
 
-                recipe: A `lakelens.Recipe`, in place of the keywords from `size` to `seed` or changed by them.
+                recipe: A `lakelens.Recipe`, instead of the keywords from `size` to `seed` or changed by them.
                 size: Side of the stored image in pixels, 10,000 at most; 299 for a new table.
                 resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
                 resample: Filter of the scaling: `lanczos` (the default), `bicubic`, `hamming`, `bilinear` or `box`; the
@@ -120,7 +120,7 @@ class ImageTable(TableVersions):
         """Ingests the files that a landing folder holds now in batches of one commit each; it may be empty.
 
         The table is the checkpoint: after a kill at any moment the next call continues. `allow_loss` counts the rows
-        that all batches together remove; batches before the one that removes too many stay.
+        that all batches together remove; batches before the batch that removes too many stay.
 
         Args:
             source: Folder, manifest, or URI of one.
@@ -235,7 +235,7 @@ class ImageTable(TableVersions):
             new: A name that no class of the table has.
 
         Raises:
-            InvalidArgumentError: If there is no class `old`, or `new` is taken.
+            InvalidArgumentError: If class `old` does not exist, or `new` does.
             NotAnImageTableError: If lakelens did not create the table.
             TableConflictError: If another writer was faster; nothing was committed.
         """

@@ -247,7 +247,7 @@ def training_due(
 ) -> Due:
     """Decides whether a table has changed enough since the newest version of a registered model was trained on it.
 
-    Training is due if there is no such model, if there are enough new rows, or if a class's share of the rows has
+    Training is due if the model does not exist, if enough rows are new, or if a class's share of the rows has
     moved. Only a catalog table needs Spark.
 
     Args:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql._typing import UserDefinedFunctionLike
 
 _ARGUMENTS = ("image", "format", "height", "width", "source")
-# The image alone; with what `raw_rgb` needs; also with its file.
+# The image alone; with the columns that `raw_rgb` needs; and with the source file's.
 _COUNTS = (1, 4, 5)
 # Fewer bytes are a bad image, not the pixels of one.
 _FEWEST_PIXELS = 64

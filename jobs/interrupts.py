@@ -106,5 +106,5 @@ class Interrupts:
 
 
 def signal_of(error: BaseException, number: signal.Signals | None) -> int:
-    """Gives the signal that a command ends by: the received one, or the one that its error shows."""
+    """Gives the signal that a command ends by: the received signal, or the signal in its error."""
     return int(number if number is not None else getattr(error, "signal_number", signal.SIGINT))

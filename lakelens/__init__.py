@@ -1,4 +1,4 @@
-"""lakelens takes a folder of images to a scored Delta table on Spark.
+"""lakelens turns a folder of images into a scored Delta table, on open-source Spark.
 
 The public names are imported on first use: `import lakelens` needs neither a JVM nor TensorFlow.
 """
@@ -77,7 +77,7 @@ _HOME_OF = {
     "train": ".training.experiment.train",
 }
 
-# A bare clone has etl/, training/ ... beside this folder rather than in it.
+# A bare clone has etl/, training/ ... next to this folder rather than in it.
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").is_file() and (_checkout / "etl" / "__init__.py").is_file():
     __path__.append(str(_checkout))

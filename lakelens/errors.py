@@ -190,7 +190,7 @@ class RankFailedError(LaunchError):
         signal_name: The signal that ended it, such as `SIGKILL`.
         log: The last lines that it wrote, at most 100.
         traceback: The user's traceback, if it raised.
-        summary: The one sentence that says which rank did what.
+        summary: One sentence: the rank, and what it did.
     """
 
     def __init__(

@@ -123,11 +123,11 @@ def ensure(*, gpu: bool = False, force: bool = False, wheel_dir: Path | None = N
 
     Args:
         gpu: Compile with NCCL for allreduce on GPUs.
-        force: Compile even when a fitting Horovod is installed or kept.
+        force: Compile although a fitting Horovod is installed or kept.
         wheel_dir: Folder of kept wheels that machines share; default: `cache_root()`.
 
     Returns:
-        One line that says what was done.
+        One line that describes the result.
 
     Raises:
         MissingDependencyError: If TensorFlow, pip or a tool for compiling is missing.

@@ -138,7 +138,7 @@ def _source(workspace: Path, environment: Mapping[str, str]) -> Path:
 
 
 def _build_environment(workspace: Path, *, gpu: bool) -> dict[str, str]:
-    """Derives the compiler's environment, with build tools of its own where the installed ones do not fit."""
+    """Derives the compiler's environment, with separate build tools if the installed ones do not fit."""
     environment = pip_environment()
     tools = workspace / "tools"
     run_pip(

@@ -83,9 +83,7 @@ def apply(source: Path) -> None:
         path = source / replacement.file
         before, found, behind = path.read_text(encoding="utf-8").partition(replacement.after)
         if not found or replacement.old not in behind:
-            raise BuildError(
-                f"{path} has no {replacement.old!r} behind {replacement.after!r}: not the release that is known"
-            )
+            raise BuildError(f"{path} has no {replacement.old!r} behind {replacement.after!r}: not the known release")
         changed = behind.replace(replacement.old, replacement.new, 1)
         path.write_text(before + found + changed, encoding="utf-8")
 

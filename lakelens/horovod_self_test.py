@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 
 SIZE = 2
-# Below the time that `horovod_build` waits: a rank without the other one ends by itself.
+# Below the time that `horovod_build` waits: a rank without the other one times out first.
 _TIMEOUT_S = 120
 
 

@@ -41,7 +41,7 @@ class ImageCount:
     """Reads what tasks have counted.
 
     Args:
-        file: A file that is there; tasks append to it.
+        file: An existing file; tasks append to it.
     """
 
     def __init__(self, file: Path) -> None:

@@ -15,7 +15,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def table_and_version(text: str | Path) -> tuple[str, str | None]:
-    """Splits `table@version`; the version is None where there is none.
+    """Splits `table@version`; without a version it is None.
 
     The last `@` counts, unless a `/` follows it or it stands before the path of a URI, as in
     `abfss://container@account.dfs.core.windows.net/table`. A text under which something exists is a path as it stands.
@@ -46,7 +46,7 @@ def scheme_of(location: str) -> str:
 def absolute(location: str | Path) -> str:
     """Makes a table's local path absolute, as `absolute_path` does, and leaves URIs and catalog names as they are.
 
-    A `Path`, and a text under which something exists, is a path, also where it looks like `schema.table`.
+    A `Path`, and a text under which something exists, is a path, even if it looks like `schema.table`.
 
     Raises:
         InvalidArgumentError: If `location` is empty, or a `file:` URI of another machine.

@@ -57,7 +57,7 @@ def whole_number(name: str, value: object, least: int | None = None) -> int:
     Args:
         name: What it is called in the message.
         value: What was given.
-        least: The smallest that is allowed; None is no limit.
+        least: The smallest allowed value; None for any.
 
     Raises:
         InvalidArgumentError: If it is not a whole number, or too small.

@@ -47,7 +47,7 @@ class Table:
 
         Args:
             table: Path, URI or catalog name, also as `table@version`; or a Table, whose fields the arguments change.
-                A text under which something exists is a path as it stands, also with an `@`.
+                A text that names an existing path is that path, even with an `@`.
             version: As `version_of` takes it.
             storage_options: Access to an object store.
 
@@ -73,7 +73,7 @@ class Table:
 
         Args:
             table: As `of` takes it.
-            call: What the table is given to, for the message.
+            call: The function that receives the table, for the message.
             storage_options: Access to an object store.
 
         Raises:

@@ -12,7 +12,7 @@
 
 # COMMAND ----------
 
-dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 import shutil
 
@@ -114,9 +114,9 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Versions are there to stay
+# MAGIC ## Pins keep versions
 # MAGIC A pin gives a version a name, and protects its files from `table.vacuum`.
-# MAGIC The VACUUM of Spark and that of Databricks do not know pins.
+# MAGIC The `VACUUM` of Spark and Databricks ignores pins.
 
 # COMMAND ----------
 

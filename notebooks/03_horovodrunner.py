@@ -1,17 +1,16 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC # HorovodRunner, for notebooks that have one
+# MAGIC # HorovodRunner and Petastorm: before and after
 # MAGIC
-# MAGIC A plain training function under `HorovodRunner`, as Databricks had it until 15.4 LTS ML. Two lines of such a
-# MAGIC notebook change:
+# MAGIC A notebook for Databricks' HorovodRunner (up to 15.4 LTS ML) and Petastorm's converter. These lines change:
 # MAGIC
-# MAGIC ```python
-# MAGIC from sparkdl import HorovodRunner               # before
-# MAGIC from lakelens import HorovodRunner              # now
+# MAGIC | before | after |
+# MAGIC |---|---|
+# MAGIC | `from sparkdl import HorovodRunner` | `from lakelens import HorovodRunner` |
+# MAGIC | `import horovod.tensorflow.keras as hvd` | `import lakelens.training.distributed as hvd` |
+# MAGIC | `make_spark_converter(df)`, a copy of the data | `lakelens.make_delta_converter(path, version=...)`, no copy |
 # MAGIC
-# MAGIC import horovod.tensorflow.keras as hvd          # before
-# MAGIC import lakelens.training.distributed as hvd     # now: the same names, on Keras 3
-# MAGIC ```
+# MAGIC The rest of the training function stays.
 
 # COMMAND ----------
 
@@ -19,7 +18,7 @@
 
 # COMMAND ----------
 
-dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
@@ -93,9 +92,24 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Asking for more slots than the cluster has is an error at once, as it was there. What is different: slots that
-# MAGIC other jobs hold are waited for a minute only, and a rank that dies or freezes ends the job with its rank, its
-# MAGIC host and its last lines.
+# MAGIC ## Petastorm's converter
+# MAGIC Before: `converter = make_spark_converter(spark.read.format("delta").load(location))`. The `with` block stays.
+# MAGIC `batch_size` is that of each process, as in Petastorm.
+
+# COMMAND ----------
+
+converter = lakelens.make_delta_converter(location, version=version, columns=["image", "label"], split="train")
+with converter.make_tf_dataset(batch_size=64, num_epochs=1) as dataset:
+    sizes = [len(batch.label) for batch in dataset]
+print(f"{len(converter)} rows in {len(sizes)} batches, each row once: {sum(sizes) == len(converter)}")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## More ranks than slots
+# MAGIC Asking for more slots than the cluster has is an error at once, as in Databricks' HorovodRunner. Two things are
+# MAGIC different: the job waits for slots of other jobs for one minute only, and the error about a rank that dies or
+# MAGIC freezes has its number, its host and its last lines.
 
 # COMMAND ----------
 

@@ -11,7 +11,7 @@
 
 # COMMAND ----------
 
-dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
@@ -21,7 +21,36 @@ store = store_of(folder)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC An experiment as a dict; as a file it has the same keys, and `lakelens preview` and `lakelens train` take it.
+# MAGIC ## An experiment of Determined
+# MAGIC Most keys stay. Those that have no meaning without Determined's server are refused, all at once, each with what
+# MAGIC to use instead.
+
+# COMMAND ----------
+
+before = {
+    "name": "digits",
+    "entrypoint": "lakelens.training.trials.small_cnn:SmallCnn",
+    "data": {"bucket": "digits"},
+    "environment": {"image": "determinedai/environments:cuda"},
+    "hyperparameters": {
+        "global_batch_size": 32,
+        "learning_rate": {"type": "log", "base": 10, "minval": -4, "maxval": -1},
+    },
+    "searcher": {"name": "adaptive_asha", "metric": "val_accuracy", "max_trials": 6, "max_length": {"epochs": 8}},
+    "resources": {"slots_per_trial": 1, "resource_pool": "gpu"},
+}
+try:
+    lakelens.train(before)
+except lakelens.LakelensError as error:
+    print(error)
+else:
+    raise AssertionError("keys of Determined were not refused")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## The same for lakelens
+# MAGIC As a dict; a file has the same keys.
 
 # COMMAND ----------
 

@@ -12,7 +12,7 @@
 
 # COMMAND ----------
 
-dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 import shutil
 
@@ -105,7 +105,7 @@ assert counts["eight"] == 4
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Four images. The version after it has them all; was that what was missing?
+# MAGIC Only four images. The next version has all of them. Does it fix the model?
 
 # COMMAND ----------
 

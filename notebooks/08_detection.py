@@ -12,7 +12,7 @@
 
 # COMMAND ----------
 
-dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 dbutils.widgets.text("scenes", "360", "Scenes of the first version")
 dbutils.widgets.text("epochs", "7", "Epochs of each training")

@@ -1,12 +1,12 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC What the notebooks share. On Databricks `spark`, `display` and `dbutils` are there; in a Jupyter kernel
-# MAGIC elsewhere this gives stand-ins for them: a Spark on this machine, IPython's `display`, and widgets whose
+# MAGIC What the notebooks share. Databricks provides `spark`, `display` and `dbutils`. In a Jupyter kernel
+# MAGIC elsewhere this notebook defines them: a Spark on this machine, IPython's `display`, and widgets whose
 # MAGIC values come from the environment (`LAKELENS_WIDGETS`, a JSON object).
 # MAGIC
-# MAGIC On Databricks, with an ML runtime: remove the first `#` of both lines of the next cell, write where your wheel
-# MAGIC is, and run it once before anything else. The extra `databricks` brings what the runtime lacks or has too old:
-# MAGIC MLflow 3, a newer Keras. Or give the cluster the wheel and what the extra names as libraries.
+# MAGIC On Databricks, with an ML runtime: remove the first `#` of both lines of the next cell, write the path of your
+# MAGIC wheel, and run it once before anything else. The extra `databricks` brings MLflow 3 and a newer Keras. Or install
+# MAGIC the wheel and the packages of the extra as libraries of the cluster.
 
 # COMMAND ----------
 
@@ -22,7 +22,6 @@ from html import escape
 from pathlib import Path
 
 import lakelens
-from lakelens.etl.spark.catalog import is_delta_table
 
 ON_DATABRICKS = "DATABRICKS_RUNTIME_VERSION" in os.environ
 
@@ -67,14 +66,23 @@ if "dbutils" not in globals():
 # COMMAND ----------
 
 
+def default_folder():
+    """The volume `lakelens` of the current schema on Databricks, a folder of the home directory elsewhere."""
+    if not ON_DATABRICKS:
+        return "~/lakelens-notebooks"
+    return "/".join(["", "Volumes", *spark.sql("select current_catalog(), current_schema()").first(), "lakelens"])
+
+
 def folder_of(widget):
-    """The folder that a widget names: a volume on Databricks, any folder elsewhere."""
+    """The folder that a widget names, made if it is missing: in a volume on Databricks, any folder elsewhere."""
     folder = Path(dbutils.widgets.get(widget)).expanduser().absolute()
     if ON_DATABRICKS and not str(folder).startswith(("/Volumes/", "/dbfs/")):
         raise ValueError(
             f"the widget {widget!r} is {folder}, which the workers do not have; give a folder of a volume, such as "
             "/Volumes/main/default/files/lakelens"
         )
+    if folder.parts[1] == "Volumes" and not Path(*folder.parts[:5]).exists():
+        spark.sql("create volume `{}`.`{}`.`{}`".format(*folder.parts[2:5]))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -91,20 +99,35 @@ def experiment_of(name):
     return f"/Users/{spark.sql('select current_user()').first()[0]}/lakelens-{name}"
 
 
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
 def digit_folders(folder, per_class=60):
-    """Writes scanned digits (UCI, 8 x 8, enlarged) as JPEG files in class folders, unless they are there.
+    """Writes scanned digits (UCI, 8 x 8, enlarged) as JPEG files in class folders, unless they exist.
 
     All but four images of `eight` stay in `arrivals`: they come later. Two files are broken on purpose.
     """
-    from lakelens.jobs.demo.images import write_digits
+    from PIL import Image
+    from sklearn.datasets import load_digits
 
-    if not (folder / "images").exists():
-        digits = write_digits(folder)
-        for place in (digits.source, digits.arrivals):
-            for file in place.rglob("*_[0-9]*.jpg"):
-                if int(file.stem.rpartition("_")[2]) > per_class:
-                    file.unlink()
-    return folder / "images", folder / "arrivals"
+    images, arrivals = folder / "images", folder / "arrivals"
+    if images.exists():
+        return images, arrivals
+    written = dict.fromkeys(DIGITS, 0)
+    digits = load_digits()
+    for scan, digit in zip(digits.images, digits.target, strict=True):
+        name = DIGITS[digit]
+        written[name] += 1
+        if written[name] <= per_class:
+            late = name == "eight" and written[name] > 4
+            file = (arrivals if late else images) / f"{digit:03d}.{name}" / f"{written[name]:04d}.jpg"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pixels = (255 - scan * (255 / 16)).astype("uint8")
+            Image.fromarray(pixels).resize((96, 96), Image.Resampling.BICUBIC).save(file, quality=90)
+    whole = (images / "000.zero" / "0001.jpg").read_bytes()
+    (images / "000.zero" / "truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    (images / "000.zero" / "empty.jpg").touch()
+    return images, arrivals
 
 
 def image_table(folder):
@@ -112,18 +135,26 @@ def image_table(folder):
     return lakelens.ImageTable(spark, dbutils.widgets.get("table") or str(folder / "tables" / "digits"))
 
 
+def exists(table):
+    """Whether an image table has a version."""
+    try:
+        return table.version >= 0
+    except lakelens.errors.NotADeltaTableError:
+        return False
+
+
 def new_table(folder):
-    """The same for a notebook that makes its table and tells its story from version 0."""
+    """The same for a notebook that makes its table and begins with version 0."""
     table = image_table(folder)
-    if is_delta_table(spark, table.location):
+    if exists(table):
         raise ValueError(f"there is a table {table.location} already; name another in the widget 'table', or drop it")
     return table
 
 
 def table_of_digits(folder):
-    """The image table, with digits in it if it was not there."""
+    """The image table, made of digits if it does not exist."""
     table = image_table(folder)
-    if not is_delta_table(spark, table.location):
+    if not exists(table):
         images, _ = digit_folders(folder)
         table.ingest(str(images), size=32, splits={"train": 0.7, "validation": 0.1, "test": 0.2})
     return table
@@ -131,9 +162,9 @@ def table_of_digits(folder):
 
 def path_of(table):
     """The path of an image table, which ranks read without Spark and its catalog."""
-    from lakelens.etl.spark.catalog import path_of
-
-    return path_of(spark, table.location)
+    if "/" in table.location:
+        return table.location
+    return spark.sql(f"describe detail {table.location}").first().location.removeprefix("dbfs:").removeprefix("file:")
 
 
 def show_picture(data, width=None):
@@ -186,7 +217,7 @@ def show_boxes(frame, columns=4, title=None):
 
 
 def learning_curves(store, *runs):
-    """Draws the validation accuracy of runs over their epochs; thinner and thinner, as they may lie on one another."""
+    """Draws the validation accuracy of runs over their epochs, each thinner than the one below it."""
     from matplotlib import pyplot as plt
     from mlflow import MlflowClient
 

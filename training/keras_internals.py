@@ -63,11 +63,11 @@ def given_learning_rate(optimizer: keras.optimizers.Optimizer) -> Any:
 
 def updated_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Lists the variables that a built optimizer updates, in its order."""
-    # `variables` are those of its own state.
+    # `variables` are its state.
     return list(optimizer._trainable_variables)
 
 
 def place_among_updated(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
     """Returns the place of a variable among `updated_variables`."""
-    # Keras knows a variable by itself and by the TensorFlow variable in it, which a custom step may pass.
+    # Keras knows a variable both directly and by the TensorFlow variable in it, which a custom step may pass.
     return int(optimizer._get_variable_index(variable))

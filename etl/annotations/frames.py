@@ -97,7 +97,7 @@ class ImageFrames:
 
 
 def unplaced(coordinates: Coordinates, placement: Placement) -> Coordinates:
-    """Carries boxes, float64 [n, 4], from an image back to the one that was placed in it."""
+    """Carries boxes, float64 [n, 4], from an image back to the image that was placed in it."""
     scale, offset = _numbers(placement)
     return (coordinates - offset) / scale
 

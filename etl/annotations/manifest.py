@@ -79,7 +79,7 @@ class ManifestColumns:
         return all(side in self.names for side in _SIDES)
 
     def value(self, row: Mapping[str, Any], name: str) -> Any:
-        """The value that a row has under one of our names; None if there is no such column or value."""
+        """The value that a row has under one of our names; None if the row lacks the column or the value."""
         column = self.names.get(name)
         if column is not None and name in self.others:
             column = next((other for other in (column, *self.others[name]) if not _is_blank(row.get(other))), column)
@@ -113,7 +113,7 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
     """Finds the columns of a manifest, whatever their case.
 
     Raises:
-        AnnotationFileError: If there is no column for the path, neither a label nor boxes, or two for the same thing;
+        AnnotationFileError: If a column for the path is missing, or both a label and boxes, or two for the same thing;
             names the columns.
     """
     folded = [_folded(name) for name in names]
@@ -155,7 +155,7 @@ def check_agreement(values: Mapping[str, Any], where: str) -> None:
     """Checks that columns of the same meaning do not disagree, apart from numbers of classes.
 
     Args:
-        values: By column, the one that counts first.
+        values: By column, in order of precedence.
         where: Names the row.
 
     Raises:

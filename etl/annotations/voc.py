@@ -153,7 +153,7 @@ def image_key(relative_path: str) -> str:
 def split_list(relative_path: str) -> tuple[str, str] | None:
     """Returns what a file lists: (folder that its names are below, `train`, `val`, `test` or `trainval`), or None.
 
-    Lists of one class, such as `ImageSets/Main/cat_train.txt`, say which images hold a cat, not which split they are
+    Lists of one class, such as `ImageSets/Main/cat_train.txt`, list images with a cat, not the split they are
     in.
     """
     found = re.fullmatch(rf"(.*/)?{_LIST_FOLDERS}({'|'.join(_SPLIT_LISTS)})\.txt", relative_path)

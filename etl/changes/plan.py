@@ -32,7 +32,7 @@ WORK = (NEW, CHANGED)
 _GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 _FILES, _BYTES, _LARGEST, _RANK, _COMPARABLE = "files", "bytes", "largest", "rank", "comparable"
 
-_MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have one of their own
+_MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have a different suffix
 # The end of a file's name; names that start with a dot have none.
 _SUFFIX = r"[^/](\.[^./]{1,20})$"
 _NUMBER = "number"
@@ -60,7 +60,7 @@ class Plan:
         known_in_quarantine: Number of files that are stored as they are and still in quarantine: an ingest was killed
             between its two commits.
         work_in_quarantine: Number of files to read that are in quarantine.
-        gone_in_quarantine: Number of files in quarantine that are gone.
+        gone_in_quarantine: Number of files in quarantine that no longer exist.
         restamped: Number of files with the column `restamped`.
         work_bytes: Bytes of the files that are to be read.
         largest_bytes: Bytes of the largest of them.
@@ -184,7 +184,7 @@ class Plan:
     def batches(self, max_files: int) -> Iterator[Plan]:
         """Yields the plan in parts of at most `max_files` files to read, by ranges of paths.
 
-        Each part may be used until the next one is asked for. What is not to be read is in the first part, so that the
+        Each part is valid until the next one is requested. What is not to be read is in the first part, so that the
         counts of all parts add up to those of the whole. Spark may compute the files again, after it has lost an
         executor, and find others than before; but what a part has read is in the range of no other.
         """

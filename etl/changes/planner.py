@@ -1,4 +1,4 @@
-"""Plans an ingest: one join of the source with all that is known of its files, in Spark; `rules` decide row by row."""
+"""Plans an ingest: one join of the source with the records of its files, in Spark; `rules` decide row by row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READ = "content_read"
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """What is known of files before an ingest; None where there is no such table.
+    """Tables with records of files before an ingest; None for a table that does not exist.
 
     Attributes:
         stored: The image table, at the version that the plan is for.
@@ -55,11 +55,11 @@ _TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
 
 
 def make_plan(listing: Listing, known: KnownFiles, rules: PlanRules) -> Plan:
-    """Compares a listing with what is known, by path, size and time of change.
+    """Compares a listing with the records, by path, size and time of change.
 
     Args:
         listing: What the source holds.
-        known: What is known of files.
+        known: The records of files.
         rules: What makes a file known.
     """
     plan = Plan.of(_decided(listing, known, functools.partial(_decide, root=listing.root, rules=rules)))
@@ -91,7 +91,7 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
 
 
 def _decided(listing: Listing, known: KnownFiles, rule: Callable[[pa.Table], pa.Table]) -> DataFrame:
-    """Brings all that is known of a path into one row, with one shuffle however many tables there are, and decides."""
+    """Joins all records of a path into one row, with one shuffle however many tables there are, and decides."""
     from pyspark.sql import functions as F
 
     columns = [name for name in listing.files.columns if name != schema.PATH]
@@ -119,7 +119,7 @@ def _decide_after_reading(rows: pa.Table) -> pa.Table:
 
 
 def _facts_of(listed: DataFrame, rows: DataFrame | None, name: str, columns: Sequence[str]) -> DataFrame:
-    """What a table knows of each path, as one struct; no row where there is no such table."""
+    """What a table knows of each path, as one struct; without rows if the table does not exist."""
     from pyspark.sql import functions as F
 
     if rows is None:

@@ -135,7 +135,7 @@ def _is_as_stored(listed: Facts, stored: Facts, reseen: Facts) -> _Mask:
 
 
 def _has_content_of(listed: Facts, other: Facts, reseen: Facts) -> _Mask:
-    """Where no other content is known, and the stamp is the other's or one that was seen on its content."""
+    """Holds if no other content is recorded, and the stamp is the other's or one that was seen on its content."""
     content = schema.CONTENT_HASH
     was_reseen = _has_stamp_of(listed, reseen) & _equal(reseen[content], other[content])
     return ~_differ(listed[content], other[content]) & (_has_stamp_of(listed, other) | was_reseen)
@@ -152,7 +152,7 @@ def _is_as_bad(listed: Facts, bad: Facts, rules: PlanRules) -> _Mask:
 
 
 def decide_after_reading(decided: pa.Table, contents: pa.ChunkedArray) -> pa.Table:
-    """Decides again about files that were read: one with the content that is stored is known after all.
+    """Decides again about files that were read: a file with the stored content counts as known.
 
     Args:
         decided: Rows with the columns `DECIDED`.

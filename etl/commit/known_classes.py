@@ -32,7 +32,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class KnownClasses:
-    """What is known at one version.
+    """The classes at one version.
 
     Attributes:
         table: The table, by its path.
@@ -78,7 +78,7 @@ class KnownClasses:
 
 
 def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows: bool = False) -> KnownClasses:
-    """Finds what is known of the classes at a transaction's version.
+    """Finds the classes at a transaction's version.
 
     Args:
         spark: The session.

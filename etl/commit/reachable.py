@@ -28,7 +28,7 @@ def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> Non
     Raises:
         InvalidArgumentError: If delta-rs cannot spell the place, knows no store of it, or would open another one.
         StoreError: If the store cannot be reached with the table's `storage_options` and the environment.
-        TableError: Its other subclasses, if what is there does not open.
+        TableError: Its other subclasses, if the table does not open.
     """
     location = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
     found = Table(absolute_path(location).rstrip("/") or "/", table.storage_options)

@@ -30,7 +30,7 @@ APPLICATION_ID = "lakelens.ingest"
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _KEY = "stale_path"
-# Options of a session, where DML takes none of its own.
+# Options of a session, because DML takes no options.
 _APPLICATION, _NUMBER = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _SHUFFLE, _MOST_SHUFFLED = "spark.sql.shuffle.partitions", 200
 _ONE_TASK_A_SPLIT = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"

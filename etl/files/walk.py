@@ -35,7 +35,7 @@ UNREADABLE_FOLDER = "unreadable_folder"
 SPECIAL_FILE = "special_file"
 # An image outside the folders that the annotations of its source mean.
 OTHER_FOLDER = "other_folder"
-# What lies below such a path, nobody has looked at: it is not known to be gone.
+# Files below such a path were not read, so they do not count as removed.
 NOT_LOOKED_INTO = (BROKEN_LINK, PATH_TOO_LONG, UNREADABLE_FILE, UNREADABLE_FOLDER)
 # What an error of the file system says of a path. A link that leads round in a circle leads nowhere.
 _REASONS = {

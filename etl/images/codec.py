@@ -23,10 +23,10 @@ if _HAS_HEIF:
 
 # Formats whose decoder is Pillow's own. EPS is left out because it runs Ghostscript on the file; IPTC because it opens
 # what it holds as any format, EPS too; WMF, MPEG, HDF5, GRIB and BUFR because Pillow only recognises them. Pillow tries
-# them in this order: the two that most files are in come first.
+# them in this order: the two most common formats are first.
 FORMATS = (
     "JPEG", "PNG",
-    # Pillow knows it since 11.3, and opens nothing at all when it is asked for a format that it does not know.
+    # Pillow knows it since 11.3, and opens nothing at all when the list has a format that it does not know.
     *(["AVIF"] if importlib.util.find_spec("PIL.AvifImagePlugin") else []),
     *(["HEIF"] if _HAS_HEIF else []),
     "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM", "IMT",
@@ -253,14 +253,14 @@ def _too_many_pixels(found: str, max_pixels: int) -> ImageError:
 
 
 def _needs_care(image: Image.Image) -> bool:
-    """Whether a decoder that ignores transparency, profiles and further frames would show something else."""
+    """Whether a decoder that ignores transparency, profiles and later frames would show something else."""
     info = image.info
     return "transparency" in info or bool(info.get("icc_profile")) or getattr(image, "n_frames", 1) > 1
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Reads the EXIF orientation that is left to apply to an image whose pixels are loaded; 1 when there is none."""
+    """Reads the EXIF orientation that remains to be applied to an image whose pixels are loaded; 1 when there is none."""
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # noqa: BLE001  a broken EXIF block is no reason to lose an image whose pixels are whole
+    except Exception:  # noqa: BLE001  a broken EXIF block must not lose an image whose pixels are whole
         return 1

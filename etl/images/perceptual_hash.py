@@ -68,7 +68,7 @@ def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_], max_distance: in
 
     Two hashes that differ in at most d bits are equal in at least one of d + 1 bands. Hashes are sorted by each band in
     turn and compared with some neighbours in it: near-linear in their number, and of many thousands a pair may be
-    missed. What is held does not grow with the pairs, of which frames of one scene have as many as their square.
+    missed. What is held does not grow with the pairs, whose number grows with the square of the frames of one scene.
 
     Args:
         hashes: uint64 [n, 2], no two rows equal.
@@ -112,7 +112,7 @@ def _search_band(
         together = np.flatnonzero(keys[:-step] == keys[step:])
         if together.size == 0:
             break
-        # Half of the bits already tell most of the strangers apart.
+        # Half of the hash already separates most images that differ.
         words = ordered[together, 0] ^ ordered[together + step, 0]
         together = together[_count_bits(words) <= max_distance]
         distances = _distances(ordered[together], ordered[together + step])
@@ -129,7 +129,7 @@ def _keep_nearer(
     distances: npt.NDArray[np.int64],
     groups: npt.NDArray[np.bool_],
 ) -> None:
-    """Notes what is nearer than what is known; no row is there twice."""
+    """Notes rows that are nearer than the noted ones; each row once."""
     for group in range(groups.shape[1]):
         nearer = groups[others, group] & (distances < nearest.distances[rows, group])
         nearest.rows[rows[nearer], group] = others[nearer]

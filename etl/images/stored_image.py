@@ -25,12 +25,12 @@ from .geometry import letterbox
 # The form whose bytes are the pixels themselves, rows of RGB triples from the top.
 RAW_RGB = "raw_rgb"
 CHANNELS = 3
-# What Pillow calls the pixel format of an image with so many channels.
+# Pillow's name for the pixel format, by the number of channels.
 MODES = {1: "L", CHANNELS: "RGB"}
 
 _WHOLE = (int, np.integer)
 _WHITE = 255  # as an ingest fills up
-# Below twice the size that is asked for, resampling no longer hides the aliasing of libjpeg's scaled decoding.
+# Below twice the requested size, resampling no longer hides the aliasing of libjpeg's scaled decoding.
 _SCALED_MARGIN = 2
 # JPEG markers: start of a file, of the segments before the picture's own, and those that change how it is shown.
 _JPEG = b"\xff\xd8"

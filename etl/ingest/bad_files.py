@@ -26,7 +26,7 @@ class BadFiles:
     """Files for the quarantine.
 
     Attributes:
-        frame: Rows of `schema.QUARANTINE_DDL`, or None if there is no bad file; valid as long as the decoded files.
+        frame: Rows of `schema.QUARANTINE_DDL`, or None without bad files; valid as long as the decoded files.
         reasons: Number of files by reason.
     """
 

@@ -91,7 +91,7 @@ def check_place(location: str) -> None:
 
 
 def _configuration(table: str) -> Mapping[str, str] | None:
-    """Reads the table's properties; None where there is no table yet, or one that delta-rs does not open."""
+    """Reads the table's properties; None if the table does not exist yet, or delta-rs does not open it."""
     if not (Path(table) / "_delta_log").is_dir():
         return None
     try:

@@ -14,7 +14,7 @@ def find_vanished(plan: Plan, stored: VersionRows | None) -> tuple[str, ...]:
 
     Args:
         plan: The whole plan of the source.
-        stored: The table that it was made for, or None when there is none yet.
+        stored: The table that it was made for, or None if it does not exist yet.
     """
     if stored is None or not plan.lost_classes:
         return ()

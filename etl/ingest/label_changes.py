@@ -24,7 +24,7 @@ class Rename(NamedTuple):
         old: The name that no file of the source has any more.
         new: The name that its images have.
         evidence: `content` (the same images) or `spelling` (the names differ in case, blanks or punctuation only).
-        images: How many images are in both; 0 when only the spelling says so.
+        images: How many images are in both; 0 if the spelling is the only evidence.
     """
 
     old: str

@@ -1,6 +1,6 @@
 """A landing folder as a stream: the files that it holds now become one commit per batch of bounded size.
 
-The table itself is the checkpoint; `docs/decisions/landing-folders.md` says why.
+The table itself is the checkpoint; `docs/decisions/landing-folders.md` has the reasons.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ingest_available(
 ) -> StreamResult:
     """Ingests the files that a landing folder holds now, in batches of bounded size and one commit each.
 
-    The table itself is the checkpoint: a file is done when it is known, as stored or as bad, by path, size and time.
+    The table itself is the checkpoint: a file is done when it is recorded, as stored or as bad, by path, size and time.
     After a kill at any moment the next call continues: no file is stored twice or left out.
 
     Args:
@@ -60,7 +60,7 @@ def ingest_available(
             with prepare(spark, table, request) as prepared:
                 check_classes(prepared)
                 for result in _batches(prepared, max_files):
-                    # After another writer's commit, what this call has done itself is among what is known.
+                    # After another writer's commit, the records contain what this call has done itself.
                     own = min(known_of_ours, result.skipped)
                     known_of_ours -= own
                     done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))

@@ -1,7 +1,7 @@
 """Images that came in with an ingest and look like one of another split: what a hash of the content cannot see.
 
 The stored images are looked at again, because a hash of each row would be one more column for every reader, and a part
-of every ingest for a question that is asked now and then. They are decoded at an eighth of their size.
+of every ingest for an occasional question. They are decoded at an eighth of their size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NearPair(NamedTuple):
     """Two images of different splits that look alike.
 
     Attributes:
-        path: The one that came in.
+        path: The new image.
         split: Its split.
         other_path: The other.
         other_split: Its split.

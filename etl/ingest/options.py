@@ -59,7 +59,7 @@ def request_of(
         *own: Keywords that the method has besides, for the message.
 
     Raises:
-        UnknownOptionError: If there is no such keyword.
+        UnknownOptionError: If the keyword does not exist.
         InvalidArgumentError: If `recipe` or `limits` is something else.
     """
     check_names(call, options, ("source", "layout", *own, *IngestOptions.__annotations__))

@@ -41,7 +41,7 @@ class Prepared:
     """An ingest up to the point where the first image is read; a context manager that frees what Spark keeps for it.
 
     Attributes:
-        spark: A session of its own.
+        spark: A separate session.
         table: The table.
         request: The source and options of the ingest.
         transaction: The open transaction; None when the table is to be created.
@@ -78,7 +78,7 @@ class Prepared:
 
     @property
     def removes(self) -> bool:
-        """Whether rows of files that are gone from the source are deleted."""
+        """Whether rows of files that the source no longer has are deleted."""
         return self.request.removed == DELETE
 
     def stored_counts(self) -> Mapping[str, int]:
@@ -225,7 +225,7 @@ def check_classes(prepared: Prepared) -> None:
 
 
 def open_transaction(spark: SparkSession, table: Table) -> Transaction | None:
-    """Opens a transaction on the table; None if there is no table yet, and one may be made.
+    """Opens a transaction on the table; None if the table does not exist yet, and may be created.
 
     Raises:
         NotADeltaTableError: If something else is there.

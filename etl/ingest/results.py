@@ -84,7 +84,7 @@ class IngestResult(ReadableResult):
         changed: How many of those read were known with other content, another annotation, or as bad and read again.
         gone: Known files below the source folder that it no longer holds.
         removed: How many of those were taken out of the table.
-        ignored: Things in the source that are no image files, by reason; not part of `rows_in`.
+        ignored: Things in the source other than image files, by reason; not part of `rows_in`.
         ignored_suffixes: The same by reason, then by what the name ends with, such as `.txt`; "" for no suffix. Of each
             reason the 20 most frequent ones.
         reasons: Files quarantined by this ingest, by reason.
@@ -120,7 +120,7 @@ class StreamResult(ReadableResult):
     """The result of all batches of a stream together; `rows_in == stored + quarantined + skipped`, always.
 
     Attributes:
-        version: The table's version after the last batch; None when there is no table and nothing to make one of.
+        version: The table's version after the last batch; None if there is neither a table nor anything to create one from.
         rows_in: Files of the source.
         stored: Files that became rows.
         quarantined: Files that were read and found bad.
@@ -171,13 +171,13 @@ class IngestPreview(ReadableResult):
     """What an ingest would do; nothing is written.
 
     Attributes:
-        version: The table's version that was compared with; None when there is no table yet.
+        version: The table's version that was compared with; None if the table does not exist yet.
         rows_in: Files of the source.
         new: Files that the table does not know.
         changed: Known files with other content, or another annotation.
         known: Files that would be skipped.
         gone: Known files below the source folder that it no longer holds.
-        ignored: Things in the source that are no image files, by reason.
+        ignored: Things in the source other than image files, by reason.
         ignored_suffixes: The same by reason, then by suffix, as in `IngestResult`.
         new_classes: Classes that would get a number.
         vanished_classes: Classes of stored rows that no file of the source has any more.

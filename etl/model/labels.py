@@ -42,7 +42,7 @@ def class_order(name: str) -> tuple[bool, int, str]:
 
 
 def in_order(counts: Mapping[str, int], labels: Mapping[str, int]) -> dict[str, int]:
-    """Orders rows by class: classes by their numbers, 0 where there is no row; then others by name; `(no class)`."""
+    """Orders rows by class: classes by their numbers, 0 for a class without rows; then others by name; `(no class)`."""
     others = sorted(name for name, rows in counts.items() if name not in labels and name != NO_CLASS and rows)
     without = [NO_CLASS] if counts.get(NO_CLASS) else []
     numbered = sorted(labels, key=lambda name: labels[name])

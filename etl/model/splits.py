@@ -20,7 +20,7 @@ def check_splits(splits: Mapping[str, float]) -> dict[str, float]:
     """Checks names and fractions and returns them as a plain dictionary, in the given order.
 
     Raises:
-        InvalidArgumentError: If there is no split, a name is unfit for a folder, two names differ in upper and lower
+        InvalidArgumentError: If `splits` is empty, a name is unfit for a folder, two names differ in upper and lower
             case alone, a fraction is not within 0..1, or the fractions do not sum to 1.
     """
     if not splits:

@@ -68,7 +68,7 @@ def profile(
         quarantine: The table's quarantine; next to the table when None.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         VersionNotFoundError: If it has no such version, or none to compare with.
         NotAnImageTableError: If it has no column `image`.
         InvalidArgumentError: If a number is out of its range, or `output` cannot be a folder.

@@ -138,7 +138,7 @@ def _images_of(rows: pa.Table, class_name: str, file: int, first: int) -> pd.Dat
     import pandas as pd
 
     found, hashes = rows.to_pandas(), rows.column(schema.CONTENT_HASH).to_pylist()
-    # A row without a hash has a content of its own.
+    # A row without a hash counts as unique content.
     contents = [text or f"row {row}" for row, text in enumerate(hashes, start=first)]
     return pd.DataFrame(
         {

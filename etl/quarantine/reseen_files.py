@@ -1,7 +1,7 @@
 """Sizes and times of files that were read again and found unchanged, so that they are not read a third time.
 
 A copy or a checkout gives files new times without changing them. An ingest finds that out by reading them; their rows
-are as they were, and are not rewritten for a time. What was found is kept beside the table, by path, and believed only
+are as they were, and are not rewritten for a time. The findings are in a separate table, by path, and are used only
 while the row still holds the content that was read then. To lose it costs the reading, nothing else.
 """
 
@@ -23,7 +23,7 @@ COLUMNS = (schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CON
 
 
 class Stamps:
-    """The stamps of one image table, in a table of their own."""
+    """The stamps of one image table, in a separate table."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark

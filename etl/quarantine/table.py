@@ -50,7 +50,7 @@ def quarantine_location(location: str) -> str:
 class Quarantine:
     """The quarantine table of one image table.
 
-    It is a table of its own, because a bad file must not make a version of the images. An ingest writes it after the
+    It is a separate table, because a bad file must not make a version of the images. An ingest writes it after the
     images: a kill between the two commits leaves bad files in neither table, so that the next ingest takes them again.
     """
 

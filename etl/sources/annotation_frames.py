@@ -75,7 +75,7 @@ def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFra
 
 
 def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[tuple[dict[str, Any], str]]]]:
-    """Yields the columns and the rows of each batch of a task, every row with a name of its own."""
+    """Yields the columns and the rows of each batch of a task, every row with a unique name."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -99,7 +99,7 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
         Rows of `ANNOTATIONS_DDL`.
 
     Raises:
-        SourceNotFoundError: If there is no such file.
+        SourceNotFoundError: If the file does not exist.
     """
     check_exists(spark, location)
     absolute = absolute_path(location)

@@ -75,7 +75,7 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
         One row per path; read at once and kept by Spark until `unpersist`.
 
     Raises:
-        SourceNotFoundError: If there is no such file.
+        SourceNotFoundError: If the file does not exist.
         AnnotationFileError: If it is not a COCO instances file.
     """
     records = functools.partial(_coco_records, location=location, image_root=image_root, split=split)

@@ -68,7 +68,7 @@ def _hash_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> DataFrame:
-    """Adds a column `content` with the bytes of each file, read by Spark; null where there is no file.
+    """Adds a column `content` with the bytes of each file, read by Spark; null if the file does not exist.
 
     Args:
         spark: The session.

@@ -72,7 +72,7 @@ def list_frame(spark: SparkSession, source: Source) -> Listing:
 
 
 def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
-    """The same rows in another session: what is made of a frame is written by the settings of its own session."""
+    """The same rows in another session: a frame is written with the settings of its session."""
     if is_connect(spark):  # a writing session is the caller's there
         return frame
     name = f"lakelens_{uuid.uuid4().hex}"

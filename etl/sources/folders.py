@@ -51,7 +51,7 @@ def list_class_folders(spark: SparkSession, source: Source) -> Listing:
     """Lists a folder whose folders name the classes.
 
     Raises:
-        SourceNotFoundError: If there is no folder.
+        SourceNotFoundError: If the folder does not exist.
         SessionError: If Spark has no file system for it.
         InvalidArgumentError: If two folders name the same class.
     """
@@ -68,7 +68,7 @@ def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderLis
         wanted: The files that the layout reads.
 
     Raises:
-        SourceNotFoundError: If there is no folder.
+        SourceNotFoundError: If the folder does not exist.
         SessionError: If Spark has no file system for it.
         InvalidArgumentError: If two folders name the same class.
     """
@@ -174,7 +174,7 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
         status = file_system.getFileStatus(qualified)
     except (SessionError, StoreError):
         raise
-    except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text says which it was
+    except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text names it
         text = str(getattr(error, "java_exception", None) or error)
         if lacks_bucket(text):
             raise no_bucket(root) from error

@@ -1,4 +1,4 @@
-"""The listing of a source: one row per file, with what is known before it is read."""
+"""The listing of a source: one row per file, with what the listing shows without reading it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ANNOTATION_COLUMNS = {
     "declared_height": "INT",
     PROBLEMS: PROBLEMS_DDL,
     schema.ANNOTATION_HASH: "STRING",
-    # Digest of the content where it is known without reading; it then decides about a change, beside size and time.
+    # Digest of the content if the source has one; it then decides about a change, with size and time.
     schema.CONTENT_HASH: "STRING",
 }
 
@@ -50,7 +50,7 @@ class Listing:
     Attributes:
         files: One row per file and one per thing that is ignored, with the reason in `ignored`: `path`,
             `source_length`, `source_modified`, and the columns of annotations, null where the layout has none.
-        root: The folder's URI, below which known paths that are not listed are gone; None when there is no such folder.
+        root: The folder's URI, below which recorded paths that are not listed no longer exist; None without such a folder.
         read_contents: How Spark reads the bytes; None when the Python workers open the local paths themselves.
         has_annotations: Whether boxes and problems may be there.
         cached: What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the

@@ -26,7 +26,7 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
     """Lists the images that a manifest names.
 
     Raises:
-        SourceNotFoundError: If there is no such file.
+        SourceNotFoundError: If the file does not exist.
         AnnotationFileError: If it lacks a column.
     """
     annotations = manifest_annotations(spark, source)
@@ -42,7 +42,7 @@ def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
         One row per path.
 
     Raises:
-        SourceNotFoundError: If there is no such file.
+        SourceNotFoundError: If the file does not exist.
         AnnotationFileError: If it lacks a column, or is not what its suffix promises.
         InvalidArgumentError: If the suffix is unknown.
     """

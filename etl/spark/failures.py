@@ -71,7 +71,7 @@ def failures_named(location: str) -> Iterator[None]:
 
 
 def failure_of(report: str, location: str, within: str | None = None) -> LakelensError | None:
-    """Finds the cause in what Spark says; None where it is none of those that are known.
+    """Finds the cause in Spark's message; None for an unknown message.
 
     Args:
         report: What Spark says.

@@ -20,7 +20,7 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
     them on; a session that has not used one before starts it for that.
 
     Args:
-        spark: A `writing_session`, in which `ARROW_ENABLED` holds; any session where there are no rows.
+        spark: A `writing_session`, in which `ARROW_ENABLED` holds; any session for zero rows.
         rows: The rows; None where a value is missing.
         ddl: Their columns, in the order of the values.
     """

@@ -17,7 +17,7 @@ _SHUFFLE = "spark.sql.shuffle.partitions"
 _ROW_GROUP = "parquet.block.size"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    # Each stage of an adaptive query is a job of its own; the few small ones here cost more than they can save.
+    # Each stage of an adaptive query is a separate job; the few small ones here cost more than they can save.
     "spark.sql.adaptive.enabled": "false",
     ARROW_ENABLED: "true",
     # One open file per split in each task, instead of sorting the images by split first.

@@ -18,7 +18,7 @@ from ..model.labels import NO_CLASS, in_order, labels_of
 def class_counts(snapshot: Snapshot) -> dict[str, int]:
     """Counts a version's rows by class name.
 
-    Classes that have a number come first, in its order, with 0 where they have no row; then, by name, those that have
+    First the classes with a number, in its order, with 0 for a class without rows; then, by name, those that have
     none, as in a table that lakelens did not make; then `(no class)`. Empty for a table without classes.
 
     Raises:

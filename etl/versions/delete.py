@@ -50,7 +50,7 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
 
     Raises:
         InvalidArgumentError: If `where` is not such a condition.
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         NotAnImageTableError: If lakelens did not create it.
         ClassNumbersError: If the table's class numbers are damaged.
         TableConflictError: If another writer was faster; nothing was deleted.

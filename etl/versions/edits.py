@@ -85,7 +85,7 @@ def open_edit(spark: SparkSession, table: Table) -> TableEdit:
     """Opens an image table to change stored rows.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         NotAnImageTableError: If lakelens did not create it.
     """
     session = writing_session(spark)

@@ -24,7 +24,7 @@ class VersionInfo(ReadableResult):
         version: Its number.
         timestamp: When it was committed; None if its commit does not say.
         operation: What Delta calls the commit, such as WRITE.
-        rows: Its rows; None when the log does not say how many rows its files have, or can no longer rebuild it.
+        rows: Its rows; None if the log lacks the number of rows of its files, or can no longer rebuild the version.
         class_counts: Rows by class name, as `class_counts` gives them; None after a commit of another writer that
             may have changed rows, and for versions so old that the ledger has dropped them.
         batch_id: The ingest's mark; None for a commit that is none.
@@ -52,7 +52,7 @@ def history(table: Table, limit: int | None = None) -> list[VersionInfo]:
         limit: Only the newest, this many; None lists all.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         InvalidArgumentError: If `limit` is not a whole number above 0.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):

@@ -51,7 +51,7 @@ def optimize(spark: SparkSession, table: Table) -> OptimizeResult:
         table: The table.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
     """
     session = writing_session(spark)

@@ -57,8 +57,8 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
         new: A name that no other class of the table has or had.
 
     Raises:
-        InvalidArgumentError: If there is no class `old`, or `new` cannot be its name.
-        NotADeltaTableError: If there is no table.
+        InvalidArgumentError: If class `old` does not exist, or `new` cannot be its name.
+        NotADeltaTableError: If the table does not exist.
         NotAnImageTableError: If lakelens did not create it.
         ClassNumbersError: If the table's class numbers are damaged.
         TableConflictError: If another writer was faster; nothing was committed.
@@ -75,7 +75,7 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     found = edit.rows().where(_has_name(old))
     rows = found.select(schema.PATH).count()
     version = edit.transaction.version
-    # The name comes first: rows of a former name are still rows of the class, whenever this process dies.
+    # The name is written first: rows of a former name are still rows of the class, whenever this process dies.
     change(known.table, lambda ledger: ledger.settled(known.rows or {})[0].renamed(old, new))
     try:
         if rows:

@@ -49,7 +49,7 @@ def repair(spark: SparkSession, table: Table, *, dry_run: bool = False) -> Repai
         dry_run: Only report what would change.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         NotAnImageTableError: If lakelens did not create it.
         TableConflictError: If another writer was faster; nothing was committed.
     """

@@ -72,7 +72,7 @@ def restore(spark: SparkSession, table: Table, version: int | str | datetime) ->
         version: Number, time or pin of the version to bring back.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         NotAnImageTableError: If lakelens did not create it.
         VersionNotFoundError: If it has no such version.
         VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.

@@ -69,7 +69,7 @@ def vacuum(
         InvalidArgumentError: If `retention_hours` is negative, or short without `allow_short_retention`.
         VersionProtectedError: If files of a protected version would go; names the versions and what protects them.
         VersionUnreadableError: If a protected version cannot be opened now, so that its files are not known.
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         TableConflictError: If another VACUUM was at work for ten minutes, or took this one for dead.
     """
     _check_retention(retention_hours, allow_short_retention)

@@ -28,7 +28,7 @@ class DetectionMetrics(ReadableResult):
     Attributes:
         rows: Annotated rows; an image without objects is one.
         errors: How many of those have an error instead of detections. All their objects count as missed.
-        unlabelled: Rows that nobody has annotated; no other number counts them.
+        unlabelled: Rows without annotations; no other number counts them.
         objects: Objects of all classes, without difficult ones.
         classes: Metrics per class, by label number.
         curves: Precision over recall at an overlap of 0.5, of each class that has objects.
@@ -116,7 +116,7 @@ def measure_detections(
         names: Class names by number; a number without a name is shown as its digits.
         rows: Annotated rows.
         errors: How many of those have an error.
-        unlabelled: Rows that nobody has annotated.
+        unlabelled: Rows without annotations.
     """
     count = max([*objects, *names, *matches[:, 0].tolist(), -1]) + 1
     listed = [names.get(label, str(label)) for label in range(count)]

@@ -1,4 +1,4 @@
-"""The evaluation side of a task: what is kept of a model's answers, and the report that follows from them."""
+"""The evaluation side of a task: the counts of a model's answers, and the report made from them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _BEFORE, _AFTER, _HIGHLIGHT, _WRONG = "#b8bec6", "#2a6fb0", "#d9822b", "#c0392b"
 _PRECISION, _RECALL = "#E69F00", "#0072B2"
 _GRID = "#e6e6e6"
 _SHEET_COLUMNS, _PAIR_COLUMNS = 6, 3
-# Characters of a name: at a bar, above or below an image, in a line of its own.
+# Characters of a name: at a bar, above or below an image, in a separate line.
 _LABEL_LENGTH, _CAPTION_LENGTH, _TITLE_LENGTH = 24, 18, 60
 
 
@@ -158,7 +158,7 @@ def _draw_recalls(axis: Any, classes: pd.DataFrame, highlighted: str | None) -> 
 
 
 def _most_changed(comparison: ModelComparison) -> pd.DataFrame:
-    """Gives the classes with the most changed answers, in their order; the one that gained most is among them."""
+    """Gives the classes with the most changed answers, in their order, the most improved class among them."""
     import pandas as pd
 
     classes = pd.DataFrame(comparison.classes)

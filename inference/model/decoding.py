@@ -26,7 +26,7 @@ class StoredRows:
         formats: `jpeg`, `png`, `raw_rgb` or another encoded format; None when every image is encoded.
         heights: Height in pixels, needed for `raw_rgb` only.
         widths: Width in pixels, needed for `raw_rgb` only.
-        sources: What the column `source` has of their files; None if there is no such column.
+        sources: Values of the column `source`; None if the rows lack it.
     """
 
     images: Sequence[Bytes | None]

@@ -35,7 +35,7 @@ class Predictions:
     Attributes:
         answers: float32 [rows, ...], as the task gives them; a row with an error holds NaN.
         errors: None, or why the row has no prediction, as `<reason>: <message>`.
-        frames: [rows], the size of each stored image and what is known of its file; None if the task needs neither.
+        frames: [rows], the size of each stored image and its file's size and orientation; None if the task needs neither.
     """
 
     answers: Answers

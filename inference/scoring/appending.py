@@ -1,4 +1,4 @@
-"""Appends predictions once, whoever else scores the same table with the same model."""
+"""Appends predictions once, even if other jobs score the same table with the same model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads the stored images of chosen rows in Spark tasks, straight from a table's data files.
 
-Spark reads everything but the image: it applies deletion vectors and names the data file of each row that is left. So a
+Spark reads everything but the image: it applies deletion vectors and names the data file of each remaining row. So a
 task reads the images of exactly these rows, whatever features the table has, and no image passes through the JVM. Delta
 names a row's position in its file only for some tables; the task finds it by the row's path and key.
 """

@@ -182,7 +182,7 @@ def _rows_before(run: ScoringRun, folder: str, start: object) -> DataFrame:
 
 
 def _check_same(folder: str, known: Mapping[str, Any], given: Mapping[str, Any], digest: str) -> None:
-    """Compares the stream of a checkpoint with the one that is to start; a model may have several names."""
+    """Compares a checkpoint's stream with the new one; a model may have several names."""
     same_model = str(known["model"]).endswith(f" ({digest})")
     differing = [name for name in given if known[name] != given[name] and not (name == "model" and same_model)]
     if differing:

@@ -46,7 +46,7 @@ def forget(table: Table) -> None:
     """Removes the files that `convert` has read, once they are in the ledger."""
     for kind in _FOLDERS:
         for file in _files(table, kind):
-            with contextlib.suppress(OSError):  # a ledger that is there wins over them
+            with contextlib.suppress(OSError):  # an existing ledger wins over them
                 remove_file(file, table.storage_options)
 
 
@@ -90,7 +90,7 @@ def _time(text: object) -> datetime:
 
 
 def _classes(table: Table) -> Ledger:
-    """Reads class numbers and rows by class: what the notes say comes first, a model may have been trained on it."""
+    """Reads class numbers and rows by class: the notes have precedence, because a model may have been trained on them."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 

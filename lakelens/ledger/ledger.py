@@ -261,7 +261,7 @@ class Ledger:
         return replace(self, pins=tuple(one for one in self.pins if one.name != name))
 
     def version_of(self, pin: str) -> int | None:
-        """Returns the version that a pin names; None if there is no such pin."""
+        """Returns the version that a pin names; None if the pin does not exist."""
         return next((one.version for one in self.pins if one.name == pin), None)
 
     def with_use(self, use: Use) -> Ledger:

@@ -25,7 +25,7 @@ def pins(table: Table) -> dict[str, int]:
 
 
 def pinned_version(table: Table, name: str) -> int | None:
-    """Returns the version that a pin names; None if there is no such pin."""
+    """Returns the version that a pin names; None if the pin does not exist."""
     return read(table).version_of(name) if _NAME.match(name) else None
 
 
@@ -60,7 +60,7 @@ def unpin(table: Table, name: str) -> None:
     """Removes a pin.
 
     Raises:
-        VersionNotFoundError: If there is no pin of that name.
+        VersionNotFoundError: If the pin does not exist.
     """
     check_pin_name(name)
 

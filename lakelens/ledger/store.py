@@ -1,4 +1,4 @@
-"""Where a table's ledger is kept: a small Delta table in the table's folder, changed by compare-and-swap.
+"""A table's ledger: a small Delta table in the table's folder, changed by compare-and-swap.
 
 Each change rewrites the whole ledger as the next version of that Delta table. Delta's commit is the only lock: a writer
 whose version was taken by another one reads again and tries again.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FOLDER = "_lakelens"
 _FORMAT = 1
 _RETRIES = Retries(attempts=100, first_wait_s=0.01, longest_wait_s=1.0)
-# Old files and commits of the ledger are removed once in so many changes, when no reader can need them any more.
+# Old files and commits of the ledger are removed after this number of changes, when no reader can need them any more.
 _TIDY_EVERY = 100
 _FREE_BYTES = 1 << 20
 _CONFIGURATION = {
@@ -80,7 +80,7 @@ def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
         _RETRIES.wait(attempt)
         found = _open(table)
         before = convert(table) if found is None else _ledger_of(table, found)
-        after = update(before)  # may raise a conflict of its own, which ends the change
+        after = update(before)  # may raise a conflict, which ends the change
         if after == before or (_create(table, after) if found is None else _swap(table, found, after)):
             return after
     raise TableConflictError(f"{table.path}: other writers kept changing its ledger; try again when they are done")
@@ -158,7 +158,7 @@ def _create(table: Table, ledger: Ledger) -> bool:
 
 
 def _swap(table: Table, found: DeltaTable, ledger: Ledger) -> bool:
-    """Writes the version after the one that was opened; returns False if another writer has written it."""
+    """Writes the version after the opened one; returns False if another writer has written it."""
     from deltalake import PostCommitHookProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError
 

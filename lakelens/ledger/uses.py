@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A process of another machine is taken for dead when it has not renewed its use for so long.
+# A process of another machine counts as dead when it has not renewed its use for this time.
 _SILENT = timedelta(days=1)
 _RENEW_S = 600.0
 # Runs that an error names.

@@ -40,7 +40,7 @@ def commits(table: Table, limit: int | None = None) -> Iterator[Commit]:
         limit: Only the last commits, this many; None gives all.
 
     Raises:
-        NotADeltaTableError: If there is no table.
+        NotADeltaTableError: If the table does not exist.
         StoreError: If the object store cannot be reached or refuses.
     """
     latest, names = open_table(table.at(None)).version(), entry_names(table)

@@ -1,4 +1,4 @@
-"""The Parquet files of a version: reading their rows as the table shows them, and finding those that are gone."""
+"""The Parquet files of a version: reading their rows as the table shows them, and finding missing ones."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def find_missing(snapshot: Snapshot) -> list[str]:
-    """Lists those files of a version that are gone, as its log names them."""
+    """Lists the missing files of a version, as its log names them."""
     located = {snapshot.table.file(path): path for path in snapshot.files.paths}
     missing = []
     for folder, names in by_folder(located).items():
@@ -185,7 +185,7 @@ def require_files(snapshot: Snapshot) -> None:
 
 
 def files_missing(snapshot: Snapshot, missing: Sequence[str]) -> VersionFilesMissingError:
-    """Makes the error about files that are gone."""
+    """Makes the error about missing files."""
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     whole = ranges_of(_whole_versions(snapshot.table)) or "none"
     return VersionFilesMissingError(
@@ -216,7 +216,7 @@ def _whole_versions(table: Table) -> list[int]:
 
 
 def remove_files(table: Table, locations: Iterable[str], *, before_each: Callable[[], None]) -> None:
-    """Removes files of a table by their absolute paths or URIs; those that are gone already do not matter.
+    """Removes files of a table by their absolute paths or URIs; files that no longer exist are skipped.
 
     Args:
         table: The table.

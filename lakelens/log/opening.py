@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..table import Table
 
-# delta-rs walks through all numbers up to the requested one: minutes and gigabytes if a date is taken for a number.
+# delta-rs walks through all numbers up to the requested one: minutes and gigabytes if a date is read as a number.
 _LIKELY_NUMBER = 100_000
 _NAMED_PINS = 20
 
@@ -37,8 +37,8 @@ def open_table(table: Table) -> DeltaTable:
     """Opens a table at its version, without looking at what readers must know of it.
 
     Raises:
-        NotADeltaTableError: If there is no table.
-        InvalidArgumentError: If no store is known for the location's scheme, or delta-rs cannot spell the location.
+        NotADeltaTableError: If the table does not exist.
+        InvalidArgumentError: If the location's scheme is unknown, or delta-rs cannot spell the location.
         StoreError: If the object store cannot be reached or refuses, or this process was forked from one that has
             opened a table.
         VersionNotFoundError: If it has no such version; the message names those that it has.
@@ -87,8 +87,8 @@ def require_entries(table: Table, number: int | None = None) -> None:
     """Lists the log: this distinguishes a missing version from one that cannot be read now.
 
     Raises:
-        NotADeltaTableError: If there is no table.
-        VersionNotFoundError: If `number` is no version that the log can rebuild.
+        NotADeltaTableError: If the table does not exist.
+        VersionNotFoundError: If the log cannot rebuild version `number`.
         StoreError: If the object store cannot be reached or refuses.
         VersionUnreadableError: If a disk does not list the log.
     """

@@ -158,7 +158,7 @@ class Snapshot:
 
     @cached_property
     def timestamp(self) -> datetime | None:
-        """When the version was committed, read when it is asked for; None if the log does not tell."""
+        """When the version was committed, read on first use; None if the log lacks it."""
         return committed_at(self.table)
 
     @property

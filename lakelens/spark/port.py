@@ -42,7 +42,7 @@ def parallelism(spark: SparkSession) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _slots_of_server(spark: SparkSession) -> int:
-    """Asks a Connect server once, with a job: the first answer holds, also where the server grows later."""
+    """Asks a Connect server once, with a job: the first answer holds, even if the server grows later."""
     from pyspark.sql import functions as F
 
     parts = spark.range(_RANGE_ROWS).select(F.spark_partition_id().alias("part"))
@@ -316,7 +316,7 @@ def _restored(spark: SparkSession, names: Collection[str]) -> Iterator[None]:
 
 
 def set_all(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    """Sets options of a session; leaves out those that a Connect server lets nobody set, as serverless compute does."""
+    """Sets options of a session; leaves out those that a Connect server refuses, as serverless compute does."""
     for name, value in settings.items():
         _set(spark, name, value)
 

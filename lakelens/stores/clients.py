@@ -29,7 +29,7 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(
 _UNKNOWN_OPTION = re.compile(r"Configuration key: '([^']+)'")
 # Clients that are kept open, each with its connections.
 _MOST_CLIENTS = 32
-# The process that has used a client, by the client's package: each has threads of its own.
+# The process that has used a client, by the client's package: each has its own threads.
 _users: dict[str, set[int]] = {}
 
 

@@ -88,7 +88,7 @@ def read_bytes(location: str, storage_options: Mapping[str, str] | None) -> byte
         storage_options: Access to an object store.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         StoreError: If the store cannot be reached or refuses.
     """
     path = local_form(location)
@@ -165,7 +165,7 @@ def remove_file(location: str, storage_options: Mapping[str, str] | None) -> Non
     """Removes a file.
 
     Raises:
-        FileNotFoundError: If there is no such file; stores that do not tell say nothing.
+        FileNotFoundError: If the file does not exist and the store reports it.
         StoreError: If the store cannot be reached or refuses.
     """
     path = local_form(location)
@@ -187,7 +187,7 @@ def by_folder(locations: Iterable[str]) -> dict[str, list[str]]:
 
 
 def names_in(folder: str, storage_options: Mapping[str, str] | None) -> set[str]:
-    """Lists the names in a folder; none when there is no such folder."""
+    """Lists the names in a folder; empty if the folder does not exist."""
     path = local_form(folder)
     if path is not None:
         try:

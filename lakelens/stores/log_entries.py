@@ -27,7 +27,7 @@ _READ_AT_ONCE = 16
 
 
 def entry_names(table: Table) -> set[str]:
-    """Lists the names of the log's entries; empty where there is no log.
+    """Lists the names of the log's entries; empty without a log.
 
     Raises:
         StoreError: If the object store cannot be reached or refuses.
@@ -37,7 +37,7 @@ def entry_names(table: Table) -> set[str]:
 
 
 def commit_numbers(names: Iterable[str]) -> list[int]:
-    """Returns the sorted numbers of the commits that have an entry of their own."""
+    """Returns the sorted numbers of the commits that have a separate entry."""
     return sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
 
 

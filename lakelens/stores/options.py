@@ -16,7 +16,7 @@ _PREFIX = re.compile(r"^(aws|azure_storage|azure|google)_")
 # By the scheme that obstore knows the store by: other stores' variables do not count.
 _PREFIX_OF = {"s3": re.compile(r"^aws_"), "gs": re.compile(r"^google_"), "abfss": re.compile(r"^azure_(storage_)?")}
 _FALSE = ("0", "false", "off", "no", "n")
-# object_store's options of HTTP (`ClientConfigKey` of 0.13), which obstore takes in an argument of their own.
+# object_store's options of HTTP (`ClientConfigKey` of 0.13), which obstore takes in a separate argument.
 _HTTP = frozenset(
     {
         *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only"),

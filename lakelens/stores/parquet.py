@@ -36,9 +36,9 @@ def open_parquet_file(
         size: Bytes of the file, which saves an object store the question.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        DataFileError: If it is no whole Parquet file, then or while it is read inside `with`.
-        InvalidArgumentError: If no store is known for the location's scheme.
+        FileNotFoundError: If the file does not exist.
+        DataFileError: If it is not a complete Parquet file, then or while it is read inside `with`.
+        InvalidArgumentError: If the location's scheme is unknown.
         MissingDependencyError: If the package for the store is not installed.
     """
     with naming(location), open_location(location, storage_options, size) as source:
@@ -50,7 +50,7 @@ def naming(location: str) -> Iterator[None]:
     """Turns Arrow's complaints about what a file holds into an error that names the file.
 
     Raises:
-        DataFileError: In place of Arrow's error, which is its cause.
+        DataFileError: Instead of Arrow's error, which is its cause.
     """
     try:
         yield
@@ -74,10 +74,10 @@ def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes:
 
     Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer.
     pyarrow 14 refuses them ("Unrecognized type: 23"); later ones read them, but lack functions for them, such as
-    `array_take`. The Parquet types beside it are the plain ones, so such a file is read by these alone.
+    `array_take`. The other Parquet types are the plain ones, so such a file is read by these alone.
 
     Raises:
-        pyarrow.ArrowException: If the file is no whole Parquet file.
+        pyarrow.ArrowException: If the file is not a complete Parquet file.
     """
     # Spark writes times as INT96, which pyarrow would read as nanoseconds: a wrong time beyond 1677 to 2262.
     settings: dict[str, Any] = {

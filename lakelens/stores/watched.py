@@ -1,4 +1,4 @@
-"""Waiting for a store with an end to it: work in threads that nobody has to join, and an error when none answers."""
+"""Bounded waits for a store: work in daemon threads, and an error when the store does not answer."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def publish(partial: Path, final: Path) -> bool:
     """Gives a complete file or folder its name, in the same folder, and forces both to disk.
 
     Returns:
-        False if the name is taken; then nothing has changed.
+        False if the name exists; then nothing has changed.
     """
     sync(partial)
     if final.exists():  # as late as can be: mounted stores have no links, which would refuse a second name

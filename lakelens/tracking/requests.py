@@ -97,7 +97,7 @@ def _send(run_id: str, action: Action | SearchAction, tracking_uri: str | None) 
 def requests_heard(run: RunReference, on_request: Callable[[str], None]) -> Iterator[None]:
     """Calls `on_request`, in a thread, for each request of another process while the body runs.
 
-    A store that does not answer is asked again; the training needs no answer.
+    A failed request is repeated later; the training needs no answer.
 
     Args:
         run: The run.

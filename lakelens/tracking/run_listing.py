@@ -185,7 +185,7 @@ def deleted_runs(tracking_uri: str, run_ids: Collection[str]) -> set[str]:
     answer, or is another machine's file, has deleted none, with a warning.
 
     Args:
-        tracking_uri: The store, without its password; the one that this process uses gives it.
+        tracking_uri: The store, without its password, which the store of this process has.
         run_ids: The runs.
     """
     own = resolve_tracking_uri()

@@ -101,7 +101,7 @@ class SlotProcess(threading.Thread):
         self._first: OpenSegment | None = None
 
     def run(self) -> None:
-        """Trains until there is no trial for these slots."""
+        """Trains until no trial waits for these slots."""
         try:
             self._first = self._take()
             if self._first is not None:

@@ -67,7 +67,7 @@ def run_python(block: str, folder: Path) -> str:
     script = folder / "block.py"
     script.write_text(block, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout

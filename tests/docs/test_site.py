@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -55,10 +57,36 @@ def pages_of(nav: Any) -> set[str]:
 
 
 @pytest.mark.unit
+def test_the_page_of_a_notebook_has_the_outputs_of_its_present_code(tmp_path: Path) -> None:
+    source = tmp_path / "01_story.py"
+    source.write_text(
+        "# Databricks notebook source\n# MAGIC %md\n# MAGIC # Story\n\n# COMMAND ----------\n\nprint(1)\n",
+        encoding="utf-8",
+    )
+    picture = {"data": {"image/png": "iVBORw0KGgo="}}
+    cell = {"cell_type": "code", "source": "print(1)", "outputs": [{"name": "stdout", "text": "1\n"}, picture]}
+    (tmp_path / "01_story.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+    hook = runpy.run_path(str(ROOT / ".ci" / "notebook_pages.py"))
+    hook["outputs_of"].__globals__["EXECUTED"] = tmp_path
+    pictures: dict[str, bytes] = {}
+    page = list(hook["page_of"](source, pictures))
+    assert page == [
+        "# Story",
+        "```python\nprint(1)\n```",
+        "```text\n1\n```",
+        "![output of the cell above](01_story-1.png)",
+    ]
+    assert pictures == {"01_story-1.png": b"\x89PNG\r\n\x1a\n"}
+    source.write_text(source.read_text(encoding="utf-8").replace("print(1)", "print(2)"), encoding="utf-8")
+    assert list(hook["page_of"](source, pictures)) == ["# Story", "```python\nprint(2)\n```"]
+
+
+@pytest.mark.unit
 def test_every_page_is_in_the_navigation() -> None:
     settings = YAML().load(ROOT / "mkdocs.yml")
     listed = pages_of(settings["nav"])
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    pages |= {f"notebooks/{notebook.stem}.md" for notebook in (ROOT / "notebooks").glob("[0-9]*.py")}
     hidden = [pattern.strip("/") for pattern in settings["not_in_nav"].split()]
     assert listed <= pages
     assert [page for page in pages - listed if not any(fnmatch(page, pattern) for pattern in hidden)] == []

@@ -216,7 +216,7 @@ def write_checkpoint(
             _write_text(partial / MANIFEST_FILE, manifest_text(entries, described, digest))
             sync(partial / MANIFEST_FILE)
             final = root / f"{name}-{digest[:12]}"
-            publish(partial, final)  # if the name is taken, the same bytes exist already
+            publish(partial, final)  # if the name exists, it holds the same bytes
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {name} cannot be written to {root} ({error}); complete checkpoints there stay. Free space, or "

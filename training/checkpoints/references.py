@@ -170,7 +170,7 @@ def _run_of_logged(client: MlflowClient, uri: str, facts: Mapping[str, Any]) -> 
 
 
 def require_digest_of_run(uri: str, digest: str, run: Run) -> None:
-    """Checks that a model is the one that its run has recorded.
+    """Checks that a model is the model of its run.
 
     Raises:
         CheckpointError: If the run has recorded another digest.

@@ -68,7 +68,7 @@ class OpenTrial:
         """Writes the trial's final checkpoint and model into its run.
 
         Raises:
-            CheckpointError: If the checkpoint differs from the one that rank 0 has written.
+            CheckpointError: If the checkpoint differs from rank 0's.
             TrackingError: If the store did not take it; names the checkpoint.
         """
         job = self.job

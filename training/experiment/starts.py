@@ -200,7 +200,7 @@ def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: 
     for key in _KEPT:
         yield key, getattr(old, key), getattr(new, key)
     yield "hyperparameters", old.trial_hyperparameters, new.trial_hyperparameters
-    # The best value so far is kept and compared with later ones.
+    # Later values are compared with the best value so far.
     yield "searcher.metric", *(f"{one.goal.metric} ({one.goal.mode})" for one in (old, new))
 
 

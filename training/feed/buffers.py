@@ -33,7 +33,7 @@ class BatchBuffers:
         self._free: list[npt.NDArray[np.uint8]] = []
 
     def take(self) -> npt.NDArray[Any]:
-        """Gives an array, aligned to 64 bytes, that nobody else holds."""
+        """Gives an array, aligned to 64 bytes, that is not in use."""
         try:
             memory = self._free.pop()
         except IndexError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BATCH_SIZE = 32
 _PREFETCH = 2
-# Arguments of make_batch_reader that say how Petastorm goes about it; here they change nothing.
+# Arguments of make_batch_reader that control how Petastorm reads; here they change nothing.
 _WITHOUT_EFFECT = (
     "convert_early_to_numpy",
     "hdfs_driver",
@@ -124,7 +124,7 @@ class DeltaConverter:
 
         Raises:
             InvalidArgumentError: As by `DeltaFeed.petastorm_reader`; if a queue is to shuffle the stored order.
-            NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
+            NotSupportedError: If the call has an argument of Petastorm's reader that belongs elsewhere here.
         """
         require("make_tf_dataset", "petastorm", "tensorflow")
         feed, given = self._ordered(options)
@@ -160,7 +160,7 @@ class DeltaConverter:
         Raises:
             InvalidArgumentError: As by `DeltaFeed.petastorm_reader`, and if PyTorch has no tensors of a column.
             MissingDependencyError: If PyTorch is not installed.
-            NotSupportedError: If an argument of Petastorm's reader is given that has another place here.
+            NotSupportedError: If the call has an argument of Petastorm's reader that belongs elsewhere here.
         """
         from .adapters.fields import require_torch_types, torch_columns
 
@@ -176,7 +176,7 @@ class DeltaConverter:
         return _torch_dataloader(reader, make, batch_size, shuffling_queue_capacity)
 
     def delete(self) -> None:
-        """Removes nothing: there is no copy of the rows."""
+        """Removes nothing, because the rows are not copied."""
 
     def _ordered(self, options: ConverterOptions) -> tuple[DeltaFeed, dict[str, Any]]:
         """Gives the feed in the order that was asked for, and the other arguments of its `petastorm_reader`."""
@@ -214,7 +214,7 @@ def make_delta_converter(
         storage_options: Access to an object store, under delta-rs' names.
 
     Raises:
-        InvalidArgumentError: If a DeltaFeed is given with settings that it has itself.
+        InvalidArgumentError: If the call repeats settings of its DeltaFeed.
         TableError: Its subclasses, as `DeltaFeed` raises them.
         FeedError: Its subclasses, as `DeltaFeed` raises them.
     """
@@ -286,7 +286,7 @@ def _torch_loader() -> Callable[..., Any]:
 
 
 def _without_petastorms_own(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the further arguments that Petastorm's users give, and leaves out those that have no effect here.
+    """Checks the other arguments that Petastorm's users pass, and leaves out those that have no effect here.
 
     Raises:
         NotSupportedError: If one has another place here.

@@ -74,7 +74,7 @@ class DecodedImages:
         """Maps the entry of a plan into memory, and notes that it was used.
 
         Raises:
-            FileNotFoundError: If there is no complete entry.
+            FileNotFoundError: If the entry is not complete.
         """
         described = folder / "entry.json"
         with suppress(PermissionError):  # another user's entry
@@ -200,7 +200,7 @@ def _locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> DecodedImages:
-    """Decodes all rows of a plan into a new entry; its lock is held."""
+    """Decodes all rows of a plan into a new entry, whose lock the caller holds."""
     plan = wanted.plan
     shape = (plan.rows, *wanted.size, CHANNELS)
     needed = int(np.prod(shape))

@@ -62,7 +62,7 @@ class DeltaFeed:
         version: A number, "latest" or None, a time, or a pin's name.
         split: Value of the split column to keep; None keeps all rows.
         seed: Seed of the order of rows.
-        shuffle: Whether each epoch has an order of its own; False is the stored order.
+        shuffle: Whether each epoch has a different order; False is the stored order.
         image_column: Name of the column of image bytes; None for a table without images, whose columns are fed.
         label_column: Name of the column of class numbers, or of class names that the table's property `lakelens.labels`
             numbers; None feeds zeros.
@@ -78,10 +78,10 @@ class DeltaFeed:
         stall_timeout_s: Seconds without an answer of the store after which that is an error, here.
 
     Raises:
-        NotADeltaTableError: If there is no table at `location`.
+        NotADeltaTableError: If `location` does not hold a table.
         VersionNotFoundError: If the table has no such version.
         UnsupportedTableFeatureError: If the version needs a feature that is not known here.
-        NotAnImageTableError: If a column is missing, or is of a type that is no image or no class.
+        NotAnImageTableError: If a column is missing, or has a type that cannot hold images or classes.
         EmptyFeedError: If the version or the split holds no rows.
         InvalidArgumentError: If `split` and `filters` both choose by the split column, or an argument is outside its
             range.
@@ -244,7 +244,7 @@ class DeltaFeed:
             start: Position to count from; None is the start of epoch 0.
 
         Returns:
-            A small JSON value for `as_dataset(start=...)`: exactly the rows that are left follow from there.
+            A small JSON value for `as_dataset(start=...)`: from there exactly the remaining rows follow.
         """
         return position_after(self.plan, start, steps, global_batch_size)
 
@@ -307,7 +307,7 @@ class DeltaFeed:
                     some by up to nine, and, for images that come out at a quarter of their size or less, decoding at a
                     fraction of it, which changes edges by more: see docs/decisions/decoding.md.
                 decoder: What decodes JPEG: `auto` is simplejpeg where it is installed, else Pillow; or one by name.
-                    Both give the same pixels, to the bit.
+                    Both give identical pixels.
                 decode_threads: Threads that decode; by default one per core, divided by the ranks of this machine.
                 reader_threads: Threads that read row groups (4).
                 read_timeout_s: Seconds after which a read that has not answered is an error (45).
@@ -356,7 +356,7 @@ class DeltaFeed:
     ) -> TorchBatches:
         """Gives what `as_dataset` gives as an iterable of PyTorch tensors (images, labels, weights).
 
-        `images` are uint8 unless `dtype` is given, `labels` int64. Threads of this process decode the next batches; no
+        `images` are uint8 unless `dtype` differs, `labels` int64. Threads of this process decode the next batches; no
         worker processes are needed. Iterating again continues with the next epoch, as in `as_dataset`.
 
         `state_dict()` gives the place after the last batch, a small JSON value, and `load_state_dict(state)` lets the
@@ -457,7 +457,7 @@ class DeltaFeed:
         """Gives a shard of the rows behind the contract of Petastorm's Reader: named tuples of arrays.
 
         `petastorm.tf_utils.make_petastorm_dataset` and the loaders of `petastorm.pytorch` take it. Each row is in
-        exactly one shard of an epoch, shards differ by one row at most, and each epoch has an order of its own.
+        exactly one shard of an epoch, shards differ by one row at most, and each epoch has a different order.
         Columns come as they are stored; use the reader in `with`, which ends its threads.
 
         Args:
@@ -468,7 +468,7 @@ class DeltaFeed:
             transform_spec: A `petastorm.transform.TransformSpec` on pandas frames, or `lakelens.decode_images(...)`.
             **options: How rows come.
 
-                batch_size: Rows of an item; by default as many as make 16 MiB, at most 1,024. The last item of an epoch
+                batch_size: Rows of an item; by default about 16 MiB of rows, at most 1,024. The last item of an epoch
                     may have fewer.
                 drop_last: Whether that one is left out, so that every shard gives the same number of whole items.
                 fill: What stands for null, as in `as_column_dataset`.
@@ -495,7 +495,7 @@ class DeltaFeed:
         """Finds the number of classes of one-hot labels; None for labels that are numbers.
 
         Raises:
-            InvalidArgumentError: If the table is asked for it and does not know it.
+            InvalidArgumentError: If the table should supply it and has none.
         """
         if not isinstance(one_hot, bool):
             return int(one_hot)

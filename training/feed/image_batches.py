@@ -24,7 +24,7 @@ from .tf_pipeline import dataset_of, preprocess_calls, seeds_of
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Batches that are being decoded: the one that is waited for, and the next, so that no thread is idle.
+# Batches that are being decoded: the requested batch and the next one, so that no thread is idle.
 DECODING_BATCHES = 2
 
 Batch = tuple[Any, Any, Any]
@@ -37,7 +37,7 @@ class ImageBatches:
     Attributes:
         shard: Which rows, and how they are read.
         images: What comes out.
-        output: What was asked for.
+        output: The requested form.
         decoded: The images, decoded before; None decodes them in each epoch.
     """
 

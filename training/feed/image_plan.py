@@ -113,7 +113,7 @@ class ImagePlan:
         return self.max_boxes is not None or self.box_classes is not None
 
     def placement(self, height: int, width: int) -> tuple[float, float, float, float]:
-        """Returns (scale_x, scale_y, offset_x, offset_y) from an image of this size to the one that comes out."""
+        """Returns (scale_x, scale_y, offset_x, offset_y) from an image of this size to the resulting image."""
         if not self.decoder.letterbox:
             return self.size[1] / width, self.size[0] / height, 0.0, 0.0
         place = letterbox(width, height, self.size[1], self.size[0])

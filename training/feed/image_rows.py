@@ -1,4 +1,4 @@
-"""From rows as they are stored to what is left to decode: image bytes or pixels, labels and boxes as arrays."""
+"""From rows as they are stored to undecoded values: image bytes or pixels, labels and boxes as arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Boxes:
     Attributes:
         corners: float32 [rows, boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that the feed gives.
         labels: int32 [rows, boxes].
-        count: int32 [rows], how many of a row's boxes are no padding.
+        count: int32 [rows], number of a row's boxes without padding.
     """
 
     corners: npt.NDArray[np.float32]

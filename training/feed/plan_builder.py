@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 # Footers that are read to learn how large row groups are: those of the largest files.
 _SAMPLED_FILES = 4
 _THREADS = 16
-# Where no footer can be had, a row group is taken to be this large.
+# Without a footer, a row group is assumed to have this size.
 _ASSUMED_GROUP_BYTES = 128 << 20
 
 
@@ -57,8 +57,8 @@ def make_plan(
         filters: For each column by name, the value, or a list of the values, whose rows are kept; None is null.
         columns: The columns that have a meaning.
         seed: Seed of the order of rows.
-        shuffle: Whether each epoch has an order of its own.
-        lanes: Number of lanes; None takes as many as `memory_bytes` holds.
+        shuffle: Whether each epoch has a different order.
+        lanes: Number of lanes; None takes the number that `memory_bytes` holds.
         memory_bytes: Limit for the row groups that one process holds.
         check_files: Whether to look for the data files.
         timeout_s: Seconds without an answer of the store after which that is an error.
@@ -194,7 +194,7 @@ def _described(filters: Mapping[str, Any]) -> str:
 
 
 def _filter_files(snapshot: Snapshot, filters: Mapping[str, Any]) -> tuple[DataFiles, tuple[RowFilter, ...]]:
-    """Applies the filters on partition columns; gives the files that are left and the other filters."""
+    """Applies the filters on partition columns; gives the remaining files and the other filters."""
     files, row_filters = snapshot.files, []
     for name, wanted in filters.items():
         require_column(snapshot, name, "filters")

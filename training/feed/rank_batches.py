@@ -30,7 +30,7 @@ class RowBatch:
         groups: The row group of each row.
         rows: int64, index of each row in its group.
         weights: float32 [rows], 0 for padding.
-        real: Number of rows that are no padding.
+        real: Number of rows without padding.
     """
 
     groups: Sequence[RowGroup]
@@ -62,7 +62,7 @@ class RowBatch:
         return list(map(StoredImage, self.bytes_of(image_column), forms, heights, widths))
 
     def origins(self) -> npt.NDArray[np.int64]:
-        """Says where each row is stored: int64 [rows, 2] of file index and row of the file."""
+        """Gives the place of each row: int64 [rows, 2] of file index and row of the file."""
         where = [(group.file, group.first_row + row) for group, row in zip(self.groups, self.rows, strict=True)]
         return np.array(where, dtype=np.int64).reshape(-1, 2)
 
@@ -131,7 +131,7 @@ class BatchReader:
     def _find(self, lane: int, epoch: int, position: int) -> tuple[LaneRows, int]:
         """Finds a lane's row, waiting for its row group if need be.
 
-        The lane's next row group is asked for once half of this one is used: a lane holds one and a half of them.
+        The lane requests its next row group once half of this one is used: a lane holds one and a half of them.
         """
         held = self._lanes[lane].rows
         while True:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class World(Protocol):
-    """All ranks of a job. Every rank calls the same methods in the same order; one process communicates with no one.
+    """All ranks of a job. Every rank calls the same methods in the same order; one process does not communicate.
 
     Attributes:
         rank: This rank.

@@ -38,7 +38,7 @@ class PrecisionRecall:
 
     @classmethod
     def of(cls, scores: Floats, hits: Flags, objects: int) -> PrecisionRecall:
-        """Orders detections of one class by score; of equal scores misses come first, in whatever order they came."""
+        """Orders detections of one class by score; of equal scores misses precede, whatever their order."""
         order = np.lexsort((hits, -scores.astype(np.float64)))
         found = np.cumsum(hits[order])
         return cls(scores[order], found / objects, found / np.arange(1, len(hits) + 1))

@@ -192,7 +192,7 @@ class Task(ABC):
         return None
 
     def measure(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> dict[str, float]:
-        """Computes metrics of a batch of validation rows, for models whose framework has none of its own.
+        """Computes metrics of a batch of validation rows, for models whose framework has no metrics.
 
         Args:
             outputs: The model's outputs, as arrays.

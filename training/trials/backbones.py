@@ -28,7 +28,7 @@ def application(
         rank: Rank 0 alone loads weights; other ranks get its weights before the first step.
 
     Raises:
-        InvalidHyperparameters: If there is no such backbone, or it does not take these images or weights.
+        InvalidHyperparameters: If the backbone does not exist, or does not take these images or weights.
         TrialError: If the weights do not exist, or cannot be downloaded.
     """
     import keras

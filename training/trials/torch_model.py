@@ -27,7 +27,7 @@ def trained_model(checkpoint: Checkpoint, kind: type[Trial]) -> torch.nn.Module:
         kind: The Trial that it was trained with.
 
     Raises:
-        CheckpointError: If the class is no PyTorch Trial, or builds another model.
+        CheckpointError: If the class is not a PyTorch Trial, or builds another model.
     """
     if not issubclass(kind, TorchTrial):
         raise CheckpointError(f"{checkpoint.path}: {kind.__qualname__} is not a lakelens.TorchTrial")

@@ -77,7 +77,7 @@ class TorchTrial(Trial, ABC):
         return {}
 
     def preprocess(self, images: torch.Tensor, labels: Any) -> tuple[torch.Tensor, Any]:
-        """Augments the rows of a training batch; images may come back in another type.
+        """Augments the rows of a training batch; images may have another type afterwards.
 
         Validation and inference do not use it: make transformations that they need a part of the model.
         """

@@ -31,7 +31,7 @@ from .transforms import ImageDecoding, apply_transform
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Without a batch size, so many bytes of a shard's rows come at a time: enough to hide what an item costs in Python.
+# Without a batch size, an item has this number of bytes of a shard's rows: enough to hide what an item costs in Python.
 _ITEM_BYTES = 16 << 20
 _MOST_ROWS = 1024
 # How launchers tell a process the number of processes: Horovod's, and torchrun's, which TorchDistributor uses.
@@ -255,7 +255,7 @@ def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
     """Checks a shard and the number of shards; neither means all rows.
 
     Raises:
-        InvalidArgumentError: If only one is given, or they do not fit.
+        InvalidArgumentError: If one of them is missing, or they do not fit.
     """
     if cur_shard is None and shard_count is None:
         sizes = {name: os.environ.get(name) for name in _WORLD_SIZES}

@@ -318,7 +318,7 @@ class RankBatches:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this rank alone gets all rows of a batch, so that there is no padding."""
+        """Whether this rank alone gets all rows of a batch, without padding."""
         return self.size * self.replicas == 1
 
     def steps(self, start_row: int = 0) -> int:

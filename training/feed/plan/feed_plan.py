@@ -22,7 +22,7 @@ MAX_LANES = 256
 MIN_LANES = 8
 # For the sake of more lanes, row groups are read in chunks down to this size; smaller reads would cost too much.
 SMALLEST_CHUNK_BYTES = 2 << 20
-# A lane that begins in the middle of a row group that is read in chunks has to pass over half of it, on average.
+# A lane that begins in the middle of a row group that is read in chunks has to skip half of it, on average.
 GROUPS_PER_CHUNKED_LANE = 2
 # A lane holds the row group in use and, from half of it on, the next one.
 GROUPS_PER_LANE = 2
@@ -121,7 +121,7 @@ class FeedPlan:
         return self.order.rows
 
     def reading_bytes(self, lanes: int | None = None) -> int:
-        """Bytes of row groups that a process holds at most when it reads so many lanes; by default all of them.
+        """Bytes of row groups that a process holds at most when it reads this number of lanes; by default all of them.
 
         Rows that are larger than the average of their row group come on top. A chunk is never less than a row.
         """
@@ -217,7 +217,7 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_
 
 
 def files_missing(plan: FeedPlan, missing: list[str]) -> VersionFilesMissingError:
-    """Makes the error about data files that are gone, with the first one's name."""
+    """Makes the error about missing data files, with the first one's name."""
     return VersionFilesMissingError(
         f"{plan.name}: {len(missing)} data file(s) of this version are gone, the first is {missing[0]}. VACUUM removed "
         "them, or they were deleted by hand. Use a newer version, restore the files, or pin versions before vacuuming."
@@ -239,5 +239,5 @@ def naming_file(plan: FeedPlan, file: int) -> Iterator[None]:
         raise files_missing(plan, [location]) from error
     except LakelensError:
         raise
-    except Exception as error:  # each store's client has exceptions of its own
+    except Exception as error:  # each store's client has its own exceptions
         raise FeedError(f"{plan.name}: {location} cannot be read: {type(error).__name__}: {error}") from error

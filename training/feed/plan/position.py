@@ -28,7 +28,7 @@ def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
     """Reads a position; None is the start of epoch 0.
 
     Raises:
-        InvalidArgumentError: If it is no position, or belongs to another order of rows than the plan's.
+        InvalidArgumentError: If it is not a position, or belongs to another order of rows than the plan's.
     """
     if position is None:
         return Position()
@@ -54,7 +54,7 @@ def position_after(
     """Gives the position that is reached after a number of global batches.
 
     Raises:
-        InvalidArgumentError: If `start` is no position of this plan, or `steps` is negative.
+        InvalidArgumentError: If `start` is not a position of this plan, or `steps` is negative.
     """
     if steps < 0:
         raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")

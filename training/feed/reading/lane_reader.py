@@ -55,7 +55,7 @@ class LaneRows:
 
 @dataclass(frozen=True)
 class _Request:
-    """A lane that was asked for its next rows; the answer is None at the lane's end."""
+    """A request for a lane's next rows; its result at the lane's end is None."""
 
     lane: int
     rows: Iterator[LaneRows]
@@ -115,7 +115,7 @@ class LaneReader:
         Raises:
             FeedStalledError: If they do not come within the time limit; names the file.
             VersionFilesMissingError: If the file is gone.
-            FeedError: If the file cannot be read, or is not the one that was committed.
+            FeedError: If the file cannot be read, or differs from the committed one.
         """
         request = self._waiting.popleft()
         timeout_s = self._shard.reading.read_timeout_s
@@ -180,7 +180,7 @@ class LaneReader:
                     position += len(rows)
 
     def _whole(self, file: int, layout: FileLayout, row_group: int) -> RowGroup:
-        """Gives a row group: the one that some lane still holds, or a newly read one. Two lanes read it once."""
+        """Gives a row group, which two lanes read once: another lane's if it still holds it, or a newly read one."""
         key = (file, row_group)
         with self._locks[hash(key) % _LOCKS]:
             group = self._groups.get(key)

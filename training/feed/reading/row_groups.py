@@ -257,7 +257,7 @@ def complete(plan: FeedPlan, file: int, read: pa.Table, columns: Sequence[str], 
 
 
 def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Gives times in UTC, as Delta means them, where their writer has marked them with a zone of its own."""
+    """Gives times in UTC, as Delta means them, if their writer has marked them with another zone."""
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz in (None, "UTC"):
         return column

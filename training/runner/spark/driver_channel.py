@@ -28,7 +28,7 @@ _CLOSE_S = 1.0
 
 
 class _Connection:
-    """The driver's end of one connection; `rank` is None until its task has introduced itself."""
+    """The driver's end of one connection; `rank` has no value before its task has introduced itself."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self.rank: int | None = None

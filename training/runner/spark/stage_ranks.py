@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Spark needs this long to notice that a task has ended and to end the stage.
 _STAGE_END_S = 15.0
-# A busy machine delays a heartbeat; only several missing ones count, even with a short stall timeout.
+# A busy machine delays a heartbeat; with a short stall timeout, too, only several missing ones count.
 _SILENT_BEATS = 4
 _SAY_AFTER_S = 5.0
 _ACCOUNTS_S = 2.0

@@ -4,7 +4,7 @@
 # MAGIC
 # MAGIC The same Trial is trained three times: in one process, on two processes of the driver, and on two executors of
 # MAGIC the cluster. **Only `np` changes.** The global batch size stays, so that the number of ranks changes the time
-# MAGIC and not the training.
+# MAGIC and not the training. Where Spark has GPUs, each rank gets one (not run yet).
 
 # COMMAND ----------
 
@@ -12,7 +12,7 @@
 
 # COMMAND ----------
 
-dbutils.widgets.text("folder", "~/lakelens-notebooks", "Folder (a volume on Databricks)")
+dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 folder = folder_of("folder")
 table = table_of_digits(folder)
@@ -78,8 +78,8 @@ runs = [
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC All three learn alike, and the curves lie on one another: every row is seen exactly once per epoch, in one
-# MAGIC order, whatever the number of ranks.
+# MAGIC The three curves are equal but for rounding: each row comes exactly once per epoch, in one order, whatever the
+# MAGIC number of ranks.
 
 # COMMAND ----------
 
