@@ -5,8 +5,8 @@
 # MAGIC values come from the environment (`LAKELENS_WIDGETS`, a JSON object).
 # MAGIC
 # MAGIC On Databricks, with an ML runtime: remove the first `#` of both lines of the next cell, write the path of your
-# MAGIC wheel, and run it once before anything else. The extra `databricks` brings MLflow 3 and a newer Keras. Or install
-# MAGIC the wheel and the packages of the extra as libraries of the cluster.
+# MAGIC wheel, and run it once before anything else. The extra `databricks` brings MLflow 3 and a newer Keras.
+# MAGIC Or install the wheel and the packages of the extra as libraries of the cluster.
 
 # COMMAND ----------
 

@@ -259,7 +259,7 @@ def _needs_care(image: Image.Image) -> bool:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Reads the EXIF orientation that remains to be applied to an image whose pixels are loaded; 1 when there is none."""
+    """Reads the EXIF orientation that remains to be applied to an image with loaded pixels; 1 by default."""
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # noqa: BLE001  a broken EXIF block must not lose an image whose pixels are whole

@@ -120,7 +120,7 @@ class StreamResult(ReadableResult):
     """The result of all batches of a stream together; `rows_in == stored + quarantined + skipped`, always.
 
     Attributes:
-        version: The table's version after the last batch; None if there is neither a table nor anything to create one from.
+        version: The table's version after the last batch; None without a table and without rows to create one.
         rows_in: Files of the source.
         stored: Files that became rows.
         quarantined: Files that were read and found bad.

@@ -50,7 +50,7 @@ class Listing:
     Attributes:
         files: One row per file and one per thing that is ignored, with the reason in `ignored`: `path`,
             `source_length`, `source_modified`, and the columns of annotations, null where the layout has none.
-        root: The folder's URI, below which recorded paths that are not listed no longer exist; None without such a folder.
+        root: The folder's URI, below which recorded paths that are not listed no longer exist; None without one.
         read_contents: How Spark reads the bytes; None when the Python workers open the local paths themselves.
         has_annotations: Whether boxes and problems may be there.
         cached: What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the

@@ -100,7 +100,7 @@ class TableVersions:
 
     @named_options
     def class_counts(self, version: Version = None) -> dict[str, int]:
-        """Number of rows by class name as of one version: in the order of the class numbers, 0 for a class without rows.
+        """Number of rows by class name as of one version: by class number, 0 for a class without rows.
 
         After them, by name, classes that have no number, and rows of no class as `(no class)`.
         """

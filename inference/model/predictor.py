@@ -35,7 +35,7 @@ class Predictions:
     Attributes:
         answers: float32 [rows, ...], as the task gives them; a row with an error holds NaN.
         errors: None, or why the row has no prediction, as `<reason>: <message>`.
-        frames: [rows], the size of each stored image and its file's size and orientation; None if the task needs neither.
+        frames: [rows], each stored image's size, and its file's size and orientation; None if the task ignores them.
     """
 
     answers: Answers

@@ -90,7 +90,7 @@ def _time(text: object) -> datetime:
 
 
 def _classes(table: Table) -> Ledger:
-    """Reads class numbers and rows by class: the notes have precedence, because a model may have been trained on them."""
+    """Reads class numbers and rows by class: the notes win, as a model may have been trained on them."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 

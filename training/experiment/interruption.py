@@ -43,9 +43,7 @@ def pausing(pause: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
         pause(number)
-        if (
-            sys.stderr.isatty()
-        ):  # without a terminal nobody presses Ctrl-C again, and the training's end has its own line
+        if sys.stderr.isatty():  # no second Ctrl-C without a terminal; the training's end has its own line
             with contextlib.suppress(RuntimeError):  # the main thread may be writing there
                 sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
 

@@ -26,8 +26,8 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 class Output:
     """Lines and messages of ranks on their way to the user; `put` takes them from any thread.
 
-    Ranks may write faster than the driver prints. Then only each rank's last lines wait, at least the lines that an error
-    shows. Older ones go into a file in the folder for temporary files, which is created with the first of them.
+    Ranks may write faster than the driver prints. Then only each rank's last lines wait, at least those of an
+    error. Older ones go into a file in the folder for temporary files, which is created with the first of them.
 
     Args:
         job: The job.
