@@ -10,21 +10,20 @@ from collections.abc import Sequence
 from lakelens import __version__
 from lakelens.jobs.command import JobParser, Run, add_common_arguments, run_command
 
-# Each module has DESCRIPTION, add_arguments(parser) and run(args).
+# Each module has DESCRIPTION, add_arguments(parser), and run(args) unless its actions set it.
 COMMANDS = (
     "etl",
     "table",
     "train",
-    "preview",
     "search",
-    "report",
     "score",
     "evaluate",
     "models",
     "export",
-    "experiments",
+    "runs",
     "reproduce",
     "trace",
+    "tensorboard",
     "schema",
     "init",
     "doctor",
@@ -42,13 +41,14 @@ def build_parser() -> argparse.ArgumentParser:
         "130 Ctrl-C, 143 SIGTERM.",
     )
     parser.add_argument("--version", action="version", version=f"lakelens {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"lakelens.jobs.{_MODULES.get(name, name)}")
         command = commands.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
+        if hasattr(module, "run"):
+            command.set_defaults(run=module.run)
         module.add_arguments(command)
         add_common_arguments(command)
-        command.set_defaults(run=module.run)
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import io
 import json
@@ -12,22 +13,26 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lakelens.errors import InvalidArgumentError, LakelensError, UsageError
 from lakelens.extras import missing_dependency, require
+from lakelens.jobs.examples import examples_of
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
 from lakelens.locations import is_table_name
+from lakelens.options import near_miss, suggestion
 from lakelens.spark.jvm import COMMAND_TAG, VERBOSE_VARIABLE, is_verbose
 
 if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+EXAMPLES_HEADING = "examples:\n"
 
 Run = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -44,19 +49,27 @@ class JobParser(argparse.ArgumentParser):
         """Parses; what a subcommand does not know is its own error, and not that of the parser above it."""
         known, others = super().parse_known_args(args, namespace)
         if others:
-            self.error(f"unrecognized arguments: {' '.join(others)}")
+            near = near_miss(others[0], self._option_string_actions) if others[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(others)}{near}")
         return known, others
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {suggestion(value, action.choices)}")
 
     def error(self, message: str) -> NoReturn:
         """Ends the process."""
         self.print_usage(sys.stderr)
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         print_json({"error": "UsageError", "message": f"{self.prog}: {message}"})
         sys.exit(EXIT_USAGE)
 
 
 class JobHelp(argparse.ArgumentDefaultsHelpFormatter):
     """Help that names the default of those flags that have one."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(EXAMPLES_HEADING) else super()._fill_text(text, width, indent)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False or action.default == []:
@@ -101,8 +114,9 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
     try:
         run, args = parse()
         report = partial(report_result, result_file=getattr(args, "result_file", None))
-        _be_quiet(getattr(args, "verbose", False))
-        result = run(args)
+        _set_verbosity(getattr(args, "verbose", False))
+        with _silence() if getattr(args, "quiet", False) else contextlib.nullcontext():
+            result = run(args)
         interrupts.hold()
     except BaseException as error:
         interrupts.hold()
@@ -137,7 +151,14 @@ def _interrupted(error: BaseException, interrupts: Interrupts, report: Callable[
     return 128 + number
 
 
-def _be_quiet(verbose: bool) -> None:
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Drops what Python prints; errors are printed after it."""
+    with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        yield
+
+
+def _set_verbosity(verbose: bool) -> None:
     """Keeps TensorFlow's startup messages off stderr, or says everything if asked to; ranks inherit it."""
     if verbose:
         os.environ[VERBOSE_VARIABLE] = "1"
@@ -206,11 +227,12 @@ def report_result(result: dict[str, Any], result_file: str | None = None) -> Non
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--result-file` and `--verbose` to a command, and to each of its actions."""
+    """Adds `--result-file`, `--quiet`, `--verbose` and the examples to a command, and to each of its actions."""
     for action in list(parser._actions):
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
                 add_common_arguments(sub)
+    parser.epilog = EXAMPLES_HEADING + "\n".join(f"  {line}" for line in examples_of(parser.prog))
     parser.add_argument(
         "--result-file",
         default=argparse.SUPPRESS,  # an action's own default does not undo what was given before its name
@@ -218,11 +240,31 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the JSON object of the last stdout line here too",
     )
     parser.add_argument(
+        "--quiet",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print nothing but errors and the JSON object of the last stdout line",
+    )
+    parser.add_argument(
         "--verbose",
         action="store_true",
         default=argparse.SUPPRESS,
         help="show the start-up messages of Spark, Ivy and TensorFlow",
     )
+
+
+def add_action(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParser:
+    """Adds an action of a command, such as `pause` of `lakelens runs`.
+
+    Args:
+        actions: What the command's `add_subparsers` returned.
+        name: The action's name.
+        text: What it does, in the imperative.
+        run: Runs it.
+    """
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    action.set_defaults(run=run)
+    return action
 
 
 def add_model_argument(parser: argparse.ArgumentParser, name: str = "model") -> None:

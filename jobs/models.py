@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from lakelens.jobs.command import (
+    Run,
+    add_action,
     add_model_argument,
     add_session_arguments,
     add_table_argument,
@@ -25,10 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add(name: str, text: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text, description=text)
+    def add(name: str, text: str, run: Run) -> argparse.ArgumentParser:
+        action = add_action(actions, name, text, run)
         add_tracking_argument(action)
-        action.set_defaults(work=work)
         return action
 
     listed = add("list", "list the registered models, their versions, aliases and data", _list)
@@ -77,12 +77,6 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
     add_column_arguments(action)
     add_session_arguments(action)
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the chosen action and returns what it found or did."""
-    result: dict[str, Any] = args.work(args)
-    return result
 
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,34 +1,14 @@
-"""Shows what a search will do before anything runs (`lakelens preview experiment.yaml`)."""
+"""Prints what a search will do before anything runs (`lakelens search preview experiment.yaml`)."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_set_argument
 
 if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
-
-DESCRIPTION = "Show how many trials a search trains for how long, before anything runs."
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the job's flags."""
-    parser.add_argument("experiment", help="experiment file (*.yaml)")
-    add_set_argument(parser)
-    parser.add_argument(
-        "--seconds-per-epoch", type=float, default=None, help="of one trial on its slots; estimates slot hours"
-    )
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Prints the table and returns its numbers."""
-    from lakelens.training.configuration.experiment import ExperimentConfig
-
-    return print_preview(ExperimentConfig.read(args.experiment, args.set), args.seconds_per_epoch)
 
 
 def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def _section(command: Command) -> str:
 
 
 def _is_own(action: argparse.Action) -> bool:
-    is_shared = action.dest in ("result_file", "verbose")
+    is_shared = action.dest in ("result_file", "quiet", "verbose")
     return not is_shared and not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
 
 

@@ -1,13 +1,21 @@
-"""Searches for the best hyperparameters of an experiment file (`lakelens search experiment.yaml`)."""
+"""Searches for the best hyperparameters of an experiment file (`lakelens search`)."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import add_session_arguments, add_set_argument, needs_spark, session_of
+from lakelens.jobs.command import (
+    add_action,
+    add_session_arguments,
+    add_set_argument,
+    add_tracking_argument,
+    needs_spark,
+    session_of,
+)
 
 if TYPE_CHECKING:
     from lakelens.search import SearchResult
@@ -15,54 +23,89 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "Search for the best hyperparameters: train many trials, and continue the good ones."
 
-_COMMANDS = {
-    "pause": "pause the trials of a search that another process runs, until --continue",
-    "continue": "continue a search that was paused with --pause",
-    "stop": "end a search that another process runs, with the best trial so far",
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the job's flags."""
-    parser.add_argument("experiment", nargs="?", help="experiment file (*.yaml)")
-    add_set_argument(parser)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--resume", metavar="PARENT_RUN", help="resume a search that was interrupted, failed or was killed"
+    """Adds the actions and their flags."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    text = "show how many trials a search trains for how long, before anything runs"
+    preview = add_action(actions, "preview", text, _preview)
+    started = add_action(actions, "run", "run the search of an experiment file", _run)
+    for action in (preview, started):
+        action.add_argument("experiment", help="experiment file (*.yaml)")
+        add_set_argument(action)
+    preview.add_argument(
+        "--seconds-per-epoch", type=float, default=None, help="of one trial on its slots; estimates slot hours"
     )
-    for name, meaning in _COMMANDS.items():
-        what.add_argument(f"--{name}", metavar="PARENT_RUN", help=meaning)
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI of PARENT_RUN")
-    add_session_arguments(parser)
+    add_session_arguments(started)
+    text = "resume a search that is paused, or was interrupted, failed or was killed"
+    resumed = add_action(actions, "resume", text, _resume)
+    paused = add_action(actions, "pause", "pause the trials of a search that another process runs", _ask)
+    stopped = add_action(actions, "stop", "end a search that another process runs, with its best trial so far", _ask)
+    for action in (resumed, paused, stopped):
+        action.add_argument("run_id", metavar="RUN", help="the search's MLflow run")
+        add_tracking_argument(action)
+    add_session_arguments(resumed)
+    text = "write a page about a search: curves, hyperparameters, slots, and the best experiment"
+    report = add_action(actions, "report", text, _report)
+    report.add_argument("search", metavar="RUN|FOLDER", help="the search's MLflow run, or its folder")
+    report.add_argument(
+        "--out",
+        default=None,
+        help="folder for report.html, the PNG files and best.yaml; default: `report` in the search's folder",
+    )
+    add_tracking_argument(report)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs or resumes a search, or tells one that another process runs what to do."""
-    from lakelens.search.running.run import resume, run
-    from lakelens.tracking.requests import ask_search
-    from lakelens.tracking.runs import resolve_tracking_uri
+def _preview(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.jobs.preview import print_preview
     from lakelens.training.configuration.experiment import ExperimentConfig
+
+    return print_preview(ExperimentConfig.read(args.experiment, args.set), args.seconds_per_epoch)
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.search.running.run import run
+    from lakelens.training.configuration.experiment import ExperimentConfig
+
+    config = ExperimentConfig.read(args.experiment, args.set)
+    return _found(run(config, _session_of(args, config)))
+
+
+def _resume(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.search.running.run import resume
+    from lakelens.tracking.run_listing import show_run
+    from lakelens.tracking.runs import SEARCH_TAG, resolve_tracking_uri
     from lakelens.training.experiment.config_record import read_config
 
-    given = {name: getattr(args, name) for name in ("experiment", "resume", *_COMMANDS)}
-    asked = {name: value for name, value in given.items() if value is not None}
-    if len(asked) != 1:
-        raise InvalidArgumentError(
-            "give an experiment file, or one of --resume, --pause, --continue and --stop with the run of a search"
-        )
-    ((name, value),) = asked.items()
-    if name != "experiment" and args.set:
-        raise InvalidArgumentError(f"--set {args.set[0]} beside --{name}: a resumed search keeps its configuration")
-    if name in _COMMANDS:
-        ask_search(value, name, args.tracking_uri)  # type: ignore[arg-type]
-        return {"run_id": value, "asked": name}
-    if name == "resume":
-        config = read_config(resolve_tracking_uri(args.tracking_uri), value)
-        return _found(resume(value, tracking_uri=args.tracking_uri, spark=_session_of(args, config)))
-    if args.tracking_uri is not None:
-        raise InvalidArgumentError(f"--tracking-uri beside {value}: --set tracking.uri={args.tracking_uri}")
-    config = ExperimentConfig.read(value, args.set)
-    return _found(run(config, _session_of(args, config)))
+    details = show_run(args.run_id, args.tracking_uri)
+    if details.summary.state == "RUNNING" and SEARCH_TAG in details.tags:
+        return _ask(args)
+    config = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
+    return _found(resume(args.run_id, tracking_uri=args.tracking_uri, spark=_session_of(args, config)))
+
+
+def _ask(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.tracking.requests import ask_search
+
+    ask_search(args.run_id, args.action, args.tracking_uri)
+    return {"run_id": args.run_id, "asked": args.action}
+
+
+def _report(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.search.report.write import BEST, REPORT_FOLDER, write_report
+    from lakelens.tracking.run_listing import show_run
+    from lakelens.tracking.runs import resolve_tracking_uri
+    from lakelens.training.experiment.config_record import read_config
+    from lakelens.training.experiment.run_folder import checkpoint_root
+
+    folder = Path(args.search).expanduser()
+    if not folder.is_dir():
+        run_id = show_run(args.search, args.tracking_uri).summary.run_id
+        config = read_config(resolve_tracking_uri(args.tracking_uri), run_id)
+        folder = checkpoint_root(config.checkpoint_storage.path) / run_id
+    page = write_report(folder, folder / REPORT_FOLDER if args.out is None else args.out)
+    best = page.with_name(BEST)
+    return {"page": str(page), "best": str(best) if best.exists() else None}
 
 
 def _session_of(args: argparse.Namespace, config: ExperimentConfig) -> Any:
@@ -74,22 +117,10 @@ def _session_of(args: argparse.Namespace, config: ExperimentConfig) -> Any:
 def _found(result: SearchResult) -> dict[str, Any]:
     from lakelens.locations import without_password
 
-    return {
-        "run_id": result.run_id,
-        "experiment_id": result.experiment_id,
-        "tracking_uri": without_password(result.tracking_uri),
-        "table": result.table,
-        "version": result.version,
-        "best_run": result.best_run,
-        "best_trial": result.best_trial,
-        "metric": result.metric,
-        "value": result.value,
-        "hyperparameters": dict(result.hyperparameters),
-        "checkpoint": result.checkpoint,
-        "digest": result.digest,
-        "trials": dict(result.states),
-        "seconds": result.seconds,
-    }
+    found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result) if field.repr}
+    found |= {"tracking_uri": without_password(result.tracking_uri), "hyperparameters": dict(result.hyperparameters)}
+    found["trials"], found["seconds"] = dict(found.pop("states")), found.pop("seconds")
+    return found
 
 
 if __name__ == "__main__":  # spark-submit jobs/search.py

@@ -274,7 +274,7 @@ class TrainingPaused(KeyboardInterrupt):
 
 
 class TrainingKilled(KeyboardInterrupt):
-    """Raised when another process has ended a training (`lakelens experiments kill RUN`)."""
+    """Raised when another process has ended a training (`lakelens runs kill RUN`)."""
 
 
 # --- search ---------------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ plt.show()
 
 # MAGIC %md
 # MAGIC The report has the learning curves of all trials, which hyperparameters mattered, what the slots did, and the
-# MAGIC best trial's experiment. The search's run holds it too; `lakelens report RUN` writes it again.
+# MAGIC best trial's experiment. The search's run holds it too; `lakelens search report RUN` writes it again.
 
 # COMMAND ----------
 

@@ -86,7 +86,7 @@ class SearchDemo(Demo):
         from lakelens.training.configuration.experiment import ExperimentConfig
 
         config = ExperimentConfig.read(self.experiment)
-        with self.story.step("search", f"lakelens preview and lakelens search {self.experiment}"):
+        with self.story.step("search", f"lakelens search preview and lakelens search run {self.experiment}"):
             print_preview(config)
             found = run(config)
             print(f"best: {found.metric} {found.value:.3f} with {found.hyperparameters}")

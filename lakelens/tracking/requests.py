@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 # Of a training, `pause`: write a checkpoint and end; `kill`: end at once.
 Action = Literal["pause", "kill"]
-# Of a search, `pause` its trials; `continue` after that; `stop`: end with the best trial so far.
-SearchAction = Literal["pause", "continue", "stop"]
+# Of a search, `pause` its trials; `resume` them after that; `stop`: end with the best trial so far.
+SearchAction = Literal["pause", "resume", "stop"]
 _ACTIONS = {*get_args(Action), *get_args(SearchAction)}
 _POLL_S = 2.0
 
@@ -63,7 +63,7 @@ def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: fl
 
 
 def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = None) -> None:
-    """Asks a search in another process to pause, to continue, or to end with its best trial so far.
+    """Asks a search in another process to pause, to resume, or to end with its best trial so far.
 
     Args:
         run_id: Its run.
@@ -81,7 +81,7 @@ def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = Non
     if details.summary.state != "RUNNING":
         raise InvalidArgumentError(
             f"no process runs the search {run_id}, so there is nothing to {action}; it is {details.summary.state}. "
-            f"lakelens search --resume {run_id} resumes one that has not finished"
+            f"lakelens search resume {run_id} resumes one that has not finished"
         )
     _send(run_id, action, tracking_uri)
 

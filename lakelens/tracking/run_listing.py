@@ -173,7 +173,7 @@ def get_run(client: MlflowClient, run_id: str) -> Run:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
         raise ModelNotFoundError(
-            f"the tracking store has no run {run_id!r}; `lakelens experiments` lists those that it has. Check the id, "
+            f"the tracking store has no run {run_id!r}; `lakelens runs` lists those that it has. Check the id, "
             "and tracking_uri (--tracking-uri) or MLFLOW_TRACKING_URI"
         ) from error
 

@@ -208,12 +208,12 @@ def _run_trials(
             with requests_heard(parent, search.obey):
                 search.run()
         except LakelensError:
-            display.say(f"lakelens search --resume {parent.run_id} resumes it once that is fixed")
+            display.say(f"lakelens search resume {parent.run_id} resumes it once that is fixed")
             raise
     if search.ending == "paused":
         raise SearchPaused(
             f"search {parent.run_id} was interrupted and has paused its trials; "
-            f"lakelens search --resume {parent.run_id} resumes it",
+            f"lakelens search resume {parent.run_id} resumes it",
             signal_number=search.signal_number,
         )
     if search.ending == "given up":
@@ -266,7 +266,7 @@ def _log_report(root: Path, parent: RunReference) -> None:
         page = write_report(root / parent.run_id, root / parent.run_id / REPORT_FOLDER)
         open_client(parent.tracking_uri).log_artifacts(parent.run_id, str(page.parent), REPORT_FOLDER)
     except Exception as error:  # noqa: BLE001  # a search of days does not fail for a picture
-        logger.warning("no report was written (%s); `lakelens report %s` tries again", error, parent.run_id)
+        logger.warning("no report was written (%s); `lakelens search report %s` tries again", error, parent.run_id)
 
 
 def _best_of(

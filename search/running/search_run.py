@@ -173,7 +173,7 @@ class SearchRun:
             self.say(f"{asked} was requested by another process")
             if asked == "stop":
                 self.ending = "given up"
-            elif asked in ("pause", "continue"):
+            elif asked in ("pause", "resume"):
                 self._held_up = asked == "pause"
             self.state.changed.notify_all()
 

@@ -34,13 +34,13 @@ def test_the_page_has_the_commands_and_flags_that_there_are() -> None:
     assert with_flags(text) == text, f"the flags have changed; run {COMMAND}"
     assert "| `--removed {keep,delete}` | `keep` |" in text
     assert "| `--limit LIMIT` | `1000` |" in text
-    for name in ("table vacuum", "models promote", "experiments pause"):
+    for name in ("table vacuum", "models promote", "runs pause"):
         assert f"## lakelens {name}\n" in text
     assert all(f"\n| {code} | " in text for code in (0, 1, 2, 130, 141, 143))
 
 
 def test_the_page_tells_of_every_command_that_runs_what_it_does_and_returns() -> None:
-    only_actions = {"table", "models"}
+    only_actions = {"table", "models", "search"}
     names = {one.name for one in commands()} - only_actions
     assert {name for name, _ in result_keys()} == names
     assert set(re.findall(r"^\| \[([a-z -]+)\]\(#", PAGE.read_text(encoding="utf-8"), re.MULTILINE)) == names
@@ -64,9 +64,9 @@ def test_the_page_has_the_keys_of_the_results() -> None:
         ("table delete", "", ["table"], DeleteResult),
         ("table rename-class", "", ["table"], RenameResult),
         ("train", "", [], TrainResult),
-        ("experiments show", "", [], RunDetails),
-        ("experiments pause", "", [], RunSummary),
-        ("experiments kill", "", [], RunSummary),
+        ("runs show", "", [], RunDetails),
+        ("runs pause", "", [], RunSummary),
+        ("runs kill", "", [], RunSummary),
         ("score", "", [], ScoreResult),
         ("export", "", [], ExportResult),
         ("models register", "", ["model"], RegisteredVersion),

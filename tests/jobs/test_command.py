@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import Run, key_values, run_command
 from lakelens.jobs.etl import fractions
+from lakelens.jobs.examples import examples_of
+from lakelens.jobs.reference import commands
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
@@ -170,6 +173,39 @@ def test_a_missing_flag_or_command_is_a_usage_error_with_a_json_line(capsys: pyt
         assert found["error"] == "UsageError"
         assert found["message"].startswith("lakelens")
         assert "usage: lakelens" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["trian"], "invalid choice: 'trian'; did you mean 'train'?"),
+        (["runs", "shwo"], "invalid choice: 'shwo'; did you mean 'show'?"),
+        (["etl", "photos", "t", "--store", "jpg"], "invalid choice: 'jpg'; did you mean 'jpeg'?"),
+        (["train", "t", "--epoch-s", "3"], "unrecognized arguments: --epoch-s 3 (did you mean '--epochs'?)"),
+    ],
+)
+def test_a_misspelt_command_action_choice_or_flag_names_the_nearest_one(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert last_line(capsys)["message"].endswith(words)
+
+
+def test_every_command_and_action_has_an_example_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    for command_line in commands():
+        examples = examples_of(f"lakelens {command_line.name}")
+        assert examples, command_line.name
+        for example in examples:
+            assert f"  {example}\n" in f"{command_line.parser.format_help()}\n"
+            assert build_parser().parse_args(shlex.split(example)[1:]).run is not None
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_leaves_errors_and_the_json_line_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(raising(InvalidArgumentError("size=0")), argparse.Namespace(quiet=True)) == 2
+    said = capsys.readouterr()
+    assert (len(said.out.splitlines()), said.err) == (1, "error: size=0\n")
 
 
 def test_key_values_are_split_at_the_first_equals_sign() -> None:

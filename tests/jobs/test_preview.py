@@ -1,4 +1,4 @@
-"""What `lakelens preview` prints before a search runs."""
+"""What `lakelens search preview` prints before a search runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def experiment(tmp_path: Path) -> str:
 
 def test_a_preview_shows_how_many_trials_train_how_long(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "searcher.mode=aggressive", "--seconds-per-epoch", "60"]
-    assert main(["preview", experiment, *flags]) == 0
+    assert main(["search", "preview", experiment, *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "adaptive_asha, aggressive: 12 trials, val_accuracy, larger is better"
     assert [line.split() for line in lines[3:6]] == [
@@ -53,5 +53,5 @@ def test_a_preview_shows_how_many_trials_train_how_long(experiment: str, capsys:
 def test_slot_hours_are_estimated_from_seconds_above_0_and_epochs_only(
     experiment: str, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["preview", experiment, *flags]) == 2
+    assert main(["search", "preview", experiment, *flags]) == 2
     assert "--seconds-per-epoch" in capsys.readouterr().err

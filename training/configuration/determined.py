@@ -17,7 +17,7 @@ INSTEAD: Mapping[str, str] = {
     "internal": "it was for Determined itself; remove it",
     "log_policies": "a failed rank's log is in the error; restarts are max_restarts",
     "pbs": _SPARK,
-    "preemption_timeout": "a pause takes seconds: `lakelens experiments pause RUN`",
+    "preemption_timeout": "a pause takes seconds: `lakelens runs pause RUN`",
     "profiling": "MLflow's system metrics are recorded with each run",
     "project": "use tracking.experiment",
     "records_per_epoch": "the table's version knows its number of rows",

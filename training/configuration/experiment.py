@@ -256,6 +256,6 @@ def require_single(config: ExperimentConfig, name: str) -> None:
             *(f"hyperparameters.{space}=VALUE" for space in spaces),
         ]
         raise ConfigurationError(
-            f"{name}: searcher.name is {config.searcher.name}, which runs many trainings: lakelens search {name}. "
+            f"{name}: searcher.name is {config.searcher.name}, which runs many trainings: lakelens search run {name}. "
             f"For one training: {' '.join(f'--set {override}' for override in overrides)}"
         )

@@ -60,7 +60,7 @@ def pausing(pause: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
-    """Carries out requests of other processes (`lakelens experiments pause|kill RUN`) while the body trains the run.
+    """Carries out requests of other processes (`lakelens runs pause|kill RUN`) while the body trains the run.
 
     Args:
         run: The run.

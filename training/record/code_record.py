@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...tracking.run_listing import get_run
+from ...errors import InvalidArgumentError
+from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import PARENT_TAG, RunReference, as_tracking_errors, open_client
 from ..trials.entrypoint import EntryPoint
 
@@ -139,6 +140,33 @@ def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
         TrackingError: If the store refuses.
     """
     return _read_record(tracking_uri, run_id, CODE_ARTIFACT, "*.py")
+
+
+def restore_code(run_id: str, folder: str | Path, *, tracking_uri: str | None = None) -> list[Path]:
+    """Writes the code that a run has recorded into a new folder.
+
+    Args:
+        run_id: A training, a search or one of its trials.
+        folder: The folder, which must not exist.
+        tracking_uri: As for `train`.
+
+    Returns:
+        The files.
+
+    Raises:
+        ModelNotFoundError: If the run does not exist.
+        InvalidArgumentError: If the folder exists, or the run has no recorded code.
+        TrackingError: If the store does not answer.
+    """
+    place = Path(folder).expanduser().absolute()
+    if place.exists():
+        raise InvalidArgumentError(f"{place} exists; give a folder that does not, for the code of run {run_id}")
+    uri, _ = open_existing_store(tracking_uri)
+    code = read_code(uri, run_id)
+    if not code:
+        raise InvalidArgumentError(f"run {run_id} has no recorded code: its Trial was defined in a notebook or console")
+    write_files(place, code)
+    return [place / name for name in code]
 
 
 def read_packages(tracking_uri: str, run_id: str) -> list[str]:

@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import MissingDependencyError
+from ...errors import InvalidArgumentError, MissingDependencyError
+from ...tracking.child_runs import ChildRuns
+from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.run_writer import RunWriter
+from ...tracking.runs import SEARCH_TAG, RunReference, as_tracking_errors
 from ..segments.evaluation import EVALUATION_FILE, PICTURES_FOLDER, read_counts
 from ..tasks.task import Task
 
@@ -59,17 +62,55 @@ def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
     return files
 
 
+def write_run_logs(run_ids: Sequence[str], folder: Path, *, tracking_uri: str | None = None) -> list[str]:
+    """Writes TensorBoard's events of runs into a folder, from the metrics that they have recorded so far.
+
+    Args:
+        run_ids: Trainings, or searches, which stand for their trials.
+        folder: The folder; each run gets one in it, by its name and id.
+        tracking_uri: As for `train`.
+
+    Returns:
+        The ids of the runs that have metrics.
+
+    Raises:
+        ModelNotFoundError: If a run does not exist.
+        InvalidArgumentError: If the store does not exist, or no run has metrics.
+        TrackingError: If the store does not answer.
+    """
+    uri, client = open_existing_store(tracking_uri)
+    written = []
+    with as_tracking_errors(uri, "read the metrics of runs"):
+        for run_id in run_ids:
+            run = get_run(client, run_id)
+            parent = RunReference(uri, run.info.experiment_id, run.info.run_id, created_on="")
+            trials = ChildRuns(parent).known().values() if SEARCH_TAG in run.data.tags else [parent]
+            for one in trials:
+                history = _history_of(client, one.run_id)
+                if history:
+                    name = client.get_run(one.run_id).info.run_name or ""
+                    write_tensorboard_events(folder / f"{name.replace('/', '-')} {one.run_id[:8]}".strip(), history)
+                    written.append(one.run_id)
+    if not written:
+        raise InvalidArgumentError(f"no metric has been recorded yet for {', '.join(run_ids)}")
+    return written
+
+
 def _log_history(client: MlflowClient, run_id: str) -> None:
-    names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(_NO_CURVES)]
-    history = {
-        name: [(point.step, point.value, point.timestamp) for point in client.get_metric_history(run_id, name)]
-        for name in sorted(names)
-    }
+    history = _history_of(client, run_id)
     if not history:
         return
     with tempfile.TemporaryDirectory(prefix="lakelens-metrics-") as place:
         write_tensorboard_events(Path(place, TENSORBOARD_ARTIFACT), history)
         client.log_artifacts(run_id, place)
+
+
+def _history_of(client: MlflowClient, run_id: str) -> History:
+    names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(_NO_CURVES)]
+    return {
+        name: [(point.step, point.value, point.timestamp) for point in client.get_metric_history(run_id, name)]
+        for name in sorted(names)
+    }
 
 
 def write_tensorboard_events(folder: Path, history: History) -> None:

@@ -124,9 +124,9 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["etl", "photos", "t", "--stream", "--max-files", "0"], "InvalidArgumentError", "max_files = 0"),
         (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
         (["score", "runs:/abc", "table", "p"], "InvalidArgumentError", "there is no MLflow store at"),
-        (["report", "nosuch"], "InvalidArgumentError", "there is no MLflow store at"),
-        (["search", "--resume", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
-        (["search", "--pause", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["search", "report", "nosuch"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["search", "resume", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
+        (["search", "pause", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
         (["train", "--resume", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
         (["reproduce", "abc"], "InvalidArgumentError", "there is no MLflow store at"),
         (["score", "model", "table", "notes"], "NotADeltaTableError", "notes exists and is not a Delta table"),
@@ -175,8 +175,8 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["models", "register", "model", "n"], "ModelNotFoundError", "the run that trained it is unknown"),
         (["models", "register", "trained", "n"], "InvalidArgumentError", "there is no MLflow store at"),
         (["models", "promote", "model", "n"], "ModelNotFoundError", "the run that trained it is unknown"),
-        (["search", "search.yaml"], "NotADeltaTableError", "nosuch"),
-        (["search", "grid.yaml"], "ConfigurationError", "hyperparameters.rate.count"),
+        (["search", "run", "search.yaml"], "NotADeltaTableError", "nosuch"),
+        (["search", "run", "grid.yaml"], "ConfigurationError", "hyperparameters.rate.count"),
     ],
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
 )
@@ -195,7 +195,7 @@ def test_it_is_found_where_no_jvm_can_start(
     [
         ["train", "{}"],
         ["train", "start.yaml", "--set", "data.table={}", "--set", "warm_start=null"],
-        ["search", "search.yaml", "--set", "data.table={}"],
+        ["search", "run", "search.yaml", "--set", "data.table={}"],
         ["score", "model", "{}", "p"],
         ["evaluate", "model", "{}"],
         ["models", "due", "n", "{}", "--tracking-uri", "file:runs"],
@@ -249,11 +249,16 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
     run = client.create_run(client.create_experiment("ended")).info.run_id
     client.log_text(run, json.dumps(yaml.safe_load(START)), "experiment.json")
     client.set_terminated(run, "FINISHED")
-    for command in (["train", "--resume", run], ["search", "--resume", run]):
+    for command in (["train", "--resume", run], ["search", "resume", run]):
         found = said([*command, "--tracking-uri", "file:runs"], capsys)
         assert found["error"] == "InvalidArgumentError", found
         assert f"run {run} is FINISHED" in found["message"]
-    for command in (["report"], ["search", "--resume"], ["search", "--stop"], ["train", "--resume"], ["reproduce"]):
+    for command in (
+        *[["search", action] for action in ("report", "resume", "stop")],
+        ["train", "--resume"],
+        ["reproduce"],
+        ["tensorboard"],
+    ):
         found = said([*command, "nosuch", "--tracking-uri", "file:runs"], capsys)
         assert (found["error"], "no run 'nosuch'" in found["message"]) == ("ModelNotFoundError", True)
     found = said([*CONTINUED, "continue_from=nosuch", "--set", "tracking.uri=file:runs"], capsys)

@@ -131,7 +131,7 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
         "tracking": {"uri": store},
     }
     experiment.write_text(json.dumps(keys))
-    searched = cluster.result("search", str(experiment), options=sent)
+    searched = cluster.result("search", "run", str(experiment), options=sent)
     assert (searched["version"], searched["trials"]) == (0, {"completed": 2})
     model = f"runs:/{trained['run_id']}"
     predictions = str(folder / "predictions")

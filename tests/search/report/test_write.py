@@ -51,7 +51,7 @@ def rewrite_journal(folder: Path, events: list[dict[str, Any]]) -> None:
 def test_a_report_has_everything_and_needs_nothing_else(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", str(folder), "--out", str(tmp_path)]) == 0
+    assert main(["search", "report", str(folder), "--out", str(tmp_path)]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     page = Path(result["page"]).read_text(encoding="utf-8")
     for words in ("Learning curves", "Parallel coordinates", "Permutation importance", "Slots", "Trials", "shapes (64"):

@@ -41,7 +41,7 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     keys["tracking"]["register_as"] = "tiny"
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))  # JSON is YAML
-    assert main(["search", str(file), "--set", "resources.max_slots=1"]) == 0
+    assert main(["search", "run", str(file), "--set", "resources.max_slots=1"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out.splitlines()[-1])
     # A trial whose loss is not finite has failed, whatever accuracy it has by chance.
@@ -70,8 +70,8 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     assert "no model has these" in by_trial["2"].data.tags["lakelens.failure"]
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "invalid"]
     assert event["error"] == "InvalidHyperparameters: no model has these"
-    assert main(["search", "--resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
-    assert main(["search", "--pause", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
+    assert main(["search", "resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
+    assert main(["search", "pause", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
     assert "no process runs the search" in capsys.readouterr().err
 
 

@@ -16,7 +16,9 @@ import pytest
 from child_processes import children_started_with
 from tracked_runs import tracked
 
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
+from lakelens.search import resume
 from lakelens.search.journal import read_events
 from lakelens.tracking.runs import open_client
 
@@ -139,14 +141,14 @@ def test_the_first_interrupt_pauses_all_trials_and_says_how_to_resume(one_slot, 
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=_WAIT_S)
     run_id = journal_in(one_slot).parent.name
-    assert f"lakelens search --resume {run_id} resumes it" in said
+    assert f"lakelens search resume {run_id} resumes it" in said
     events = read_events(journal_in(one_slot))
     assert events[-1]["event"] == "paused"
     assert run_id in tracked(one_slot["data"]["table"])[0]  # a later resume reads this version
     client = open_client(one_slot["tracking"]["uri"])
     assert client.get_run(run_id).info.status == "KILLED"
     assert client.get_run(next(event["run_id"] for event in events if "run_id" in event)).info.status == "SCHEDULED"
-    assert main(["search", "--resume", run_id, "--tracking-uri", one_slot["tracking"]["uri"]]) == 0
+    assert main(["search", "resume", run_id, "--tracking-uri", one_slot["tracking"]["uri"]]) == 0
     assert client.get_run(run_id).info.status == "FINISHED"
 
 
@@ -158,16 +160,17 @@ def test_another_process_pauses_a_search_lets_it_go_on_and_ends_it(one_slot, sta
     process = started()
     wait_for(lambda: events_so_far(one_slot, "validated") >= 1)
     run_id, beside = journal_in(one_slot).parent.name, ["--tracking-uri", one_slot["tracking"]["uri"]]
-    assert main(["search", "--resume", run_id, *beside]) == 2  # it is running
-    assert main(["search", "--pause", run_id, *beside]) == 0
+    with pytest.raises(InvalidArgumentError, match="is running"):
+        resume(run_id, tracking_uri=one_slot["tracking"]["uri"])
+    assert main(["search", "pause", run_id, *beside]) == 0
     # A rank keeps its process from segment to segment; a search that is held has none.
     wait_for(lambda: not children_started_with("lakelens-rank=", process.pid))
     launched = events_so_far(one_slot, "launched")
     time.sleep(2)
     assert events_so_far(one_slot, "launched") == launched
-    assert main(["search", "--continue", run_id, *beside]) == 0
+    assert main(["search", "resume", run_id, *beside]) == 0
     wait_for(lambda: events_so_far(one_slot, "launched") > launched)
-    assert main(["search", "--stop", run_id, *beside]) == 0
+    assert main(["search", "stop", run_id, *beside]) == 0
     out, said = process.communicate(timeout=_WAIT_S)
     assert process.returncode == 0, said
     events = read_events(journal_in(one_slot))

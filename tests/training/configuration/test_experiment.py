@@ -255,7 +255,7 @@ def test_an_override_that_leads_nowhere_is_refused(tmp_path: Path, override: str
 
 def test_a_search_is_not_a_single_training() -> None:
     read = config(searcher={"name": "random", "max_trials": 3})
-    with pytest.raises(ConfigurationError, match=r"lakelens search experiment\.yaml"):
+    with pytest.raises(ConfigurationError, match=r"lakelens search run experiment\.yaml"):
         require_single(read, "experiment.yaml")
 
 

@@ -254,7 +254,7 @@ def test_two_ranks_pause_when_another_terminal_asks_and_go_on_when_it_says_so(pl
         driver.reached()
         run = driver.run_id()
         arguments = [run, "--tracking-uri", place.store]
-        assert main(["experiments", "pause", *arguments, "--wait-s", str(PATIENCE_S)]) == 0
+        assert main(["runs", "pause", *arguments, "--wait-s", str(PATIENCE_S)]) == 0
         assert last_line(capsys)["state"] == "PAUSED"
         code, said = driver.end()
     assert (code, said["error"]) == (130, "TrainingPaused")
@@ -266,7 +266,7 @@ def test_two_ranks_pause_when_another_terminal_asks_and_go_on_when_it_says_so(pl
     result = last_line(capsys)
     assert (result["run_id"], result["ranks"], result["epochs"]) == (run, 2, 3)
     assert [step for step, _ in place.history(run)] == [1, 2, 3]
-    assert main(["experiments", "pause", *arguments]) == 2
+    assert main(["runs", "pause", *arguments]) == 2
     assert f"run {run} is FINISHED; only a running training can pause" in last_line(capsys)["message"]
 
 
@@ -276,7 +276,7 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
         (driver.place / "stuck").touch()
         rank = driver.reached()
         run = driver.run_id()
-        assert main(["experiments", "kill", run, "--tracking-uri", place.store, "--wait-s", str(PATIENCE_S)]) == 0
+        assert main(["runs", "kill", run, "--tracking-uri", place.store, "--wait-s", str(PATIENCE_S)]) == 0
         assert last_line(capsys)["state"] == "KILLED"
         code, said = driver.end()
     assert (code, said["error"]) == (130, "TrainingKilled")
@@ -333,7 +333,7 @@ def test_a_training_whose_driver_was_killed_is_failed_to_the_next_command_and_is
         wait_until_gone(rank)
     (driver.place / "stuck").unlink()
     assert place.state(run) == "RUNNING"
-    assert main(["experiments", "--tracking-uri", place.store]) == 0
+    assert main(["runs", "--tracking-uri", place.store]) == 0
     (listed,) = [entry for entry in last_line(capsys)["runs"] if entry["run_id"] == run]
     assert listed["state"] == "FAILED"
     assert "which kept this run, is gone" in listed["failure"]

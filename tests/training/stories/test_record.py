@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +24,7 @@ from lakelens.jobs.cli import main
 from lakelens.liveness import Process
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
 from lakelens.tracking.logged_models import register_model
+from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import DIGEST_TAG, TABLE_TAG, VERSION_TAG, open_client
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.experiment.train import train
@@ -202,13 +206,13 @@ def command(capsys, *arguments: str) -> tuple[int, list[str], dict[str, Any]]:
 
 
 @pytest.mark.tensorflow
-def test_experiments_lists_runs_and_marks_lost_ones(run, capsys):
+def test_runs_lists_them_and_marks_lost_ones(run, capsys):
     experiment = run.client.get_experiment_by_name("lakelens").experiment_id
     gone = Heartbeat(Process("elsewhere", "", 1, 0.0), time.time() - 3600)
     tags = {TABLE_TAG: "/tables/a", VERSION_TAG: "3", HEARTBEAT_TAG: str(gone)}
     lost = run.client.create_run(experiment, tags=tags, start_time=int(gone.time * 1000) - 1000).info.run_id
     run.client.create_run(experiment)  # not of lakelens
-    code, lines, found = command(capsys, "experiments", "--tracking-uri", run.store)
+    code, lines, found = command(capsys, "runs", "--tracking-uri", run.store)
     states = {entry["run_id"]: entry["state"] for entry in found["runs"]}
     assert (code, states) == (0, {run.result.run_id: "FINISHED", lost: "FAILED"})
     (listed,) = [entry for entry in found["runs"] if entry["run_id"] == run.result.run_id]
@@ -222,8 +226,8 @@ def test_experiments_lists_runs_and_marks_lost_ones(run, capsys):
 
 
 @pytest.mark.tensorflow
-def test_experiments_shows_a_run(run, capsys):
-    code, lines, found = command(capsys, "experiments", "show", run.result.run_id, "--tracking-uri", run.store)
+def test_runs_shows_one(run, capsys):
+    code, lines, found = command(capsys, "runs", "show", run.result.run_id, "--tracking-uri", run.store)
     assert code == 0
     assert found["rows"] == {"train": 90, "validation": 21}
     assert found["params"]["global_batch_size"] == "16"
@@ -231,12 +235,40 @@ def test_experiments_shows_a_run(run, capsys):
 
 
 @pytest.mark.tensorflow
+def test_the_code_of_a_run_is_restored_into_a_new_folder(run, tmp_path, capsys):
+    words = ["runs", "code", run.result.run_id, str(tmp_path / "restored"), "--tracking-uri", run.store]
+    code, lines, found = command(capsys, *words)
+    assert (code, lines) == (0, found["files"])
+    restored = {Path(file).relative_to(tmp_path / "restored").as_posix(): Path(file) for file in found["files"]}
+    assert {"tiny.py", "parts/sizes.py"} <= set(restored)
+    assert restored["parts/sizes.py"].read_text() == "def units(n):\n    return n\n"
+    code, _, found = command(capsys, *words)
+    assert (code, "exists" in found["message"]) == (2, True)
+
+
+@pytest.mark.tensorflow
+def test_tensorboard_opens_on_the_metrics_of_a_run(run):
+    words = [run.result.run_id, "--tracking-uri", run.store, "--port", "0"]
+    started = [sys.executable, "-m", "lakelens.jobs.cli", "tensorboard", *words]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        url = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+/", line)))
+        with urllib.request.urlopen(f"{url}data/runs", timeout=60) as answer:  # noqa: S310
+            shown = json.load(answer)
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+    name = f"{show_run(run.result.run_id, run.store).summary.name} {run.result.run_id[:8]}"
+    assert sorted(shown) == [f"{name}/train", f"{name}/validation"]
+    assert (process.returncode, json.loads(said.splitlines()[-1])["runs"]) == (130, [run.result.run_id])
+
+
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["experiments", "show", "nothing"], "no run 'nothing'"),
-        (["experiments", "--experiment", "other"], "no experiment 'other'; it has"),
-        (["experiments", "--limit", "0"], "limit is 0"),
+        (["runs", "show", "nothing"], "no run 'nothing'"),
+        (["runs", "--experiment", "other"], "no experiment 'other'; it has"),
+        (["runs", "--limit", "0"], "limit is 0"),
         (["trace"], "give a predictions table and a path, or --run RUN"),
         (["trace", "/some/table"], "give the path of an image too"),
         (["trace", "/some/table", "/a.jpg"], "/some/table"),
@@ -251,7 +283,7 @@ def test_what_cannot_be_found_is_named(run, capsys, arguments, words):
 
 @pytest.mark.tensorflow
 def test_a_store_that_is_not_there_is_not_made(tmp_path, capsys):
-    code, _, found = command(capsys, "experiments", "--tracking-uri", f"sqlite:///{tmp_path}/none.db")
+    code, _, found = command(capsys, "runs", "--tracking-uri", f"sqlite:///{tmp_path}/none.db")
     assert (code, list(tmp_path.iterdir())) == (2, [])
     assert "no MLflow store" in found["message"]
 
