@@ -160,7 +160,7 @@ def test_another_process_pauses_a_search_lets_it_go_on_and_ends_it(one_slot, sta
     process = started()
     wait_for(lambda: events_so_far(one_slot, "validated") >= 1)
     run_id, beside = journal_in(one_slot).parent.name, ["--tracking-uri", one_slot["tracking"]["uri"]]
-    with pytest.raises(InvalidArgumentError, match="is running"):
+    with pytest.raises(InvalidArgumentError, match="is RUNNING"):
         resume(run_id, tracking_uri=one_slot["tracking"]["uri"])
     assert main(["search", "pause", run_id, *beside]) == 0
     # A rank keeps its process from segment to segment; a search that is held has none.
