@@ -304,7 +304,7 @@ class Bench:
 
     def _train(self, model: str) -> Speed:
         import lakelens
-        from lakelens.tracking.run_records import read_records
+        from lakelens.tracking.runs import open_client
 
         given, home = self.arguments, self.folder / f"train-{model}"
         home.mkdir(parents=True)
@@ -329,14 +329,16 @@ class Bench:
                 **({} if given.device == "cuda" else {"resources": {"use_gpu": False}}),
             },
         )
-        records = [each for each in read_records(Path(result.checkpoint).parent) if "epoch_seconds" in each.metrics]
-        wait, compute = (
-            sum(each.metrics[f"{name}_seconds_rank0"] for each in records[1:]) for name in ("feed_wait", "compute")
+        client = open_client(result.tracking_uri)
+        epoch_s, waited, computed = (
+            sorted(client.get_metric_history(result.run_id, name), key=lambda point: point.step)
+            for name in ("epoch_seconds", "feed_wait_seconds_rank0", "compute_seconds_rank0")
         )
-        trained, taken = rows * (len(records) - 1), wait + compute
-        first, last = records[0].time_ms / 1000, records[-1].time_ms / 1000
-        start = first - records[0].metrics["epoch_seconds"] - began
-        note = f"{len(records)} epochs of {rows} images; {trained / (last - first):.0f} images/s with validations"
+        wait = sum(point.value for point in waited[1:])
+        trained, taken = rows * (len(epoch_s) - 1), wait + sum(point.value for point in computed[1:])
+        first, last = epoch_s[0].timestamp / 1000, epoch_s[-1].timestamp / 1000
+        start = first - epoch_s[0].value - began
+        note = f"{len(epoch_s)} epochs of {rows} images; {trained / (last - first):.0f} images/s with validations"
         tell(f"{model}, train: {note}; the first step began after {start:.1f} s; the call took {result.seconds:.1f} s")
         return Speed(trained / taken, wait / taken, self.utilization.between(first, last), taken, start)
 
