@@ -14,8 +14,8 @@ GPU be at most one step behind.
   decoding all images, once for both models.
 - `feed, cache, pageable`: the same without `pin_memory`.
 - `feed`: `DeltaFeed.as_torch` without the cache, in pinned memory.
-- `loader`: PyTorch's DataLoader over the JPEG files: Pillow, one worker for each core, in pinned memory.
 - `train`: `lakelens.train` of the Trial `TorchTransfer`, with the cache: whole epochs without the first.
+- `loader`: PyTorch's DataLoader over the JPEG files: Pillow, one worker for each core, in pinned memory.
 
 `wait` is the share of the time in which the loop waited for a batch, `busy` the mean of the GPU's utilization as
 nvidia-smi has it. A contender that fails is reported and the others run; the command then ends with 1.
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     import torch
 
 MODELS = ("resnet50", "mobilenet_v2")
-CONTENDERS = ("limit", "feed, cache", "feed, cache, pageable", "feed", "loader", "train")
+CONTENDERS = ("limit", "feed, cache", "feed, cache, pageable", "feed", "train", "loader")
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _RESIDENT = 4  # batches that `limit` trains on in turn
 _SAMPLE_S = 0.05
 _MOST_EPOCHS = 60
+_LOADER_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ class Bench:
             sampler=Endless(len(self.files)),
             num_workers=given.workers,
             pin_memory=given.device == "cuda",
-            prefetch_factor=4,
+            timeout=_LOADER_TIMEOUT_S,
         )
         for images, labels in loader:
             yield images.permute(0, 3, 1, 2), labels  # a view: channels_last
@@ -309,8 +310,7 @@ class Bench:
         given, home = self.arguments, self.folder / f"train-{model}"
         home.mkdir(parents=True)
         rows = len(self.files)
-        rate = max((self.rates.get((model, name), 0.0) for name in ("feed, cache", "loader")), default=0.0)
-        # Half of the time is left for what a training does between its epochs.
+        rate = self.rates.get((model, "feed, cache"), 0.0)
         epochs = min(_MOST_EPOCHS, max(3, 1 + math.ceil(given.seconds * rate / rows)))
         began = time.time()
         result = lakelens.train(

@@ -137,6 +137,19 @@ def _expect(holds: bool, seen: Any) -> None:
         raise AssertionError(f"saw {seen}")
 
 
+def _multiplied() -> str:
+    """Multiplies matrices with deterministic operations; gives PyTorch's refusal, or an empty text."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    matrix = torch.ones(64, 64, device="cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        matrix @ matrix
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
 def a_rank_gets_the_gpu_that_nvidia_smi_lists(place: Place) -> str:
     """One rank on the driver has one GPU, which its variables name."""
     seen = HorovodRunner(np=-1, needs_horovod=False).run(_seen)
@@ -164,7 +177,7 @@ def more_ranks_than_gpus_are_refused(place: Place) -> str:
     raise AssertionError("two ranks started with one GPU")
 
 
-def a_group_of_one_rank_is_ncclls_on_a_gpu(place: Place) -> str:
+def a_group_of_one_rank_is_nccls_on_a_gpu(place: Place) -> str:
     """`process_group.init` gives tensors of a GPU to NCCL and those of the CPU to Gloo; SyncBatchNorm works in it."""
     seen = HorovodRunner(np=-1, use_gpu=None if place.gpu else False, needs_horovod=False).run(_grouped)
     _expect((seen["size"], seen["sum"], seen["on_cpu"]) == (1, 1.0, 1.0), seen)
@@ -226,6 +239,16 @@ def sync_batch_norm_trains_on_a_gpu(place: Place) -> str:
     outcome = place.train(job)
     _expect(outcome.reason == "completed", outcome)
     return str(dict(outcome.metrics))
+
+
+def deterministic_matrix_products_are_allowed(place: Place) -> str:
+    """With the variables of a deterministic experiment PyTorch multiplies; what it does without them is reported."""
+    environment = place.job("variables").config.reproducibility.environment
+    gpu = None if place.gpu else False
+    run = [HorovodRunner(np=-1, env=env, use_gpu=gpu, needs_horovod=False).run for env in (environment, {})]
+    with_variables, without = (each(_multiplied) for each in run)
+    _expect(with_variables == "", with_variables)
+    return f"without the variables: {without or 'allowed'}"
 
 
 def a_deterministic_training_repeats_bit_for_bit(place: Place) -> str:
@@ -294,12 +317,13 @@ RULES: tuple[Callable[[Place], str], ...] = (
     a_rank_gets_the_gpu_that_nvidia_smi_lists,
     use_gpu_false_hides_the_gpu,
     more_ranks_than_gpus_are_refused,
-    a_group_of_one_rank_is_ncclls_on_a_gpu,
+    a_group_of_one_rank_is_nccls_on_a_gpu,
     ranks_with_use_gpu_false_sum_over_gloo,
     pinned_batches_are_the_same_batches,
     mixed_precision_bfloat16_trains,
     mixed_precision_float16_trains,
     sync_batch_norm_trains_on_a_gpu,
+    deterministic_matrix_products_are_allowed,
     a_deterministic_training_repeats_bit_for_bit,
     a_paused_training_resumes_bit_for_bit,
     a_killed_rank_restarts_bit_for_bit,

@@ -196,6 +196,7 @@ def test_a_batch_larger_than_the_split_and_equal_splits_are_warnings_in_a_dry_ru
 @pytest.mark.unit
 def test_a_deterministic_experiment_sets_one_thread_and_deterministic_operations_of_its_ranks(keys):
     exact = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_DETERMINISTIC_OPS": "1"}
+    exact["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     config = config_of(keys, reproducibility={"deterministic": True}, resources={"env": {"MINE": "1"}})
     assert Strategy.of(config).runner(config.resources, "t", None).env == exact | {"MINE": "1"}
     assert Strategy.of(config_of(keys)).env == {}
