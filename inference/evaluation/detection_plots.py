@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
@@ -81,6 +82,7 @@ def _drawn(whole: Image.Image, width: int, height: int, truths: Boxes, detection
     image = whole.copy()
     draw = ImageDraw.Draw(image)
     sure = [box for box in detections if box["score"] >= LEAST_DRAWN_SCORE]
+    labels: list[Label] = []
     for boxes, colour in ((truths, _TRUTH), (sure, _FOUND)):
         for box in boxes:
             scales = (image.width / width, image.height / height) * 2
@@ -88,11 +90,37 @@ def _drawn(whole: Image.Image, width: int, height: int, truths: Boxes, detection
             draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
             name = str(box["label_name"] or box["label"])[:_NAME_LENGTH]
             place, text = (top, f"{name} {box['score']:.2f}") if "score" in box else (bottom - _LINE_PX, name)
-            draw.rectangle((left, place, left + draw.textlength(text) + 3, place + _LINE_PX - 1), fill=colour)
-            draw.text((left + 2, place), text, fill="black")
+            label = Label(left, place, draw.textlength(text) + 3, text, colour)
+            labels.append(label.without_overlap(labels, image.height))
+    for label in labels:  # above the outlines of all boxes
+        draw.rectangle((label.left, label.top, label.left + label.width, label.top + _LINE_PX - 1), fill=label.colour)
+        draw.text((label.left + 2, label.top), label.text, fill="black")
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=88)
     return buffer.getvalue()
+
+
+class Label(NamedTuple):
+    """The name of a box, on a line of its colour; left, top and width in pixels."""
+
+    left: float
+    top: float
+    width: float
+    text: str
+    colour: str
+
+    def without_overlap(self, others: Sequence[Label], height: int) -> Label:
+        """Moves the label down to the first free line; it stays where it is if there is none within the image."""
+        for line in range(int(height - self.top) // _LINE_PX):
+            moved = self._replace(top=self.top + line * _LINE_PX)
+            if not any(moved.overlaps(other) for other in others):
+                return moved
+        return self
+
+    def overlaps(self, other: Label) -> bool:
+        """Returns whether both cover a pixel."""
+        is_beside = self.left >= other.left + other.width or other.left >= self.left + self.width
+        return not is_beside and abs(self.top - other.top) < _LINE_PX
 
 
 def _bars(
