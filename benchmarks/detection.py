@@ -1,6 +1,6 @@
 """A detector on digits pasted on photographs: how good after how long, and images/s beside a plain Keras loop.
 
-    python -m benchmarks.detection [--images 2000] [--held-out 300] [--side 192] [--epochs 20] [--ranks 2] [--json]
+    python -m benchmarks.detection [--images 2000] [--held-out 300] [--side 192] [--epochs 15] [--ranks 2] [--json]
     python -m benchmarks.detection --search-trials 12 [--search-epochs 9]
 
 Scenes are written as Pascal VOC and ingested. The Trial `Detector` trains on them, with the backbone `small` from
@@ -204,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--images", type=positive, default=2000, help="scenes to train on")
     flags.add_argument("--held-out", type=positive, default=300, help="scenes to measure on")
     flags.add_argument("--side", type=positive, default=192, help="side of the scenes in pixels")
-    flags.add_argument("--epochs", type=positive, default=20, help="epochs of the training that is measured")
+    flags.add_argument("--epochs", type=positive, default=15, help="epochs of the training that is measured")
     flags.add_argument("--speed-epochs", type=positive, default=3, help="epochs of each timed training")
     flags.add_argument("--ranks", type=positive, default=2, help="ranks of the training that is measured")
     flags.add_argument("--only-quality", action="store_true", help="leave the timed trainings out")
