@@ -72,7 +72,8 @@ def trained_on(version):
             "name": f"version {version}",
             "task": "detection",
             "entrypoint": "lakelens.training.trials.detector:Detector",
-            "hyperparameters": {"learning_rate": 2e-3, "flip": False},  # a mirrored digit is another sign
+            # A mirrored digit is another sign; half of the default width trains in less time.
+            "hyperparameters": {"learning_rate": 2e-3, "flip": False, "width": 32},
             "searcher": {"metric": "val_map50"},
             "tracking": {"experiment": experiment_of("detection")},
             "checkpoint_storage": {"path": str(folder / "checkpoints")},

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...spark.port import forget, keep
 from ..model import schema
 from ..model.labels import NO_CLASS, class_order
 from ..sources.listing import IGNORED, LABEL_RANK
@@ -86,10 +87,9 @@ class Plan:
     @classmethod
     def of(cls, files: DataFrame) -> Plan:
         """Has Spark keep files that are decided about, and counts them."""
-        from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        plan = cls(files.persist(StorageLevel.MEMORY_AND_DISK))
+        plan = cls(keep(files))
         groups = files.groupBy(*_GROUPED_BY).agg(
             F.count("*").alias(_FILES),
             F.sum(schema.SOURCE_LENGTH).alias(_BYTES),
@@ -104,7 +104,7 @@ class Plan:
 
     def release(self) -> None:
         """Lets Spark forget the files."""
-        self.files.unpersist()
+        forget(self.files)
 
     @property
     def rows_in(self) -> int:

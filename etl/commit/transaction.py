@@ -6,14 +6,14 @@ import functools
 import getpass
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
 from ...log.opening import open_table
-from ...spark.port import settings_of
+from ...spark.port import kept, option_of, settings_of
 from ...stores.log_entries import find_note
 from ...table import Table
 from ..model import schema
@@ -82,7 +82,7 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
                 raise
             writer.createOrReplace()
     made = resolved(spark, table)
-    if find_note(made, [0], batch.user_metadata) is None:
+    if noted_version(spark, made, -1, batch.user_metadata) != 0:
         raise TableConflictError(f"another writer has made {table.location} meanwhile")
     return made
 
@@ -137,8 +137,8 @@ class Transaction:
         """
         # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
         self._require_latest()
-        stale = None if batch.stale is None else self._as_stored(batch.stale).persist()
-        try:
+        with ExitStack() as stack:
+            stale = None if batch.stale is None else stack.enter_context(kept(self._as_stored(batch.stale)))
             # Looking costs one small job; a MERGE that finds nothing to drop costs several.
             if stale is not None and not stale.isEmpty():
                 write = functools.partial(self._replace, batch, stale)
@@ -148,9 +148,6 @@ class Transaction:
                 return None
             with conflicts_named(f"{self.path}@{self.version}"):
                 write()
-        finally:
-            if stale is not None:
-                stale.unpersist()
         return self._version_of(batch.user_metadata)
 
     def _as_stored(self, stale: DataFrame) -> DataFrame:
@@ -198,7 +195,7 @@ class Transaction:
 
         Delta would then write each split by one task, however large the table is.
         """
-        usual = int(self._spark.conf.get(_SHUFFLE, str(_MOST_SHUFFLED)))
+        usual = int(option_of(self._spark, _SHUFFLE, str(_MOST_SHUFFLED)))
         table_bytes = sum(self._opened.get_add_actions().column("size_bytes").to_pylist())
         tasks = max(usual, min(_MOST_SHUFFLED, math.ceil(table_bytes / schema.TARGET_FILE_BYTES)))
         return {
@@ -212,8 +209,7 @@ class Transaction:
         }
 
     def _version_of(self, user_metadata: str) -> int:
-        self._opened.update_incremental()
-        version = find_note(self.table, range(self.version + 1, self._opened.version() + 1), user_metadata)
+        version = noted_version(self._spark, self.table, self.version, user_metadata)
         if version is not None:
             return version
         raise TableConflictError(
@@ -224,6 +220,26 @@ class Transaction:
 def noted(spark: SparkSession, user_metadata: str) -> AbstractContextManager[None]:
     """Lets the commits of a block carry a note, where no option for it is read: when a table is made, and by SQL."""
     return settings_of(spark, {_USER_METADATA: user_metadata})
+
+
+def noted_version(spark: SparkSession, table: Table, after: int, note: str) -> int | None:
+    """Finds the version above `after` whose commit carries a note.
+
+    Serverless compute lets nobody set a note: there it is the only version above, as this session has committed one.
+
+    Returns:
+        None if there is none, or more than one without a note.
+    """
+    numbers = range(after + 1, open_table(table).version() + 1)
+    version = find_note(table, numbers, note)
+    if version is None and len(numbers) == 1 and not _takes_notes(spark):
+        return numbers[0]
+    return version
+
+
+def _takes_notes(spark: SparkSession) -> bool:
+    with noted(spark, "-"):
+        return option_of(spark, _USER_METADATA) == "-"
 
 
 def user_name() -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
+from ...spark.port import kept
 from ..model import schema
 from ..quarantine.table import DOUBTFUL_REASONS
 from ..sources.contents import OTHER_ROWS
@@ -53,8 +54,7 @@ def find_bad_files(prepared: Prepared, decoded: DecodedFiles) -> BadFiles:
     if sum(reasons.values()) < sum(decoded.refused.values()):
         paths = decoded.outcomes.where(is_doubtful).select(schema.PATH)
         again = _read_again(prepared, decoded, prepared.plan.work_files().join(paths, schema.PATH, "left_semi"))
-        again = again.persist()
-        prepared.opened.callback(again.unpersist)
+        again = prepared.opened.enter_context(kept(again))
         reasons.update({row["reason"]: row["count"] for row in again.groupBy("reason").count().collect()})
         frame = frame.unionByName(again)
     return BadFiles(frame, reasons)

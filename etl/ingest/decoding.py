@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...progress import image_progress
-from ...spark.port import counter
+from ...spark.port import counter, kept
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..spark.local_frames import local_frame
@@ -85,11 +85,8 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
             yield DecodedFiles(task, local_frame(spark, [], schema.OUTCOME_DDL))
             return
         work = deal_work(spark, prepared.listing, plan, prepared.recipe)
-        outcomes = work.mapInArrow(task.outcomes, schema.OUTCOME_DDL).persist(StorageLevel.DISK_ONLY)
-        try:
+        with kept(work.mapInArrow(task.outcomes, schema.OUTCOME_DDL), StorageLevel.DISK_ONLY) as outcomes:
             yield _counted(task, outcomes)
-        finally:
-            outcomes.unpersist()
 
 
 def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:

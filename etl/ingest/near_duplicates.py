@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ...errors import ImageError
 from ...results import ReadableResult
+from ...spark.port import kept
 from ..images.near_images import find_neighbours, hash_of_row
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes
 from ..model import schema
@@ -82,7 +83,6 @@ def find_across_splits(
         batch_ids: The batches.
         max_distance: Bits of 128 that may differ, 0-15.
     """
-    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
     session = writing_session(spark)
@@ -90,16 +90,13 @@ def find_across_splits(
     is_new = F.col(schema.BATCH_ID).isin(*batch_ids).alias("is_new")
     columns = [schema.PATH, schema.SPLIT, schema.IMAGE, schema.FORMAT, schema.WIDTH, schema.HEIGHT]
     rows = read_table(session, location, version).select(*columns, is_new)
-    hashed = rows.mapInArrow(hash_rows, _DDL).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with kept(rows.mapInArrow(hash_rows, _DDL)) as hashed:
         found = hashed.select(schema.SPLIT, "is_new", "high", "low").toPandas()
         hashes = found[["high", "low"]].to_numpy(np.int64).view(np.uint64)
         splits = [str(split) for split in found[schema.SPLIT]]
         _, numbers = np.unique(splits, return_inverse=True)
         near, pairs = compare(hashes, numbers.reshape(-1), found["is_new"].to_numpy(bool), max_distance)
         return NearDuplicates(near, len(found), _with_paths(hashed, hashes, splits, pairs))
-    finally:
-        hashed.unpersist()
 
 
 def compare(

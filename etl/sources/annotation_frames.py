@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, has_scheme
-from ...spark.port import jvm, parallelism
+from ...spark.port import forget, jvm, keep, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.record import (
     ANNOTATION_MISSING,
@@ -128,14 +128,13 @@ def read_now(annotations: DataFrame) -> DataFrame:
     Raises:
         AnnotationFileError: If a task has raised it.
     """
-    from pyspark import StorageLevel
     from pyspark.errors import PySparkException
 
-    annotations = annotations.persist(StorageLevel.MEMORY_AND_DISK)
+    annotations = keep(annotations)
     try:
         annotations.count()
     except PySparkException as error:
-        annotations.unpersist()
+        forget(annotations)
         found = _WORKER_ERROR.search(str(error))
         if found is None:
             raise

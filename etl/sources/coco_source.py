@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ...errors import EmptySourceError
 from ...locations import absolute_path, has_scheme
+from ...spark.port import forget, keep
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
 from ..annotations.record import Annotation
 from ..annotations.references import relative_reference, resolve_reference
@@ -41,7 +42,7 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
     from pyspark.sql import functions as F
 
     folder = list_folder(spark, source.folder, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
-    files = folder.files.persist()
+    files = keep(folder.files)
     is_json = F.lower(schema.PATH).endswith(".json")
     ignored = files.where(F.col(IGNORED).isNotNull())
     images = files.where(F.col(IGNORED).isNull() & ~is_json)
@@ -114,7 +115,7 @@ def _read_coco(
         frame = read(folder)
         if len(folders) == 1 or frame.join(images.select(schema.PATH), schema.PATH, "left_semi").limit(1).count():
             return frame, folder
-        frame.unpersist()
+        forget(frame)
     return read(folders[0]), folders[0]
 
 

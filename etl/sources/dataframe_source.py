@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
-from ...spark.port import is_connect
+from ...spark.port import forget, is_connect, keep
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
@@ -93,7 +93,7 @@ def _list_contents(frame: DataFrame) -> Listing:
     from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
-    frame = frame.withColumn("path", column_in_one_form("path")).persist(StorageLevel.DISK_ONLY)
+    frame = keep(frame.withColumn("path", column_in_one_form("path")), StorageLevel.DISK_ONLY)
     # Not a plain cast, which fails on other texts from Spark 4 on.
     modified = F.expr("try_cast(modificationTime AS timestamp)" if "modificationTime" in frame.columns else "NULL")
     stamp = F.struct(
@@ -105,7 +105,7 @@ def _list_contents(frame: DataFrame) -> Listing:
         rows = frame.withColumn(_STAMP, F.when(F.col(CONTENT).isNotNull(), stamp)).drop(CONTENT, *_OF_FILES)
         listed = read_now(merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False))
     except BaseException:
-        frame.unpersist()
+        forget(frame)
         raise
     files = listed.withColumns(
         {

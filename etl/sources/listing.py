@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...spark.port import forget, keep
 from ..annotations.record import BOXES_DDL
 from ..files.class_folders import ListedFile
 from ..model import schema
@@ -95,13 +96,13 @@ class Listing:
 
     def kept(self) -> Listing:
         """Returns the same listing with files that Spark keeps, so that they are found once."""
-        files = self.files.persist()
+        files = keep(self.files)
         return dataclasses.replace(self, files=files, cached=(*self.cached, files))
 
     def release(self) -> None:
         """Lets Spark forget what it keeps."""
         for frame in self.cached:
-            frame.unpersist()
+            forget(frame)
 
 
 def completed(files: DataFrame, others: Sequence[str] = ()) -> DataFrame:

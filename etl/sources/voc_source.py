@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...spark.port import keep
 from ..annotations import voc
 from ..annotations.record import (
     ANNOTATION_MISSING,
@@ -51,7 +52,7 @@ def list_voc(spark: SparkSession, source: Source) -> Listing:
     from pyspark.sql import functions as F
 
     folder = list_folder(spark, source.folder, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
-    files = folder.files.persist()
+    files = keep(folder.files)
     ignored = files.where(F.col(IGNORED).isNotNull())
     found = files.where(F.col(IGNORED).isNull())
     is_image = ~F.lower(schema.PATH).rlike(r"\.(xml|txt)$")

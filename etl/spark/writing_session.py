@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...spark.port import cloned_session, parallelism, set_all
+from ...spark.port import cloned_session, option_of, parallelism, set_all
 from ..model import schema
 from .local_frames import ARROW_ENABLED
 
@@ -45,6 +45,6 @@ def writing_session(spark: SparkSession) -> SparkSession:
     The caller's session stays as it is. One of Spark Connect has its settings back when the wrapped function returns.
     """
     session, slots = cloned_session(spark), 2 * parallelism(spark)
-    shuffled = min(slots, int(spark.conf.get("spark.sql.shuffle.partitions", None) or "200"))
+    shuffled = min(slots, int(option_of(spark, _SHUFFLE) or "200"))
     set_all(session, {**_SETTINGS, _SHUFFLE: str(shuffled), _ROW_GROUP: str(schema.ROW_GROUP_BYTES)})
     return session

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...results import ReadableResult
+from ...spark.port import kept
 from ...table import Table
 from ..commit.known_classes import count_classes
 from ..commit.notes import DELETE
@@ -57,8 +58,7 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
     """
     check_condition(where)
     edit = open_edit(spark, table)
-    found = _select(edit.rows(), where).persist()
-    try:
+    with kept(_select(edit.rows(), where)) as found:
         deleted = count_classes(found)
         if not deleted:
             return DeleteResult(edit.transaction.version)
@@ -67,8 +67,6 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
         counts.subtract(deleted)
         Quarantine(edit.spark, table).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
         version = edit.commit(DELETE, found, None, counts, where=where)
-    finally:
-        found.unpersist()
     return DeleteResult(version, dict(sorted(deleted.items())), committed=True)
 
 

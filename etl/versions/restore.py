@@ -17,14 +17,12 @@ from ...errors import (
 from ...ledger.store import read
 from ...ledger.uses import reading
 from ...log.data_files import require_files
-from ...log.opening import open_table
 from ...log.snapshot import Snapshot
 from ...results import ReadableResult
-from ...stores.log_entries import find_note
 from ...table import Table
 from ..commit.known_classes import record_classes
 from ..commit.notes import RESTORE, write_note
-from ..commit.transaction import noted, user_name
+from ..commit.transaction import noted, noted_version, user_name
 from ..images.recipe import Recipe
 from ..spark.catalog import is_delta_table, resolved, sql_name
 from ..spark.conflicts import RETRIES, conflicts_named
@@ -138,7 +136,7 @@ class _Restore:
         return self._commit_of(RETRIES.run(restored, gave_up), latest)
 
     def _commit_of(self, note: str, latest: int) -> int:
-        version = find_note(self.table, range(latest + 1, open_table(self.table).version() + 1), note)
+        version = noted_version(self.spark, self.table, latest, note)
         if version is None:
             raise TableConflictError(
                 f"{self.location}: the log has no commit of this restore; look at the history, and restore again"

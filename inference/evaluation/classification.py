@@ -10,6 +10,7 @@ from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError
 from ...etl.model import schema
 from ...etl.spark.catalog import read_table
 from ...etl.versions.classes import class_counts
+from ...spark.port import kept
 from ...table import Table
 from ...training.checkpoints.references import ModelRef
 from ..scoring.source import ScoredTable, files_of_split
@@ -67,8 +68,7 @@ class ClassificationEvaluator(Evaluator):
     ) -> tuple[ModelMetrics, ModelComparison, dict[str, list[Shown]], bytes]:
         """Compares two models, fetches images whose answers changed, and lists all such rows as a Parquet file."""
         evaluation, other_names = self._evaluated(before)
-        pairs = answers.paired(before.rows, after.rows).persist()
-        try:
+        with kept(answers.paired(before.rows, after.rows)) as pairs:
             counts = answers.pair_counts(pairs)
             trained = (_training_rows(before.model, self.source), _training_rows(after.model, self.source))
             # The longer name of a renamed class shows both names.
@@ -78,8 +78,6 @@ class ClassificationEvaluator(Evaluator):
             }
             comparison = compare(counts, joined, trained)
             return evaluation, comparison, self._changes(pairs, comparison), answers.changes_file(pairs)
-        finally:
-            pairs.unpersist()
 
     def _evaluated(self, answered: Answered) -> tuple[ModelMetrics, dict[int, str]]:
         """Computes the metrics of one model; also gives the names of the classes by number."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import ModelMismatchError, NotAnImageTableError
 from ...etl.model import schema
+from ...spark.port import kept
 from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
 from ..scoring.source_files import FRAME_TYPE, frame_sql
@@ -143,8 +144,7 @@ class DetectionEvaluator(Evaluator):
         earlier = before.rows.select("path", *(functions.col(name).alias(f"{name}_before") for name in columns))
         pairs = after.rows.where("annotated").join(earlier, "path")
         gain = functions.expr("missed_before + invented_before - missed - invented")
-        pairs = pairs.withColumn("gain", gain).persist()
-        try:
+        with kept(pairs.withColumn("gain", gain)) as pairs:
             counts = pairs.selectExpr("count(*) rows", "count_if(gain > 0) mended", "count_if(gain < 0) broken").first()
             rows, mended, broken = (0, 0, 0) if counts is None else counts
             comparison = compare_detections(other, evaluation, rows=rows, mended=mended, broken=broken)
@@ -153,8 +153,6 @@ class DetectionEvaluator(Evaluator):
                 "More mistakes now": self._changed(pairs.where("gain < 0").orderBy("gain", "path")),
             }
             return other, comparison, answers.with_images(changes, self.source), _changes_file(pairs)
-        finally:
-            pairs.unpersist()
 
     def _changed(self, pairs: DataFrame) -> list[ShownBoxes]:
         return [

@@ -13,6 +13,7 @@ from ...errors import InvalidArgumentError
 from ...extras import require
 from ...locations import require_writable
 from ...options import named_options
+from ...spark.port import kept
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
 from ...training.checkpoints.references import ModelRef, resolve_model
@@ -163,8 +164,5 @@ class _Evaluating:
         )
         if scored.version is None:
             raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")
-        rows = scored_before(scored.predictions, scored.version, model, self.evaluator).persist()
-        try:
+        with kept(scored_before(scored.predictions, scored.version, model, self.evaluator)) as rows:
             yield rows
-        finally:
-            rows.unpersist()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from ...etl.spark.catalog import read_table
 from ...progress import image_progress
-from ...spark.port import counter, parallelism
+from ...spark.port import counter, kept, parallelism
 from ...training.checkpoints.references import ModelRef
 from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode
@@ -29,25 +29,19 @@ def predicted_now(model: ModelRef, evaluator: Evaluator, batch_bytes: int, code:
     shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
     ddl = ", ".join([PASSED_DDL, *(f"{name} {kind}" for name, (kind, _) in columns.items()), shipped.ddl])
     done = counter(spark)
-    with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
-        predicted = source.image_files(batch_bytes).predicted(
-            source.rows([made.alias(name) for name, (_, made) in columns.items()]),
-            prediction_task(shipped, count_file, done),
-            ddl,
-            count=row_count,
-            image_pixels=model.input_shape[0] * model.input_shape[1],
-            slots=parallelism(spark),
-        )
-        rows = evaluator.kept(predicted).persist()
-        try:
+    with ExitStack() as stack:
+        with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
+            predicted = source.image_files(batch_bytes).predicted(
+                source.rows([made.alias(name) for name, (_, made) in columns.items()]),
+                prediction_task(shipped, count_file, done),
+                ddl,
+                count=row_count,
+                image_pixels=model.input_shape[0] * model.input_shape[1],
+                slots=parallelism(spark),
+            )
+            rows = stack.enter_context(kept(evaluator.kept(predicted)))
             rows.count()
-        except BaseException:
-            rows.unpersist()
-            raise
-    try:
         yield rows
-    finally:
-        rows.unpersist()
 
 
 def scored_before(predictions: str, version: int, model: ModelRef, evaluator: Evaluator) -> DataFrame:

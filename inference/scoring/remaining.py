@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...etl.spark.catalog import sql_literal
+from ...spark.port import kept
 from ..model.failures import TRANSIENT
 from .images import FILE
 from .predictions import PASSED, PredictionsState, PredictionsTable, mark_of
@@ -87,13 +88,10 @@ def remaining_rows(
     else:
         predictions = results.read(state.version).where(of_scoring(source, digest))
         marked = _marked(rows, predictions, source.version, results.copied)
-    marked = marked.persist()
-    try:
+    with kept(marked) as marked:
         counted = marked.groupBy(FILE, _IS_COPIED).count().collect()
         todo = {row[FILE]: int(row["count"]) for row in counted if not row[_IS_COPIED]}
         yield RemainingRows(marked, todo, sum(int(row["count"]) for row in counted if row[_IS_COPIED]))
-    finally:
-        marked.unpersist()
 
 
 def _marked(rows: DataFrame, predictions: DataFrame, version: int, kept: Sequence[str]) -> DataFrame:

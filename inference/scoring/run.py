@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
-from ...spark.port import names_of_tasks, parallelism
+from ...spark.port import kept, names_of_tasks, parallelism
 from ...training.checkpoints.references import ModelRef
 from ..model.frozen import KERAS
 from ..model.shipping import ShippedModel, prediction_task, ship
@@ -162,13 +162,10 @@ class ScoringRun:
 
     def _add(self, part: DataFrame, rows: int, state: PredictionsState) -> Added:
         """Runs the model on one part and adds the predictions."""
-        predicted = self._predicted(part, rows).persist()
-        try:
+        with kept(self._predicted(part, rows)) as predicted:
             counts = count_rows(predicted)
             self._name_engines()
             return self._append(predicted, counts, state)
-        finally:
-            predicted.unpersist()
 
     def _name_engines(self) -> None:
         for engine in self._engines.value - self.tally.engines:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Broadcast
-    from pyspark.sql import SparkSession
+    from pyspark import Broadcast, StorageLevel
+    from pyspark.sql import DataFrame, SparkSession
 
 _JOB_GROUP = "spark.jobGroup.id"
 # Spark divides a range by its slots; this many rows leave no part empty.
@@ -52,7 +52,7 @@ def _slots_of_server(spark: SparkSession) -> int:
 def master_of(spark: SparkSession) -> str:
     """Returns the Spark master URL; "" where a Connect server does not tell."""
     if is_connect(spark):
-        return str(spark.conf.get("spark.master", ""))
+        return option_of(spark, "spark.master", "")
     return str(spark.sparkContext.master)
 
 
@@ -78,10 +78,26 @@ def is_running(spark: SparkSession) -> bool:
 def setting_of(spark: SparkSession, key: str, default: str | None = None) -> str | None:
     """Returns a setting that the application was started with."""
     if is_connect(spark):
-        found: str | None = spark.conf.get(key, default)
-        return found
+        return option_of(spark, key, default)
     value: str | None = spark.sparkContext.getConf().get(key, default)
     return value
+
+
+@overload
+def option_of(spark: SparkSession, name: str, default: str) -> str: ...
+@overload
+def option_of(spark: SparkSession, name: str, default: str | None = None) -> str | None: ...
+def option_of(spark: SparkSession, name: str, default: str | None = None) -> str | None:
+    """Returns an option of a session; the default also where a Connect server tells nobody, as serverless compute."""
+    from pyspark.errors import PySparkException
+
+    try:
+        found: str | None = spark.conf.get(name, default)
+    except PySparkException:
+        if not is_connect(spark):
+            raise
+        return default
+    return found
 
 
 def set_log_level(spark: SparkSession, level: str) -> None:
@@ -306,12 +322,12 @@ def settings_of(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 @contextmanager
 def _restored(spark: SparkSession, names: Collection[str]) -> Iterator[None]:
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in names}
+    before: dict[str, str | None] = {name: option_of(spark, name) for name in names}
     try:
         yield
     finally:
         for name, value in before.items():
-            if value != spark.conf.get(name, None):
+            if value != option_of(spark, name):
                 _set(spark, name, value)
 
 
@@ -332,6 +348,46 @@ def _set(spark: SparkSession, name: str, value: str | None) -> None:
     except PySparkException:
         if not is_connect(spark):
             raise
+
+
+def keep(frame: DataFrame, level: StorageLevel | None = None) -> DataFrame:
+    """Has Spark keep the rows of a DataFrame until `forget`.
+
+    Serverless compute refuses that: there each use computes the rows again.
+
+    Args:
+        frame: The DataFrame.
+        level: Where the executors keep them; default: in memory, and on disk what does not fit.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        return frame.persist() if level is None else frame.persist(level)
+    except PySparkException:
+        if not is_connect(frame.sparkSession):
+            raise
+        return frame
+
+
+def forget(frame: DataFrame) -> None:
+    """Lets Spark forget the rows of a DataFrame that `keep` has returned."""
+    from pyspark.errors import PySparkException
+
+    try:
+        frame.unpersist()
+    except PySparkException:
+        if not is_connect(frame.sparkSession):
+            raise
+
+
+@contextmanager
+def kept(frame: DataFrame, level: StorageLevel | None = None) -> Iterator[DataFrame]:
+    """Keeps the rows of a DataFrame for a block, as `keep` does."""
+    frame = keep(frame, level)
+    try:
+        yield frame
+    finally:
+        forget(frame)
 
 
 @contextmanager

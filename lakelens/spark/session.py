@@ -27,6 +27,7 @@ from .port import (
     java_session,
     jvm,
     master_of,
+    option_of,
     set_log_level,
     take_jars_off_path,
 )
@@ -169,7 +170,7 @@ def _reuse(active: SparkSession, master: str | None, conf: Mapping[str, str]) ->
             f"a Spark session on {running} is active, {master} was asked for; stop it first: spark.stop()"
         )
     require_delta(active)
-    ignored = sorted(key for key, value in conf.items() if active.conf.get(key, None) != str(value))
+    ignored = sorted(key for key, value in conf.items() if option_of(active, key) != str(value))
     if ignored:
         logger.warning(
             "a Spark session is active and keeps its own settings; ignored: %s. Stop it first (spark.stop()), or set "

@@ -8,6 +8,7 @@ import pytest
 from colours import COLOURS, NAMES
 from connect_server import connect_session
 from PIL import Image
+from serverless import refusing_as_serverless
 
 from lakelens import HorovodRunner, ImageTable
 from lakelens.errors import SessionError
@@ -66,7 +67,22 @@ def story(checkpoint, tmp_path_factory):
         with pytest.raises(SessionError) as refused:
             runner.run(print)
         told["refused"] = str(refused.value)
+        with refusing_as_serverless() as told["refusals"]:
+            told["serverless"] = on_serverless(spark, source, folder, checkpoint.path)
     return told
+
+
+def on_serverless(spark, source, folder, model):
+    table = ImageTable(spark, folder / "serverless")
+    first = table.ingest(source, size=SIDE, classes=NAMES)
+    write_colour(source / "red" / "1.jpg", "red", 21)
+    os.utime(source / "red" / "1.jpg", (1_600_000_000, 1_600_000_000))
+    (source / "blue" / "6.jpg").unlink()
+    changed = table.ingest(source, removed="delete")
+    restored = table.restore(first.version)
+    scored = score(spark, model, folder / "serverless", folder / "serverless-predictions")
+    evaluated = evaluate(spark, model, folder / "serverless", output=folder / "serverless-page")
+    return {"first": first, "changed": changed, "restored": restored, "scored": scored, "evaluated": evaluated}
 
 
 def test_an_ingest_stores_changes_and_removes_images(story):
@@ -100,6 +116,14 @@ def test_models_predict_score_and_are_evaluated(story):
     assert (story["scored"].scored, story["scored"].errors) == (24, 0)
     assert story["rescored"].scored == 0
     assert story["evaluated"].evaluation.accuracy == 1.0
+
+
+def test_tables_and_models_need_nothing_that_serverless_compute_refuses(story):
+    done = story["serverless"]
+    assert [done[step].version for step in ("first", "changed", "restored")] == [0, 1, 2]
+    assert (done["changed"].changed, done["changed"].removed) == (1, 1)
+    assert done["scored"].scored == done["first"].stored == done["evaluated"].evaluation.rows
+    assert "PERSIST TABLE" in story["refusals"]
 
 
 def test_ranks_on_executors_are_refused_by_name(story):
