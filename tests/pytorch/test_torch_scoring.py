@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from coloured_tables import CLASSES, coloured_table, square
+from mlflow import MlflowClient
+from mlflow_stores import put_store
 
 import lakelens
 from lakelens.errors import CheckpointError, ModelMismatchError
+from lakelens.inference.promotion import promote
+from lakelens.inference.trace import trace_prediction
+from lakelens.training.experiment.config_record import read_config
 
 pytestmark = pytest.mark.torch
 
@@ -56,7 +61,7 @@ def trained(tmp_path_factory) -> Any:
     coloured_table(folder / "squares")
     for name, text in {"net.py": TRIAL, "parts.py": PARTS}.items():
         (folder / name).write_text(textwrap.dedent(text))
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = put_store(folder)
     result = lakelens.train(
         folder / "squares",
         entrypoint=f"{folder}/net.py:Net",
@@ -72,8 +77,6 @@ def trained(tmp_path_factory) -> Any:
 
 
 def test_a_training_is_one_run_with_metrics_code_and_a_model(trained):
-    from mlflow import MlflowClient
-
     result, uri, _ = trained
     run = MlflowClient(uri).get_run(result.run_id)
     assert run.info.status == "FINISHED"
@@ -148,43 +151,36 @@ def test_a_trial_that_builds_another_model_is_refused(trained):
         compile_model(open_checkpoint(trained[0].checkpoint), {"Net": Net})
 
 
-def test_a_run_is_reproduced_to_the_bit(tmp_path):
-    table = coloured_table(tmp_path / "squares")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    keys = {
-        "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
-        "reproducibility": {"deterministic": True},
-    }
-    entry = "lakelens.training.trials.torch_small_cnn:TorchSmallCnn"
-    result = lakelens.train(table, entrypoint=entry, epochs=2, global_batch_size=16, tracking_uri=uri, config=keys)
-    from lakelens.training.experiment.reproduce import reproduce
-
-    assert reproduce(result.run_id, tracking_uri=uri).differences == []
-
-
 @pytest.mark.timeout(900)
-def test_spark_scores_and_evaluates_a_version(trained, tmp_path):
+def test_spark_trains_scores_promotes_and_traces(trained, tmp_path):
     result, uri, folder = trained
+    squares, model = folder / "squares", f"runs:/{result.run_id}"
     spark = lakelens.spark_session("local[2]", **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
     try:
-        scored = lakelens.score(
-            spark, f"runs:/{result.run_id}", folder / "squares", tmp_path / "predictions", tracking_uri=uri
-        )
+        scored = lakelens.score(spark, model, squares, tmp_path / "predictions", tracking_uri=uri)
         rows = spark.read.format("delta").load(str(tmp_path / "predictions"))
         assert scored.scored == rows.count() == 111
         assert rows.where("error is not null").count() == 0
-        udf = lakelens.predict_udf(spark, f"runs:/{result.run_id}", tracking_uri=uri)
-        images = spark.read.format("delta").load(str(folder / "squares"))
+        udf = lakelens.predict_udf(spark, model, tracking_uri=uri)
+        images = spark.read.format("delta").load(str(squares))
         wrong = images.select("label", udf("image").alias("found")).where("label != found.prediction")
         assert wrong.count() == 0
-        evaluated = lakelens.evaluate(
-            spark,
-            f"runs:/{result.run_id}",
-            folder / "squares",
-            split="validation",
+        kept = {"split": "validation", "tracking_uri": uri}
+        promoted = promote(model, "squares", spark=spark, if_better="accuracy", on=squares, **kept)
+        assert (promoted.promoted, promoted.score, promoted.errors) == (True, 1.0, 0.0)
+        (trace,) = trace_prediction(tmp_path / "predictions", "file:/squares/0.jpg", tracking_uri=uri)
+        assert trace.run is not None
+        assert (trace.run.summary.run_id, trace.registered, trace.missing) == (result.run_id, ["models:/squares/1"], [])
+        assert trace.code["entrypoint"].endswith("net.py:Net")
+        cluster = lakelens.train(
+            squares,
+            entrypoint="lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
+            epochs=1,
+            np=2,
+            spark=spark,
             tracking_uri=uri,
-            output=tmp_path / "page",
+            config={"checkpoint_storage": {"path": str(folder / "checkpoints")}},
         )
-        assert evaluated.evaluation.scores["accuracy"] == 1.0
+        assert read_config(uri, cluster.run_id).resources.strategy == "horovod_cluster"
     finally:
         spark.stop()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from torch_jobs import BATCH, EPOCHS, STEPS, Place, assert_equal_to_the_bit, history, place_in, tensors, train
+from torch_jobs import BATCH, EPOCHS, STEPS, Place, assert_equal_to_the_bit, by_hand, history, place_in, tensors, train
 
 from lakelens.errors import CheckpointError, MissingMetricError, NotFiniteError, RankFailedError, TrialError
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.checkpoints.torch_files import OPTIMIZER_FILE, read_values
 from lakelens.training.segments.training_state import TrainingState
 
 pytestmark = pytest.mark.torch
@@ -59,6 +60,16 @@ def test_two_ranks_train_as_one_process_on_the_rows_of_both(place, rows, rules):
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
+def test_two_ranks_with_every_optimization_train_as_a_loop_by_hand(place):
+    """Autocast, float16 gradients between ranks, a scaled rate and a warm-up that ends within the second epoch."""
+    rules = {"mixed_precision": "bfloat16", "gradient_compression": "fp16"}
+    rates = {"learning_rate_scaling": "sqrt", "warmup_epochs": 1.5}
+    job = place.job("optimized", "Plain", epochs=2, optimizations=rules | rates)
+    found, wanted = tensors(open_checkpoint(train(job, ranks=2).last)), by_hand(job, 2, 2**0.5, 9)
+    for name, tensor in wanted.items():
+        assert tensor.sub(found[name]).abs().max() < 1e-6, name
+
+
 @pytest.mark.parametrize("cut", [2 * STEPS, 2 * STEPS + 3], ids=["between epochs", "within an epoch"])
 def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(place, whole, ranks, cut):
     job = place.job(f"cut {ranks} {cut}")
@@ -82,13 +93,20 @@ def test_a_training_whose_rank_is_killed_goes_on_from_its_last_checkpoint_to_the
     assert_equal_to_the_bit(open_checkpoint(outcome.last), last)
 
 
-def test_gradients_that_are_not_applied_yet_are_kept(place):
-    jobs = [place.job(f"added up {cut}", optimizations={"aggregation_frequency": 4}, epochs=2) for cut in (False, True)]
+def test_gradients_that_are_not_applied_yet_and_the_loss_scale_of_float16_are_kept(place):
+    rules = {"aggregation_frequency": 4, "mixed_precision": "float16", "gradient_clip_norm": 0.5}
+    jobs = [place.job(f"added up {cut}", optimizations=rules, epochs=2) for cut in (False, True)]
     uninterrupted = train(jobs[0])
     paused = train(jobs[1], until=STEPS)
     assert any(name.startswith("0/gradient/") for name in open_checkpoint(paused.last).arrays())
     outcome = train(jobs[1], paused.last)
     assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(uninterrupted.last))
+    scales = [
+        read_values(open_checkpoint(each.last).path / OPTIMIZER_FILE)["scaler"] for each in (outcome, uninterrupted)
+    ]
+    assert scales[0] == scales[1]
+    assert scales[0]["_growth_tracker"] == 2 * STEPS // 4
+    assert history(jobs[1])[0]["loss"] > history(jobs[1])[-1]["loss"]
 
 
 def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_left(place):

@@ -86,9 +86,6 @@ TRIALS = """
             loss = super().training_step(model, batch)
             return {"loss": loss, "double": 2 * loss.detach()}
 
-    class Clipped(Plain):
-        pass
-
     class NoLoss(Plain):
         def training_step(self, model, batch):
             return None
@@ -117,10 +114,6 @@ TRIALS = """
             images = torch.zeros(8, 3, 16, 16, dtype=torch.uint8)
             steps = 6 if self.context.rank == 0 else 5
             return [(images, torch.zeros(8, dtype=torch.int64))] * steps
-
-    class Keras(lakelens.KerasTrial):
-        def build_model(self):
-            raise AssertionError
 """
 
 
@@ -164,6 +157,46 @@ def train(
     begin = open_checkpoint(start) if start else None
     job = replace(job, config=job.config.model_copy(update={"max_restarts": restarts}))
     return run_segment(runner, job, start=begin, until=until)
+
+
+def by_hand(job: TrainingJob, ranks: int, factor: float, warmup_steps: int) -> dict[str, Any]:
+    """Trains in this process as a job's ranks do in bfloat16 with float16 gradients; gives the weights.
+
+    Args:
+        job: The job.
+        ranks: Its ranks.
+        factor: On the learning rate.
+        warmup_steps: Steps in which the rate rises.
+    """
+    import torch
+
+    from lakelens.training.trials.context import TrialContext
+
+    config, threads = job.config, torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(config.reproducibility.experiment_seed)
+    trial: Any = job.entrypoint.load()(TrialContext(task=config.make_task(), image_size=config.image_size))
+    model = trial.build_model().to(memory_format=torch.channels_last)
+    optimizer = trial.build_optimizer(model)
+    (group,), parameters = optimizer.param_groups, list(model.parameters())
+    full = group["lr"] * factor
+    epochs, size = job.schedule().epochs, config.image_size
+    feeds = [job.training_feed.as_torch(BATCH, rank, ranks, epochs, image_size=size) for rank in range(ranks)]
+    for step, shards in enumerate(zip(*feeds, strict=True), 1):
+        group["lr"] = full * min(1.0, step / warmup_steps)
+        rows = sum(int((weights > 0).sum()) for _, _, weights in shards)
+        total = [torch.zeros_like(each, dtype=torch.float16) for each in parameters]
+        for images, labels, weights in shards:
+            real = weights > 0
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = trial.training_step(model, (images[real], labels[real]))
+            gradients = torch.autograd.grad(loss * (int(real.sum()) / rows), parameters)
+            total = [one + other.half() for one, other in zip(total, gradients, strict=True)]
+        for each, gradient in zip(parameters, total, strict=True):
+            each.grad = gradient.float()
+        optimizer.step()
+    torch.set_num_threads(threads)
+    return dict(model.state_dict())
 
 
 def place_in(folder: Path) -> Place:

@@ -220,7 +220,7 @@ class Optimizations(Section):
     """How gradients are computed and combined."""
 
     mixed_precision: Literal["float16", "bfloat16"] | None = Field(
-        None, description="Keras' mixed precision policy, or PyTorch's autocast (not run yet)."
+        None, description="Keras' mixed precision policy, or PyTorch's autocast."
     )
     aggregation_frequency: int = Field(1, ge=1, description="Batches whose gradients are added up before one update.")
     gradient_compression: Literal["none", "fp16"] = Field("none", description="Compression of gradients between ranks.")

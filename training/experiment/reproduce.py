@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError
 from ...spark.session import SessionSource
 from ...tracking.run_listing import get_run, open_existing_store
-from ...tracking.runs import ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
+from ...tracking.runs import CHECKPOINT_ARTIFACT, ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
 from ..record.code_record import CODE_ARTIFACT, ENVIRONMENT_ARTIFACT, code_of, installed_packages
 from ..trials.entrypoint import EntryPoint
 from .comparison import changed_packages, differences
@@ -69,7 +69,7 @@ def reproduce(
         spark: As for `train`.
 
     Raises:
-        InvalidArgumentError: If the run has not finished, or its code is not recorded.
+        InvalidArgumentError: If the run has not finished, is a trial of a search, or its code is not recorded.
         LakelensError: As `train`.
     """
     uri, client = open_existing_store(tracking_uri)
@@ -81,6 +81,12 @@ def reproduce(
             f"run {run_id} is {origin.info.status}; only a finished run has a result to compare with. "
             f"lakelens train --resume {run_id} resumes one that failed or was interrupted"
         )
+    with as_tracking_errors(uri, f"read run {run_id}"):
+        if not client.list_artifacts(run_id, CHECKPOINT_ARTIFACT):
+            raise InvalidArgumentError(
+                f"run {run_id} has no checkpoint to compare with: a search records that of its best trial alone, in "
+                "its own run. Train the trial's recorded experiment with lakelens train, and compare the metrics"
+            )
     config = read_config(uri, run_id)
     tracking = config.tracking.model_copy(update={"uri": uri, "register_as": None})
     storage, name = config.checkpoint_storage, f"{origin.info.run_name}, again"

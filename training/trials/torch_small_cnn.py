@@ -13,7 +13,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
-from .small_cnn import blocks_of
+from .small_cnn import blocks_of, half_cosine
 from .torch_layers import Pixels
 from .torch_trial import TorchTrial
 
@@ -68,7 +68,9 @@ class TorchSmallCnn(TorchTrial):
 
     def build_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
         """Lets the learning rate fall to zero over the planned epochs."""
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.context.epochs)
+        # A function of the epoch: a training that is continued to a larger length follows the larger one's curve.
+        epochs = self.context.epochs
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: half_cosine(1.0, epoch, epochs))
 
     def preprocess(self, images: torch.Tensor, labels: Any) -> tuple[torch.Tensor, Any]:
         """Shifts each batch by a random part of the side; pixels at the edge are repeated."""

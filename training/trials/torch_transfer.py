@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from ...extras import missing_dependency
@@ -15,6 +16,7 @@ except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
 from ...errors import InvalidHyperparameters, TrialError
+from ..checkpoints.torch_files import read_tensors
 from .backbones import NO_WEIGHTS, unknown_backbone
 from .torch_layers import Pixels
 from .torch_trial import TorchTrial
@@ -46,7 +48,7 @@ class TorchTransfer(TorchTrial):
         backbone = torchvision.models.get_model(name, weights=None)
         # A rank other than 0 gets rank 0's weights, and a trained model its own.
         if weights != NO_WEIGHTS and self.context.training_feed is not None and self.context.rank == 0:
-            backbone.load_state_dict(_read(Path(weights).expanduser()))
+            _load(backbone, name, Path(weights).expanduser())
         if self._frozen:
             backbone.requires_grad_(False)
         place, last = _last_linear(backbone, name)
@@ -78,21 +80,23 @@ class TorchTransfer(TorchTrial):
 def _last_linear(backbone: nn.Module, name: str) -> tuple[str, Any]:
     """Finds the classifier's last layer; gives its place and the layer."""
     linear = [(place, layer) for place, layer in backbone.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        raise InvalidHyperparameters(f"the backbone {name!r} does not end in a linear layer; choose another classifier")
+    if not linear or hasattr(backbone, "aux_logits"):
+        lack = "has several outputs" if linear else "does not end in a linear layer"
+        raise InvalidHyperparameters(f"the backbone {name!r} {lack}; choose another classifier")
     return linear[-1]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Reads weights, of a `.pth` file tensors alone: no object in it is unpickled."""
+def _load(backbone: nn.Module, name: str, path: Path) -> None:
+    """Loads weights, of a `.pth` file tensors alone: no object in it is unpickled."""
     if not path.is_file():
         raise TrialError(
             f"hyperparameter weights is {str(path)!r}: the file does not exist; give {NO_WEIGHTS!r} or the path of a "
             "backbone's weights"
         )
-    if path.suffix == ".safetensors":
-        from ..checkpoints.torch_files import read_tensors
-
-        return read_tensors(path)
-    found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return found
+    try:
+        is_safe = path.suffix == ".safetensors"
+        backbone.load_state_dict(read_tensors(path) if is_safe else torch.load(path, "cpu", weights_only=True))
+    except (RuntimeError, TypeError, EOFError, UnpicklingError) as error:
+        raise TrialError(
+            f"hyperparameter weights is {str(path)!r}: these are not weights of {name}: {error}"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from coloured_tables import add_rows, coloured_table
 from deltalake import write_deltalake
 from PIL import Image
 
-from lakelens import make_delta_converter
+from lakelens import DeltaFeed, make_delta_converter
 from lakelens.errors import MissingDependencyError
 from lakelens.spark.java import find_java
+from lakelens.training.experiment.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 EPOCHS, BATCH = 3, 32
@@ -138,7 +141,16 @@ class TestPyTorch:
 
 @pytest.mark.unit
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is here")
-def test_without_pytorch_its_package_is_named(digits):
+def test_without_pytorch_its_package_is_named(digits, tmp_path):
     converter = make_delta_converter(digits, columns=["label", "number"])
-    with pytest.raises(MissingDependencyError, match=r"needs PyTorch.*: pip install 'lakelens\[torch\]'"):
-        converter.make_torch_dataloader()
+    small = "lakelens.training.trials.torch_small_cnn:TorchSmallCnn"
+    calls: list[Callable[[], Any]] = [
+        converter.make_torch_dataloader,
+        lambda: next(iter(DeltaFeed(digits).as_torch(8))),
+        lambda: train(digits, entrypoint=small, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"),
+        lambda: importlib.import_module("lakelens.training.trials.torch_transfer"),
+    ]
+    for call in calls:
+        with pytest.raises(MissingDependencyError, match=r"needs PyTorch.*: pip install 'lakelens\[torch\]'"):
+            call()
+    assert not (tmp_path / "mlflow.db").exists()

@@ -161,8 +161,7 @@ class TorchBackend:
         kept = self._world.broadcast_object(self._built.optimization, name="lakelens.optimization")
         self._built.optimizer.load_state_dict(kept["optimizer"])
         self._built.step.scaler.load_state_dict(kept["scaler"])
-        if self._built.learning_rate.scheduler is not None and kept["scheduler"] is not None:
-            self._built.learning_rate.scheduler.load_state_dict(kept["scheduler"])
+        self._built.learning_rate.restore(kept["scheduler"])
         if not state.is_of(self._world.size, self._job.replicas):
             log_to_driver(
                 f"the checkpoint is of {len(state.ranks)} ranks, this training has {self._world.size}: noise is drawn "

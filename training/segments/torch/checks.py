@@ -36,7 +36,7 @@ def check_model(model: object, context: TrialContext, device: torch.device) -> M
     try:
         with torch.enable_grad():  # whose graph shows the last operation
             output = model.eval()(images.to(device))
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise TrialError(
             f"the model does not take the feed's images, uint8 {tuple(images.shape)}: {error}. Make scaling to floats "
             "a part of the model, and build it for context.image_size"

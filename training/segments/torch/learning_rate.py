@@ -6,11 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from ....errors import TrialError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...configuration.sections import Optimizations
     from ...trials.torch_trial import TorchTrial
 
@@ -59,6 +61,16 @@ class LearningRate:
             self.described = f"learning rate x {factor:g} ({rules.learning_rate_scaling}, {ranks} ranks)"
         if self._warmup_steps:
             self.described += f"{', ' if self.described else 'learning rate '}reached after {self._warmup_steps} steps"
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Restores the scheduler from its `state_dict`; None leaves it as it is."""
+        if self.scheduler is None or state is None:
+            return
+        self.scheduler.load_state_dict(state)
+        if isinstance(self.scheduler, LambdaLR):  # its functions may now be those of a longer training
+            rates = zip(self._optimizer.param_groups, self.scheduler.base_lrs, self.scheduler.lr_lambdas, strict=True)
+            for group, base, factor in rates:
+                group["lr"] = base * factor(self.scheduler.last_epoch)
 
     def set_before(self, step: int) -> None:
         """Sets the rates of a step of the warm-up; later it leaves them alone.
