@@ -258,7 +258,7 @@ class Optimizations(Section):
         """
         lines = []
         if self.mixed_precision is not None:
-            lines.append(f"mixed_precision: dtype policy mixed_{self.mixed_precision}; weights stay float32")
+            lines.append(f"mixed_precision: layers compute in {self.mixed_precision}; weights stay float32")
         every = self.aggregation_frequency
         if every > 1:
             left = f"; the last {length % every} steps fill no group and are not applied" if length % every else ""

@@ -72,7 +72,7 @@ def test_everything_that_is_switched_on_is_said_and_done(place, capfd):
     assert found["rates"][:warm_up] == pytest.approx([0.02 * (step + 1) / warm_up for step in range(warm_up)])
     assert found["rates"][warm_up:] == pytest.approx([0.02] * (EPOCHS * STEPS - warm_up))
     said = capfd.readouterr().out
-    assert "mixed_precision: dtype policy mixed_bfloat16; weights stay float32" in said
+    assert "mixed_precision: layers compute in bfloat16; weights stay float32" in said
     assert "gradients of 4 steps are averaged before one update; the last 2 steps fill no group" in said
     assert "gradient_compression: float16 gradients between 2 workers" in said
     assert "learning rate 0.02 = 0.01 x 2 (linear, 2 workers), reached after 9 steps of warm-up" in said

@@ -104,7 +104,7 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
     assert main(["train", str(file), *(part for each in overrides for part in ("--set", each))]) == 0
     said = capsys.readouterr().out
     for line in (
-        "mixed_precision: dtype policy mixed_bfloat16; weights stay float32",
+        "mixed_precision: layers compute in bfloat16; weights stay float32",
         "gradients of 2 steps are averaged before one update; the last 1 steps fill no group and are not applied",
         "gradient_compression: no gradients are sent",
         "learning rate 0.001 = 0.001 x 1 (linear, 1 workers), reached after 3 steps of warm-up",
