@@ -14,6 +14,7 @@ GPU be at most one step behind.
   decoding all images, once for both models.
 - `feed, cache, pageable`: the same without `pin_memory`.
 - `feed`: `DeltaFeed.as_torch` without the cache, in pinned memory.
+- `feed, stored at the side`: the same on a table that stores the photographs as `ingest(size=224)` does.
 - `train`: `lakelens.train` of the Trial `TorchTransfer`, with the cache: whole epochs without the first.
 - `loader`: PyTorch's DataLoader over the JPEG files: Pillow, one worker for each core, in pinned memory.
 
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     import torch
 
 MODELS = ("resnet50", "mobilenet_v2")
-CONTENDERS = ("limit", "feed, cache", "feed, cache, pageable", "feed", "train", "loader")
+_STORED = "feed, stored at the side"
+CONTENDERS = ("limit", "feed, cache", "feed, cache, pageable", "feed", _STORED, "train", "loader")
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _RESIDENT = 4  # batches that `limit` trains on in turn
 _SAMPLE_S = 0.05
@@ -148,7 +150,7 @@ class Trained:
 
 
 def measure(
-    batches: Iterable[Any],
+    open_batches: Callable[[], Iterable[Any]],
     step: Callable[[Any, Any], Callable[[], None]],
     *,
     seconds: float,
@@ -159,7 +161,7 @@ def measure(
     """Trains on batches for some seconds.
 
     Args:
-        batches: Endless (images, labels, ...).
+        open_batches: Opens endless batches (images, labels, ...).
         step: Starts a step on images and labels; gives what waits for its end.
         seconds: How long is measured, after the warm-up.
         warm_steps: Steps before.
@@ -167,7 +169,7 @@ def measure(
         clock: Seconds.
     """
     asked = clock()
-    iterator = iter(batches)
+    iterator = iter(open_batches())
     batch = next(iterator)
     first_batch_s = clock() - asked
     for _ in range(warm_steps):
@@ -207,7 +209,7 @@ class Files:
 
         with Image.open(self._paths[index]) as image:
             size = (self._side, self._side)
-            pixels = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BILINEAR))
+            pixels = np.array(image.convert("RGB").resize(size, Image.Resampling.BILINEAR))
         return pixels, self._labels[index]
 
 
@@ -233,6 +235,7 @@ class Bench:
         arguments: The command's.
         folder: Takes caches and runs.
         table: The table.
+        table_at_side: The table that stores the images at the side that is trained at.
         names: Its classes.
         files: The photographs of its training split.
         utilization: The GPU's.
@@ -242,6 +245,7 @@ class Bench:
     arguments: Any
     folder: Path
     table: Path
+    table_at_side: Path
     names: list[str]
     files: list[Path]
     utilization: Utilization
@@ -256,22 +260,23 @@ class Bench:
             "feed, cache": lambda: self._feed(cache=True, pin=True),
             "feed, cache, pageable": lambda: self._feed(cache=True, pin=False),
             "feed": lambda: self._feed(cache=False, pin=True),
+            _STORED: lambda: self._feed(cache=False, pin=True, table=self.table_at_side),
             "loader": self._loader,
         }[contender]
         given, step = self.arguments, Trained(model, len(self.names), self.arguments.device)
         return measure(
-            batches(),
+            batches,
             step,
             seconds=given.seconds,
             warm_steps=given.warm_steps,
             busy=self.utilization.between,
         )
 
-    def _feed(self, *, cache: bool, pin: bool) -> Any:
+    def _feed(self, *, cache: bool, pin: bool, table: Path | None = None) -> Any:
         from lakelens import DeltaFeed
 
         given = self.arguments
-        return DeltaFeed(self.table, split="train", seed=0).as_torch(
+        return DeltaFeed(table or self.table, split="train", seed=0).as_torch(
             given.batch,
             0,
             1,
@@ -310,7 +315,7 @@ class Bench:
         given, home = self.arguments, self.folder / f"train-{model}"
         home.mkdir(parents=True)
         rows = len(self.files)
-        rate = self.rates.get((model, "feed, cache"), 0.0)
+        rate = self.rates.get((model, "feed, cache")) or self.rates.get((model, "limit"), 0.0)
         epochs = min(_MOST_EPOCHS, max(3, 1 + math.ceil(given.seconds * rate / rows)))
         began = time.time()
         result = lakelens.train(
@@ -357,10 +362,13 @@ def run(arguments: Any) -> tuple[Report, int]:
         report.facts |= _machine(arguments.device)
         print(json.dumps(report.facts), flush=True)
         if arguments.contenders:
-            files = write_table(made, temporary / "table", train, validation)
+            table, at_side = temporary / "table", temporary / "table-at-side"
+            files = write_table(made, table, train, validation)
+            if _STORED in arguments.contenders:
+                write_table(made, at_side, train, validation, arguments.side)
             tell(f"{train} + {validation} photographs, {made.bytes / 1e6:.0f} MB, in {time.monotonic() - began:.1f} s")
             utilization = Utilization(arguments.device)
-            bench = Bench(arguments, temporary, temporary / "table", class_names(made), files, utilization)
+            bench = Bench(arguments, temporary, table, at_side, class_names(made), files, utilization)
             failures += _contenders(report, bench)
             utilization.close()
         if arguments.rules:

@@ -127,7 +127,7 @@ def _grouped() -> dict[str, Any]:
     normal = 0.0
     if found:
         layer = torch.nn.SyncBatchNorm(4).to(device)
-        normal = float(layer(torch.randn(8, 4, 5, 5, device=device)).std())
+        normal = float(layer(torch.randn(8, 4, 5, 5, device=device)).detach().std())
     dist.destroy_process_group()
     return {**sizes, "backend": backend, "device": device.type, "sync_batch_norm_std": normal}
 

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from itertools import islice
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .photographs import Photographs, class_name, files
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from lakelens.etl.images.recipe import Recipe
 
 _ROW_GROUP_ROWS = 800  # of 40 kB each: near the 32 MiB of an ingest
 _FILE_ROWS = 1600
+_FEW = 64
 
 
-def write_table(photos: Photographs, table: Path, train: int, validation: int) -> list[Path]:
-    """Stores photographs as they are; gives the files of the training split.
+def write_table(photos: Photographs, table: Path, train: int, validation: int, side: int | None = None) -> list[Path]:
+    """Stores photographs; gives the files of the training split.
 
     Args:
         photos: The photographs, at least as many as rows.
         table: Where the table is written.
         train: Rows of split `train`.
         validation: Rows of split `validation`.
+        side: Stores JPEGs of this side, as `ingest(size=side)` does; None stores the files' own bytes.
     """
+    import pyarrow as pa
     from deltalake import ColumnProperties, WriterProperties, write_deltalake
 
-    from lakelens.etl.model.schema import PARTITION_COLUMNS, TABLE_PROPERTIES
+    from lakelens.etl.images.recipe import Recipe
+    from lakelens.etl.model.schema import PARTITION_COLUMNS, TABLE_PROPERTIES, image_arrow_schema
 
     paths = files(photos)[: train + validation]
     written = WriterProperties(
@@ -36,17 +41,19 @@ def write_table(photos: Photographs, table: Path, train: int, validation: int) -
         default_column_properties=ColumnProperties(dictionary_enabled=False),
     )
     of_split = {"train": paths[:train], "validation": paths[train:]}
-    for split, members in of_split.items():
-        remaining = iter(members)
-        while part := list(islice(remaining, _FILE_ROWS)):
-            write_deltalake(
-                str(table),
-                _rows(part, split),
-                mode="append",
-                partition_by=list(PARTITION_COLUMNS),
-                configuration=dict(TABLE_PROPERTIES),
-                writer_properties=written,
-            )
+    recipe = Recipe(store="original") if side is None else Recipe(size=side)
+    with ProcessPoolExecutor(os.cpu_count() if len(paths) > _FEW else 1) as pool:
+        for split, members in of_split.items():
+            rows = pool.map(_row, members, repeat(split), repeat(recipe), chunksize=16)
+            while part := list(islice(rows, _FILE_ROWS)):
+                write_deltalake(
+                    str(table),
+                    pa.Table.from_pylist(part, schema=image_arrow_schema()),
+                    mode="append",
+                    partition_by=list(PARTITION_COLUMNS),
+                    configuration=dict(TABLE_PROPERTIES),
+                    writer_properties=written,
+                )
     return of_split["train"]
 
 
@@ -60,30 +67,22 @@ def label_of(path: Path) -> int:
     return int(path.parent.name.split(".")[0]) - 1
 
 
-def _rows(paths: list[Path], split: str) -> pa.Table:
-    import pyarrow as pa
-    from PIL import Image
+def _row(path: Path, split: str, recipe: Recipe) -> dict[str, Any]:
+    from lakelens.etl.images.recipe import Limits
+    from lakelens.etl.images.stored_form import make_stored_image
 
-    from lakelens.etl.model.schema import image_arrow_schema
-
-    rows: list[dict[str, Any]] = []
-    for path in paths:
-        data = path.read_bytes()
-        with Image.open(path) as image:
-            width, height = image.size
-        rows.append(
-            {
-                "path": path.as_uri(),
-                "image": data,
-                "format": "jpeg",
-                "height": height,
-                "width": width,
-                "label": label_of(path),
-                "label_name": path.parent.name,
-                "annotations": [],
-                "split": split,
-                "content_hash": sha256(data).hexdigest(),
-                "source_length": len(data),
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=image_arrow_schema())
+    data = path.read_bytes()
+    stored = make_stored_image(data, recipe, Limits())
+    return {
+        "path": path.as_uri(),
+        "image": stored.image,
+        "format": stored.format,
+        "height": stored.height,
+        "width": stored.width,
+        "label": label_of(path),
+        "label_name": path.parent.name,
+        "annotations": [],
+        "split": split,
+        "content_hash": stored.content_hash,
+        "source_length": len(data),
+    }

@@ -44,7 +44,7 @@ def test_only_batches_after_the_warm_up_count_and_waiting_is_what_a_batch_takes(
         begun.append(images[0])
         return lambda: ended.append(images[0])
 
-    speed = gpu.measure(batches(), step, seconds=40.0, warm_steps=4, clock=clock)
+    speed = gpu.measure(batches, step, seconds=40.0, warm_steps=4, clock=clock)
     # Eleven steps of 3 s and the ten waits between them are 43 s, the first end after 40 s.
     assert begun == list(range(15))
     assert ended == begun
@@ -72,6 +72,14 @@ def test_the_table_has_an_ingests_columns_and_the_files_own_bytes(tmp_path):
     assert images.shape == (8, 32, 32, 3)
     assert sorted(labels.tolist()) == sorted(label_of(file) for file in files)
     assert class_names(made)[label_of(files[1])] == files[1].parent.name
+
+
+def test_the_table_at_a_side_stores_jpegs_of_that_side(tmp_path):
+    made = photographs(tmp_path, 6, classes=2)
+    write_table(made, tmp_path / "table", 4, 2, 48)
+    feed = DeltaFeed(tmp_path / "table", split="train")
+    assert (feed.rows, feed.stored_size) == (4, (48, 48))
+    assert {row["format"] for row in DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()} == {"jpeg"}
 
 
 def test_the_loader_gives_the_pixels_that_the_feed_gives(tmp_path):

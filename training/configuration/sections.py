@@ -211,7 +211,7 @@ class Reproducibility(Section):
     def environment(self) -> dict[str, str]:
         """Environment variables of the ranks."""
         threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-        # Without it PyTorch refuses cuBLAS' matrix products in deterministic trainings.
+        # PyTorch's rule for deterministic matrix products; some versions refuse them without it, 2.11 does not.
         exact = {"TF_DETERMINISTIC_OPS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         return {**threads, **exact} if self.deterministic else {}
 

@@ -19,6 +19,7 @@ from .built_trial import BuiltTrial
 from .metric_sums import MetricSums
 from .process import remember_settings
 from .rank_noise import capture, restore, restore_statistics, running_of, statistics_of
+from .rows import on_device
 from .world import TorchWorld
 
 if TYPE_CHECKING:
@@ -179,4 +180,5 @@ class TorchBackend:
         if batch is None:
             raise FeedError("the batches of a training ended before its last step")
         self._pace.waited(time.perf_counter() - began)
-        return batch
+        images, labels = batch
+        return on_device(images, self._world.device), on_device(labels, self._world.device)

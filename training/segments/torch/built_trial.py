@@ -18,7 +18,7 @@ from ..rank_state import rank_seed
 from .checks import check_model
 from .learning_rate import LearningRate
 from .process import set_up
-from .rows import on_device, without_padding
+from .rows import without_padding
 from .training_step import TrainingStep
 from .validation import Validation
 
@@ -148,9 +148,7 @@ class BuiltTrial:
             done = 0
 
     def _prepared(self, images: torch.Tensor, labels: Any) -> tuple[torch.Tensor, Any]:
-        if len(images):
-            images, labels = self.trial.preprocess(images, labels)
-        return on_device(images, self._world.device), on_device(labels, self._world.device)
+        return self.trial.preprocess(images, labels) if len(images) else (images, labels)
 
 
 def _torch_trial(job: TrainingJob, context: TrialContext) -> TorchTrial:

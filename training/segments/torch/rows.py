@@ -18,7 +18,9 @@ def without_padding(images: torch.Tensor, labels: Any, weights: torch.Tensor) ->
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """Moves tensors, and dicts of them, to a device."""
+    """Moves tensors, and dicts of them, to a device, without waiting for what a GPU computes meanwhile."""
     if isinstance(value, dict):
         return {name: on_device(part, device) for name, part in value.items()}
+    if device.type == "cuda" and value.device.type == "cpu":
+        value = value.pin_memory()  # a copy from other memory waits for the GPU
     return value.to(device, non_blocking=True)
