@@ -124,6 +124,6 @@ show_picture(folder / "evaluation" / "comparison.png")
 # COMMAND ----------
 
 comparison = report.comparison
-print(f"the class that gained most from the new data: {comparison.mended_class}")
-print(f"{comparison.mended} answers fixed, {comparison.broken} broken, p = {comparison.p_value:.1e} (McNemar)")
-assert comparison.mended_class == "eight"
+print(f"the class that gained most from the new data: {comparison.most_improved_class}")
+print(f"{comparison.fixed} answers fixed, {comparison.broken} broken, p = {comparison.p_value:.1e} (McNemar)")
+assert comparison.most_improved_class == "eight"

@@ -164,7 +164,7 @@ displayHTML((folder / "evaluation" / "evaluation.html").read_text(encoding="utf-
 change = next(one for one in report.comparison.classes if one.name == "seven")
 print(f"average precision of 'seven': {change.ap50_before:.2f} before, {change.ap50_after:.2f} after")
 assert change.ap50_after > change.ap50_before + 0.2
-assert report.comparison.mended_class == "seven"
+assert report.comparison.most_improved_class == "seven"
 
 # COMMAND ----------
 

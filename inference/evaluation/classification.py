@@ -125,7 +125,7 @@ class ClassificationEvaluator(Evaluator):
         }
         # Sorted by gain, the largest first.
         for shown in found.values():
-            shown.sort(key=lambda one: one.truth != comparison.mended_class)
+            shown.sort(key=lambda one: one.truth != comparison.most_improved_class)
         return answers.with_images(found, self.source)
 
 

@@ -27,7 +27,7 @@ class ClassChange:
         support: Rows whose true class it is.
         recall_before: Recall of the first model, 0..1; None without rows.
         recall_after: Recall of the second model.
-        mended: Rows that only the second model answers correctly.
+        fixed: Rows that only the second model answers correctly.
         broken: Rows that only the first model answers correctly.
         trained_before: Training rows of the class in the first model's table version; None if unknown.
         trained_after: Training rows of the class in the second model's table version; None if unknown.
@@ -40,7 +40,7 @@ class ClassChange:
     support: int
     recall_before: float | None
     recall_after: float | None
-    mended: int
+    fixed: int
     broken: int
     trained_before: int | None = None
     trained_after: int | None = None
@@ -48,52 +48,52 @@ class ClassChange:
     f1_after: float | None = None
 
 
-class Mended:
+class Improvement:
     """What comparisons of every task have: rows that are better or worse with the second model."""
 
-    mended: int
+    fixed: int
     broken: int
     p_value: float
-    mended_class: str | None
+    most_improved_class: str | None
     _changed: ClassVar[str]
 
     @property
     def scores(self) -> dict[str, float]:
         """The numbers that a run keeps."""
-        return {"p_value": self.p_value, "mended": self.mended, "broken": self.broken}
+        return {"p_value": self.p_value, "fixed": self.fixed, "broken": self.broken}
 
     @property
     def sentences(self) -> list[str]:
         """The comparison in a line or two."""
-        gained = [f"the class that gained most: {self.mended_class}"] if self.mended_class else []
+        gained = [f"the class that gained most: {self.most_improved_class}"] if self.most_improved_class else []
         return [self._changed.format(self), *gained]
 
 
 @dataclass(frozen=True, repr=False)
-class ModelComparison(Mended, ReadableResult):
+class ModelComparison(Improvement, ReadableResult):
     """How a second model's answers differ from a first one's.
 
     Attributes:
         rows: Labelled rows that both models answered.
         changed: Rows whose answer differs.
-        mended: Rows that only the second model answers correctly.
+        fixed: Rows that only the second model answers correctly.
         broken: Rows that only the first model answers correctly.
         still_wrong: Rows that both models answer incorrectly, with different answers.
-        p_value: Of McNemar's exact test: the probability of a split of mended and broken rows at least this uneven if
+        p_value: Of McNemar's exact test: the probability of a split of fixed and broken rows at least this uneven if
             both models are equally good.
         classes: By label number.
-        mended_class: The class with the largest difference of mended and broken rows; None if no class has gained.
+        most_improved_class: The class with the most fixed minus broken rows; None if no class has gained.
     """
 
     rows: int
     changed: int
-    mended: int
+    fixed: int
     broken: int
     still_wrong: int
     p_value: float
     classes: list[ClassChange]
-    mended_class: str | None
-    _changed: ClassVar[str] = "{0.mended} answers fixed, {0.broken} broken; p = {0.p_value:.2g} (McNemar)"
+    most_improved_class: str | None
+    _changed: ClassVar[str] = "{0.fixed} answers fixed, {0.broken} broken; p = {0.p_value:.2g} (McNemar)"
 
 
 def compare(
@@ -118,7 +118,7 @@ def compare(
     counted = pairs[["label", "rows"]].assign(
         found_before=rows * was_right,
         found_after=rows * is_right,
-        mended=rows * (is_right & ~was_right),
+        fixed=rows * (is_right & ~was_right),
         broken=rows * (was_right & ~is_right),
     )
     counts = counted.groupby("label").sum()
@@ -131,18 +131,18 @@ def compare(
         counts[f"f1_{when}"] = f1.where(counts["support"] > 0)
         counts[f"trained_{when}"] = [None if of_class is None else of_class.get(label, 0) for label in counts.index]
     classes = [_class_change(names, one) for one in counts.reset_index().to_dict("records")]
-    mended, broken = int(counts["mended"].sum()), int(counts["broken"].sum())
+    fixed, broken = int(counts["fixed"].sum()), int(counts["broken"].sum())
     changed = int(rows[pairs["before"] != pairs["after"]].sum())
-    gained = max(classes, key=lambda one: one.mended - one.broken, default=None)
+    gained = max(classes, key=lambda one: one.fixed - one.broken, default=None)
     return ModelComparison(
         rows=int(rows.sum()),
         changed=changed,
-        mended=mended,
+        fixed=fixed,
         broken=broken,
-        still_wrong=changed - mended - broken,
-        p_value=mcnemar(mended, broken),
+        still_wrong=changed - fixed - broken,
+        p_value=mcnemar(fixed, broken),
         classes=classes,
-        mended_class=gained.name if gained is not None and gained.mended > gained.broken else None,
+        most_improved_class=gained.name if gained is not None and gained.fixed > gained.broken else None,
     )
 
 
@@ -153,12 +153,12 @@ def _class_change(names: Mapping[int, str], counts: Mapping[str, Any]) -> ClassC
     return ClassChange(names.get(counts["label"], str(counts["label"])), **known)
 
 
-def mcnemar(mended: int, broken: int) -> float:
+def mcnemar(fixed: int, broken: int) -> float:
     """Gives the p-value of McNemar's exact test: a binomial test of the rows that only one model answers correctly."""
-    if mended + broken == 0:
+    if fixed + broken == 0:
         return 1.0
     try:
         from scipy.stats import binomtest
     except ImportError as error:
         raise MissingDependencyError("McNemar's test needs SciPy: pip install 'lakelens[search]'") from error
-    return float(binomtest(mended, mended + broken).pvalue)
+    return float(binomtest(fixed, fixed + broken).pvalue)

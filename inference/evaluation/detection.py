@@ -145,9 +145,9 @@ class DetectionEvaluator(Evaluator):
         pairs = after.rows.where("annotated").join(earlier, "path")
         gain = functions.expr("missed_before + invented_before - missed - invented")
         with kept(pairs.withColumn("gain", gain)) as pairs:
-            counts = pairs.selectExpr("count(*) rows", "count_if(gain > 0) mended", "count_if(gain < 0) broken").first()
-            rows, mended, broken = (0, 0, 0) if counts is None else counts
-            comparison = compare_detections(other, evaluation, rows=rows, mended=mended, broken=broken)
+            counts = pairs.selectExpr("count(*) rows", "count_if(gain > 0) fixed", "count_if(gain < 0) broken").first()
+            rows, fixed, broken = (0, 0, 0) if counts is None else counts
+            comparison = compare_detections(other, evaluation, rows=rows, fixed=fixed, broken=broken)
             changes = {
                 "Fewer mistakes now": self._changed(pairs.where("gain > 0").orderBy(functions.desc("gain"), "path")),
                 "More mistakes now": self._changed(pairs.where("gain < 0").orderBy("gain", "path")),

@@ -18,7 +18,7 @@ from ...training.tasks.average_precision import (
     mean_precisions,
 )
 from ...training.tasks.box_matching import Matches
-from .comparison import Mended, mcnemar
+from .comparison import Improvement, mcnemar
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,28 +75,28 @@ class DetectionChange:
 
 
 @dataclass(frozen=True, repr=False)
-class DetectionComparison(Mended, ReadableResult):
+class DetectionComparison(Improvement, ReadableResult):
     """How a second model's detections differ from a first one's.
 
     Attributes:
         rows: Annotated rows.
         changed: Rows with another number of mistakes.
-        mended: Rows in which the second model makes fewer mistakes.
+        fixed: Rows in which the second model makes fewer mistakes.
         broken: Rows in which it makes more.
-        p_value: Of a sign test: the probability of a split of mended and broken rows at least this uneven if both
+        p_value: Of a sign test: the probability of a split of fixed and broken rows at least this uneven if both
             models are equally good.
         classes: By label number.
-        mended_class: The class whose average precision at an overlap of 0.5 has risen most; None if none has.
+        most_improved_class: The class whose average precision at an overlap of 0.5 has risen most; None if none has.
     """
 
     rows: int
     changed: int
-    mended: int
+    fixed: int
     broken: int
     p_value: float
     classes: list[DetectionChange]
-    mended_class: str | None
-    _changed: ClassVar[str] = "fewer mistakes in {0.mended} images, more in {0.broken}; p = {0.p_value:.2g} (sign test)"
+    most_improved_class: str | None
+    _changed: ClassVar[str] = "fewer mistakes in {0.fixed} images, more in {0.broken}; p = {0.p_value:.2g} (sign test)"
 
 
 def measure_detections(
@@ -134,7 +134,7 @@ def measure_detections(
 
 
 def compare_detections(
-    before: DetectionMetrics, after: DetectionMetrics, *, rows: int, mended: int, broken: int
+    before: DetectionMetrics, after: DetectionMetrics, *, rows: int, fixed: int, broken: int
 ) -> DetectionComparison:
     """Compares two models that were measured on the same rows.
 
@@ -142,7 +142,7 @@ def compare_detections(
         before: The first model's metrics.
         after: The second model's metrics.
         rows: Annotated rows.
-        mended: Rows in which the second model makes fewer mistakes.
+        fixed: Rows in which the second model makes fewer mistakes.
         broken: Rows in which it makes more.
 
     Raises:
@@ -158,12 +158,12 @@ def compare_detections(
     gained = max(gains, key=lambda name: gains[name], default=None)
     return DetectionComparison(
         rows=rows,
-        changed=mended + broken,
-        mended=mended,
+        changed=fixed + broken,
+        fixed=fixed,
         broken=broken,
-        p_value=mcnemar(mended, broken),
+        p_value=mcnemar(fixed, broken),
         classes=classes,
-        mended_class=gained if gained is not None and gains[gained] > 0 else None,
+        most_improved_class=gained if gained is not None and gains[gained] > 0 else None,
     )
 
 

@@ -92,7 +92,7 @@ def comparison_figure(comparison: ModelComparison, samples: Sequence[Shown], nam
     trained = "; in brackets: training images" if drawn["trained_after"].notna().any() else ""
     title = [f"Recall per class{few}{trained}", *(style.text_of(name, _TITLE_LENGTH) for name in names)]
     left.suptitle("{}\ngrey: {}\ncolour: {}".format(*title), x=0.01, ha="left", fontsize=10, color=INK)
-    _draw_recalls(left.subplots(), drawn, comparison.mended_class)
+    _draw_recalls(left.subplots(), drawn, comparison.most_improved_class)
     if shown:
         right.suptitle("Truth, then the answer of the first → of the second model", fontsize=10, color=INK)
         _draw_samples(right.subplots(max(2, -(-len(shown) // _PAIR_COLUMNS)), _PAIR_COLUMNS, squeeze=False), shown)
@@ -162,7 +162,9 @@ def _most_changed(comparison: ModelComparison) -> pd.DataFrame:
     import pandas as pd
 
     classes = pd.DataFrame(comparison.classes)
-    changed = (classes["mended"] + classes["broken"]).where(classes["name"] != comparison.mended_class, float("inf"))
+    changed = (classes["fixed"] + classes["broken"]).where(
+        classes["name"] != comparison.most_improved_class, float("inf")
+    )
     return classes.loc[changed.sort_values(ascending=False, kind="stable").index[:MOST_CLASSES_DRAWN].sort_values()]
 
 

@@ -40,7 +40,7 @@ class TaskComparison(Protocol):
         """A dataclass of changes per class."""
 
     @property
-    def mended_class(self) -> str | None:
+    def most_improved_class(self) -> str | None:
         """The class that has gained most; None if no class has gained."""
 
     @property

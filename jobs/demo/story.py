@@ -101,7 +101,7 @@ class Demo:
             "class": images.held_back,
             "recall_before": held_back.recall_before,
             "recall_after": held_back.recall_after,
-            "mended_class": None if found.comparison is None else found.comparison.mended_class,
+            "most_improved_class": None if found.comparison is None else found.comparison.most_improved_class,
             "accuracy_before": None if found.other is None else found.other.scores["accuracy"],
             "accuracy_after": found.evaluation.scores["accuracy"],
             "predictions": self._predictions_summary(),
@@ -217,7 +217,7 @@ class Demo:
                 print("\n".join(recall_lines(found.comparison.classes, held_back)))
                 then, now = (one.scores["accuracy"] for one in (found.other, found.evaluation))
                 print(f"accuracy on all held-out images: {then:.3f} -> {now:.3f}")
-                print(f"the class that gained most from the new data: {found.comparison.mended_class}")
+                print(f"the class that gained most from the new data: {found.comparison.most_improved_class}")
             print(f"page: {found.page}")
         return found
 

@@ -112,7 +112,7 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     assert {f"{place}/evaluation.html", f"{place}/changes.parquet"} <= artifacts
     metrics = store.client.get_run(good).data.metrics
     assert metrics["evaluation/images-v0-test/accuracy"] == 1.0
-    assert (metrics[f"{place}/mended"], metrics[f"{place}/broken"], metrics[f"{place}/p_value"]) == (3, 0, 0.25)
+    assert (metrics[f"{place}/fixed"], metrics[f"{place}/broken"], metrics[f"{place}/p_value"]) == (3, 0, 0.25)
     alone = evaluate(spark, f"runs:/{good}", f"{store.table}@0", tracking_uri=store.uri)
     assert alone.artifacts == f"runs:/{good}/evaluation/images-v0-test"
     assert artifacts == {file.path for file in store.client.list_artifacts(good, place)}
@@ -157,7 +157,7 @@ def test_a_model_of_before_a_rename_is_evaluated_and_promoted(spark, tmp_path_fa
     )
     assert [one.name for one in result.other.classes] == ["crimson (red)", "green", "blue"]
     changes = result.comparison.classes
-    assert [(one.name, one.mended, one.trained_before, one.trained_after) for one in changes] == [
+    assert [(one.name, one.fixed, one.trained_before, one.trained_after) for one in changes] == [
         ("crimson (red)", 3, 1, 1),
         ("green", 0, 1, 1),
         ("blue", 0, 1, 1),

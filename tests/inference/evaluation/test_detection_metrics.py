@@ -51,12 +51,12 @@ def test_without_objects_there_is_no_score():
 
 def test_a_comparison_names_the_class_that_gained_most():
     before, after = measured([(0.9, 0)], [0, 1]), measured([(0.9, 0), (0.8, 1)], [0, 1])
-    found = compare_detections(before, after, rows=20, mended=9, broken=1)
-    assert found.mended_class == "dog"
+    found = compare_detections(before, after, rows=20, fixed=9, broken=1)
+    assert found.most_improved_class == "dog"
     assert [(one.ap50_before, one.ap50_after) for one in found.classes] == [(1, 1), (0, 1)]
-    assert (found.changed, found.scores["mended"]) == (10, 9)
+    assert (found.changed, found.scores["fixed"]) == (10, 9)
     assert found.p_value == pytest.approx(0.0215, abs=1e-4)
-    assert compare_detections(after, before, rows=20, mended=1, broken=9).mended_class is None
+    assert compare_detections(after, before, rows=20, fixed=1, broken=9).most_improved_class is None
 
 
 @pytest.mark.parametrize("classes", [2, 40])
@@ -64,7 +64,7 @@ def test_plots_are_drawn_with_few_and_with_many_classes(classes):
     names = {number: f"class $ {number}" for number in range(classes)}
     found = measured([(0.9, 0)], list(range(classes)), names)
     plots = draw_detection_plots(found)
-    comparison = compare_detections(found, found, rows=1, mended=0, broken=0)
+    comparison = compare_detections(found, found, rows=1, fixed=0, broken=0)
     plots["comparison"] = draw_detection_comparison(comparison, ("version 0", "version 1"))
     assert set(plots) == {"classes", "precision_recall", "comparison"}
     for name, data in plots.items():

@@ -88,13 +88,13 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
     first, again = compared(), compared()
     assert (first.other.accuracy, first.evaluation.accuracy) == (0.0, (ROWS - 1) / ROWS)
     found = first.comparison
-    assert (found.rows, found.changed, found.mended, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
+    assert (found.rows, found.changed, found.fixed, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
     assert found.p_value == pytest.approx(2 * 0.5 ** (ROWS - 1))
     assert {value: one.rows for value, one in first.slices["format"].items()} == {"jpeg": ROWS}
     assert first.changes == str(tmp_path / "out" / "changes.parquet")
     listed = pq.read_table(first.changes)
     assert listed.column_names == ["path", "truth", "answer_before", "answer_after", "kind"]
-    assert Counter(listed["kind"].to_pylist()) == {"mended": ROWS - 1, "still_wrong": 1}
+    assert Counter(listed["kind"].to_pylist()) == {"fixed": ROWS - 1, "still_wrong": 1}
     (other,) = [one for one in listed.to_pylist() if one["kind"] == "still_wrong"]
     assert other["path"].endswith(f"images/{ROWS - 1:05d}.jpg")
     assert (other["truth"], other["answer_before"], other["answer_after"]) == ("blue", "green", "red")

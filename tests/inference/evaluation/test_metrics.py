@@ -83,11 +83,11 @@ def test_a_class_of_the_models_own_table_that_was_renamed_is_compared_by_number_
 def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
     pairs = [(0, 0, 0, 90), (0, 0, 1, 2), (1, 0, 1, 12), (1, None, 0, 3), (1, 1, 1, 5)]
     found = compare(pd.DataFrame(pairs, columns=["label", "before", "after", "rows"]), NAMES, ({0: 50}, {0: 50, 1: 40}))
-    assert (found.rows, found.changed, found.mended, found.broken, found.mended_class) == (112, 17, 12, 2, "dog")
+    assert (found.rows, found.changed, found.fixed, found.broken, found.most_improved_class) == (112, 17, 12, 2, "dog")
     assert found.still_wrong == 3  # an error became another class
     cat, dog = found.classes
-    assert (dog.recall_before, dog.recall_after, dog.mended, dog.broken) == (0.25, 0.85, 12, 0)
-    assert (cat.mended, cat.broken) == (0, 2)
+    assert (dog.recall_before, dog.recall_after, dog.fixed, dog.broken) == (0.25, 0.85, 12, 0)
+    assert (cat.fixed, cat.broken) == (0, 2)
     assert (dog.f1_before, dog.f1_after) == (pytest.approx(2 * 5 / (20 + 5)), pytest.approx(2 * 17 / (20 + 19)))
     alone = measured(*((label, after, None, None, rows, 0.0) for label, _, after, rows in pairs))
     assert [one.f1 for one in alone.classes] == pytest.approx([one.f1_after for one in found.classes])

@@ -177,7 +177,7 @@ def test_an_evaluation_compares_boxes_of_the_file_with_those_of_the_stored_image
     found = evaluate(spark, detector.path, photos.location, predictions=scored_photos, compare=blind.path)
     assert (found.evaluation.rows, found.evaluation.objects) == (len(PHOTOS), 4)
     assert found.evaluation.scores["map"] == 1
-    assert (found.other.scores["map"], found.comparison.mended) == (0, len(PHOTOS))
+    assert (found.other.scores["map"], found.comparison.fixed) == (0, len(PHOTOS))
     assert evaluate(spark, detector.path, photos.location).evaluation.scores["map"] == 1
 
 
@@ -200,7 +200,7 @@ def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, 
     assert [(one.name, one.objects, one.ap50) for one in found.other.classes] == [("red", 3, 1), ("blue", 3, 0)]
     assert found.other.scores["map50"] == 0.5
     assert found.slices["width"][str(WIDTH)].scores == found.evaluation.scores
-    assert (found.comparison.mended, found.comparison.broken, found.comparison.mended_class) == (2, 0, "blue")
+    assert (found.comparison.fixed, found.comparison.broken, found.comparison.most_improved_class) == (2, 0, "blue")
     changed = pq.read_table(out / "changes.parquet").to_pylist()
     assert [(one["path"], one["missed_before"], one["missed_after"]) for one in changed] == [
         ("file:///boxes/000.png", 1, 0),

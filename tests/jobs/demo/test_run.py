@@ -41,7 +41,7 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert summary["accuracy_after"] >= 0.95
     assert summary["version_0_unchanged"] is True
     assert "quarantined: 001_truncated.jpg: truncated" in done.stdout
-    assert summary["mended_class"] == "eight"
+    assert summary["most_improved_class"] == "eight"
     assert (out / "evaluation" / "comparison.png").stat().st_size > 10_000
     assert "The class that gained most is <b>eight</b>" in (out / "evaluation" / "evaluation.html").read_text()
 
