@@ -1,4 +1,4 @@
-"""`lakelens doctor`: tries every part that the main job needs and shows how to fix those that do not work."""
+"""`lakelens doctor`: tries every part that the main job needs and shows how to fix each that does not work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakelens.logged import last_lines
 from lakelens.tracking.runs import resolve_tracking_uri
 
 DESCRIPTION = (
-    "try every part: Python, packages, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
+    "Try every part: Python, packages, Java, TensorFlow, Horovod, Petastorm, Delta through Spark, the MLflow store"
 )
 # Added to a failure whose own message does not name the way out.
 WAY_OUT = {
@@ -59,9 +59,7 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the doctor."""
-    parser.add_argument(
-        "--part", action="append", choices=tuple(CHECKS), help="only this part; may be given several times"
-    )
+    parser.add_argument("--part", action="append", choices=tuple(CHECKS), help="only this part (repeatable)")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="seconds after which a part counts as hanging")
 
 

@@ -47,6 +47,8 @@ def read_yaml(path: str | Path) -> Document:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{path} does not exist; give an experiment file, or keys as a dict") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read as a text file: {error}") from error
     return parse_yaml(text, str(path))

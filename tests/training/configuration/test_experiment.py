@@ -243,7 +243,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, words: 
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"absent\.yaml cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"absent\.yaml does not exist"):
         ExperimentConfig.read(tmp_path / "absent.yaml")
 
 
