@@ -16,7 +16,7 @@ from lakelens.table import Table
 DESCRIPTION = "Write an experiment file, a Trial, Airflow DAGs, a Databricks bundle and notebooks for a table."
 
 _EXPERIMENT = """\
-# lakelens train experiment.yaml --dry-run     what it leads to
+# lakelens train experiment.yaml --dry-run     version, rows, steps, memory
 # lakelens train experiment.yaml               trains, tracked in MLflow
 name: {model}
 entrypoint: {trial}
@@ -49,7 +49,7 @@ import lakelens
 
 
 class {name}(lakelens.KerasTrial):
-    """A small network; put yours in its place."""
+    """A small network; replace it by yours."""
 
     def build_model(self) -> keras.Model:
         """Builds the model for the images' size and the table's classes."""

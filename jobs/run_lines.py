@@ -72,7 +72,7 @@ def run_page(details: RunDetails) -> list[str]:
 
 
 def evaluation_lines(result: EvaluationResult) -> list[str]:
-    """Writes an evaluation: its scores, beside those of the model before, each class, and where the page is."""
+    """Writes an evaluation: its scores, next to those of the previous model, each class, and where the page is."""
     before = {} if result.other is None else result.other.scores
     rows: list[Sequence[str]] = [("", "MODEL", *(["BEFORE"] if before else []))]
     for name, value in result.evaluation.scores.items():
@@ -158,7 +158,7 @@ def duration(seconds: float) -> str:
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
     entry = run.entrypoint or ""
-    if len(entry) > _LONGEST_ENTRY:  # its end tells most: file and class
+    if len(entry) > _LONGEST_ENTRY:  # its end matters most: file and class
         entry = f"…{entry[-_LONGEST_ENTRY + 1 :]}"
     table = _table(run.table, run.version).rstrip("/").rpartition("/")[2]
     started = f"{run.started[:16].replace('T', ' ')}Z"

@@ -1,4 +1,4 @@
-"""Counts images while Spark's tasks work on them: Spark itself tells nothing of a task before its end."""
+"""Counts images while Spark's tasks work on them: Spark reports nothing about a task before its end."""
 
 from __future__ import annotations
 

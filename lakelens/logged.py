@@ -31,7 +31,7 @@ def run_logged(
         command: The program and its arguments.
         log: File for stdout and stderr together; overwritten.
         title: What is under way.
-        progress_of: Reads one line of output; a text is shown beside the title, None keeps the text before.
+        progress_of: Reads one line of output; a text is shown next to the title, None keeps the text before.
         environment: The command's environment; None passes on this process's.
         keep_open: File descriptors that the command holds too: a lock then lasts as long as either of the two lives.
 

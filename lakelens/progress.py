@@ -40,7 +40,7 @@ class ProgressBar:
     def reached(self, place: str, done: float, total: float) -> None:
         """Moves the bar."""
         if self._bar.total != total:
-            # What an earlier start has trained says nothing about this one's speed.
+            # Images of an earlier start do not count for this one's speed.
             self._bar.reset(total)
             self._bar.initial = self._bar.n = done
         self._bar.set_description(f"{self._name}: {place}" if place else self._name, refresh=False)

@@ -12,7 +12,7 @@ _LINE_LENGTH = 100
 
 
 class ReadableResult:
-    """Base of result dataclasses (`repr=False`): shows the fields that say something, one per line.
+    """Base of result dataclasses (`repr=False`): shows the fields with a value, one per line.
 
     Fields that have their default, and empty ones, are left out; long lists and mappings are cut. A list that one line
     does not hold has a line for each item.

@@ -1,4 +1,4 @@
-"""What a source says about one image: the record that every annotation format is read into, and its closed reasons."""
+"""The annotation of one image: the record that every annotation format is read into, and its closed reasons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_NAME_LENGTH = 500
 
 
 class Reason(NamedTuple):
-    """What a problem of an annotation leads to.
+    """The consequence of a problem in an annotation.
 
     Attributes:
         effect: `quarantined` (the image is not stored), `dropped` (one box is not) or `repaired` (stored, changed).
@@ -103,14 +103,14 @@ class ContentStamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Annotation:
-    """What a source says about one image.
+    """The annotation of one image.
 
     Attributes:
         path: The image, as the listing of the source names it.
         label_name: Class of the whole image; None when the source gives none.
         boxes: Objects in the image, in pixels of the annotated image; empty when it has none.
         split: The split that the source puts the image into; None leaves it to the hash of the content.
-        size: (width, height) of the image that was annotated, if the source says it.
+        size: (width, height) of the annotated image, if the source has it.
         problems: What was found wrong so far.
         stamp: The image's bytes; None if they are to be read from `path`.
     """

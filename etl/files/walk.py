@@ -37,7 +37,7 @@ SPECIAL_FILE = "special_file"
 OTHER_FOLDER = "other_folder"
 # Files below such a path were not read, so they do not count as removed.
 NOT_LOOKED_INTO = (BROKEN_LINK, PATH_TOO_LONG, UNREADABLE_FILE, UNREADABLE_FOLDER)
-# What an error of the file system says of a path. A link that leads round in a circle leads nowhere.
+# The reason by error of the file system. A circular link has no target.
 _REASONS = {
     errno.ENOENT: BROKEN_LINK,
     errno.ENOTDIR: BROKEN_LINK,

@@ -47,7 +47,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _TURNED = (5, 6, 7, 8)
-# Their first bytes are long enough to tell them from everything else: what begins so and does not open is damaged.
+# Their first bytes are long enough to identify the format: a file that begins so and does not open is damaged.
 _SIGNED = (
     "PNG", "JPEG", "GIF", "TIFF", "WEBP", "JPEG2000", "PSD", "DDS", "QOI",
     *(name for name in ("AVIF", "HEIF") if name in FORMATS),
@@ -133,7 +133,7 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
 
 
 def read_size(data: bytes) -> tuple[int, int]:
-    """Reads the height and width that an image file decodes to, from its header where that tells them.
+    """Reads the height and width that an image file decodes to, from its header if it has them.
 
     Raises:
         ImageError: As `decode` does.

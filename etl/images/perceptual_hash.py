@@ -90,7 +90,7 @@ def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_], max_distance: in
 
 
 def _deal_bits(bits: npt.NDArray[np.uint8], bands: int) -> list[npt.NDArray[np.int64]]:
-    """Deals the bits that vary, so that each band tells about as much: padding leaves whole runs of bits equal."""
+    """Deals the bits that vary, so that bands carry about the same information: padding makes runs of equal bits."""
     ones = bits.sum(axis=0, dtype=np.int64)
     varying = np.flatnonzero((ones > 0) & (ones < len(bits)))
     by_evenness = varying[np.argsort(np.abs(2 * ones[varying] - len(bits)), kind="stable")]

@@ -56,7 +56,7 @@ def request_of(
         layout: As for `ImageTable.ingest`.
         options: The keywords of an ingest.
         call: The method that they are given to, for the message.
-        *own: Keywords that the method has besides, for the message.
+        *own: Other keywords of the method, for the message.
 
     Raises:
         UnknownOptionError: If the keyword does not exist.

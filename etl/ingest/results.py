@@ -30,7 +30,7 @@ class IngestRequest:
         recipe_changes: Fields of `Recipe` that were given, None for those that were not.
         limits: What one source may cost.
         removed: `keep` the rows of files that the source no longer holds, or `delete` them.
-        verify: What tells that a known file is unchanged: its `stamp` (size and time) or its `content`.
+        verify: How an unchanged file is recognised: by its `stamp` (size and time) or its `content`.
         classes: The only classes that may be stored; None takes every class that the source names.
         batch_id: Name of the batch in every row and in the table's history; None makes one up.
         near_duplicates: Whether to look for images that came in and look like one of another split; decodes the whole

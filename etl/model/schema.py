@@ -20,7 +20,7 @@ CONTENT_HASH = "content_hash"
 SOURCE_LENGTH = "source_length"
 SOURCE_MODIFIED = "source_modified"
 BATCH_ID = "batch_id"
-# Digest of what a manifest, VOC or COCO says of the image, so that a corrected box or class is a change; null for class
+# Digest of the image's annotation in a manifest, VOC or COCO, so a corrected box or class is a change; null for class
 # folders, where it is in the path.
 ANNOTATION_HASH = "annotation_hash"
 # How the image was made of its file: inference carries boxes back to the file's pixels (`annotations.frames`).

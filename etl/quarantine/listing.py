@@ -29,7 +29,7 @@ class QuarantinedFile:
         path: Its URI.
         reason: One of `REASONS` of `etl/quarantine/table.py`, or of `etl/annotations/record.py`.
         error: What failed, in the decoder's words.
-        label_name: Its class, if its source says one.
+        label_name: Its class, if its source has one.
         source_length: Its bytes; None when it could not be opened.
         source_modified: When it was last changed, in UTC; None likewise.
         batch_id: The ingest that found it bad.

@@ -35,7 +35,7 @@ REASONS: dict[str, str] = {
     DELETED: "its row was deleted; the file stays out until its content changes",
 }
 
-# These say something of the surroundings rather than of the bytes: the next ingest tries again although the file's size
+# These reasons concern the surroundings and not the bytes: the next ingest tries again although the file's size
 # and time are the same.
 RETRIED_REASONS = ("unreadable", "unstable")
 # These may: an ingest itself tries once more.

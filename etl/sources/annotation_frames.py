@@ -67,7 +67,7 @@ def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFra
         has_order: Whether the rows of a path come in an order that is the source's own; else they are joined in the
             order of their values, so that the same rows are the same annotation, however they come.
     """
-    # Spark's 200 shuffle partitions would be 200 Python tasks for what is small beside the images.
+    # Spark's 200 shuffle partitions would be 200 Python tasks for data that is small compared with the images.
     tasks = 2 * parallelism(annotations.sparkSession)
     order = ["path"] if has_order else ["path", *(name for name in annotations.columns if name != "path")]
     partitioned = annotations.repartition(tasks, "path").sortWithinPartitions(*order)
@@ -188,7 +188,7 @@ def check_exists(spark: SparkSession, location: str) -> None:
 def _copy_to_local(spark: SparkSession, location: str, target: Path) -> None:
     path, file_system = hadoop_path(spark, location)
     local = jvm(spark).org.apache.hadoop.fs.Path(f"file://{target}")
-    # No checksum file beside the copy, and the source stays.
+    # No checksum file next to the copy, and the source stays.
     file_system.copyToLocalFile(False, path, local, True)
 
 

@@ -190,7 +190,7 @@ def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
 
 @dataclass(frozen=True)
 class _PathRule:
-    """What a path below the source folder says of a file that Spark has listed."""
+    """Derives a listed file's values from its path below the source folder."""
 
     wanted: Wanted
 

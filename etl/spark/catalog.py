@@ -170,7 +170,7 @@ def path_of(spark: SparkSession, location: str) -> str:
     """Resolves a table's name to the path that holds its files; paths stay as they are."""
     if not is_table_name(location):
         return location
-    # What the catalog says costs no job; DESCRIBE DETAIL would have Delta count the table's files.
+    # Reading the catalog costs no job; DESCRIBE DETAIL would have Delta count the table's files.
     described = spark.sql(f"DESCRIBE TABLE EXTENDED {location}").collect()
     details = itertools.dropwhile(lambda row: row["col_name"] != _DETAILS, described)
     place = next((row["data_type"] for row in details if row["col_name"] == "Location"), None)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What is shuffled is small beside the images: Spark's 200 partitions would be 200 tasks for some rows each.
+# Shuffled data is small compared with the images: Spark's 200 partitions would be 200 tasks for some rows each.
 _SHUFFLE = "spark.sql.shuffle.partitions"
 _ROW_GROUP = "parquet.block.size"
 _SETTINGS = {

@@ -31,7 +31,7 @@ def evaluation_page(
 
 
 def render_page(template: str, result: EvaluationResult, **values: Any) -> str:
-    """Renders a task's page; `values` are what its template refers to besides the result."""
+    """Renders a task's page; `values` are what its template refers to in addition to the result."""
     where = [result.model, f"checkpoint {result.digest[:12]}"]
     if result.trained_on:
         where.append(f"trained on {result.trained_on}")

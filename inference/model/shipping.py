@@ -46,7 +46,7 @@ class ShippedModel:
         digest: The checkpoint's digest, which a worker compares with its copy.
         ddl: The columns of a prediction, as in SQL.
         batch_bytes: Most bytes of one batch of float32 input.
-        code: What the model needs besides Keras.
+        code: What the model needs in addition to Keras.
         code_digest: Digest of `code` on the driver; each task has another object.
         is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
     """

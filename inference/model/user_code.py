@@ -32,7 +32,7 @@ _IMPORTING = threading.RLock()
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a model needs besides Keras; travels to the Python workers.
+    """What a model needs in addition to Keras; travels to the Python workers.
 
     Attributes:
         objects: Classes and functions by name, from the caller.
@@ -90,7 +90,7 @@ class UserCode:
 
 
 def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) -> UserCode:
-    """Finds what a model needs besides Keras, without importing any of it.
+    """Finds what a model needs in addition to Keras, without importing any of it.
 
     Predicting needs no metrics, losses or optimizer. Code comes only from the run that trained the model.
 

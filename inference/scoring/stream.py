@@ -139,7 +139,7 @@ def _checked(checkpoint: str | Path, trigger_s: float | None, table: str | Path)
 
 
 def _check_run(run: ScoringRun, folder: str) -> None:
-    """Checks what a stream needs besides what `score` does."""
+    """Checks the arguments that only a stream has."""
     if is_connect(run.spark):
         raise SessionError(
             "this is a Spark Connect session, whose server would run the micro-batches without this process; stream on "

@@ -101,7 +101,7 @@ def _classes(table: Table) -> Ledger:
         if not {LABELS_PROPERTY, RECIPE_PROPERTY} <= properties.keys():
             return Ledger()
         numbers = commit_numbers(entry_names(table))[-_MOST_COMMITS:]
-    except (DeltaError, OSError):  # no table yet, or one that delta-rs does not read: its rows tell its numbers
+    except (DeltaError, OSError):  # no table yet, or one that delta-rs does not read: its rows have its numbers
         return Ledger()
     commits = zip(numbers, read_commits(table, numbers), strict=True)
     noted = {number: _noted_classes(info_of(actions).get("userMetadata")) for number, actions in commits}

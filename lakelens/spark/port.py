@@ -62,7 +62,7 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def application_of(spark: SparkSession) -> str:
-    """Returns the id of the Spark application; of a Connect session the session's, as a server may tell none."""
+    """Returns the id of the Spark application; of a Connect session the session's, as a server may not give one."""
     if is_connect(spark):
         return str(spark.session_id)
     return str(spark.sparkContext.applicationId)
@@ -190,7 +190,7 @@ class TaskSum(Protocol[_Term]):
 
 @dataclass(frozen=True)
 class _Unseen(Generic[_Term]):
-    """The sum of a Connect session, whose tasks tell the client nothing before the job ends: stays as it is."""
+    """The sum of a Connect session, whose tasks report nothing to the client before the job ends: it never changes."""
 
     value: _Term
 

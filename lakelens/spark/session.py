@@ -63,7 +63,7 @@ _EXECUTORS_END_S = 20.0
 def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
     """Returns a Spark session with Delta Lake and fair scheduling configured; an active session is reused.
 
-    Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` says otherwise.
+    Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` is set.
     Delta's JARs are resolved by Spark from Maven unless they are already on its class path. Python modules in JARs are
     not found: install such packages with pip. Where SPARK_REMOTE is set, it is a Spark Connect session on that server,
     which has its own Python, JARs and settings.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Each starts a Python worker, which the work that follows uses again.
 _MOST_ASKED = 16
 _MAX_REASON_CHARACTERS = 500
-# What Spark says of a job that a cancelled cell or the end of its session has ended.
+# Spark's messages about a job that a cancelled cell or the end of its session has ended.
 CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
 # What was found in order: application, interpreter and packages.
 _checking = threading.Lock()
@@ -40,7 +40,7 @@ def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> Non
         modules: What it imports there, such as `PIL`.
 
     Raises:
-        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; says the fix.
+        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; names the fix.
         MissingDependencyError: If a module is missing both there and here, on the same interpreter.
         SessionError: If the Spark job was cancelled.
     """

@@ -24,7 +24,7 @@ SCHEMES = {
 _MARKUP = re.compile(r"\x1b\[[0-9;]*m|↳|<[^<>]*>")
 _SIGNATURE = re.compile(r"(\bsig(?:nature)?=)[^&\s'\"]+", re.I)
 _SAID = 500
-# What S3, Google Cloud Storage, Azure and Hadoop's clients of them say of a bucket or container that is not there.
+# Messages of S3, Google Cloud Storage, Azure and Hadoop's clients about a bucket or container that does not exist.
 _NO_BUCKET = re.compile(r"NoSuchBucket|UnknownStoreException|ContainerNotFound|(?i:bucket does not exist)")
 _UNKNOWN_OPTION = re.compile(r"Configuration key: '([^']+)'")
 # Clients that are kept open, each with its connections.
@@ -165,7 +165,7 @@ def _told(error: Exception) -> str:
 
 
 def lacks_bucket(said: str) -> bool:
-    """Returns whether a client says that a bucket or container is not there."""
+    """Returns whether a client's message means that a bucket or container does not exist."""
     return _NO_BUCKET.search(said) is not None
 
 

@@ -18,7 +18,7 @@ TRIAL_TAG = "lakelens.trial"
 class ChildRuns:
     """The runs of a search's trials.
 
-    A trial that waits or is paused is SCHEDULED, which MLflow says of runs that will continue later.
+    A trial that waits or is paused is SCHEDULED, MLflow's state of runs that will continue later.
 
     Attributes:
         parent: The search's run.

@@ -11,7 +11,7 @@ from .runs import TABLE_TAG, TAG_LIMIT, VERSION_TAG, RunReference, as_tracking_e
 
 @dataclass(frozen=True)
 class TableVersion:
-    """What a run says of the table version that it reads.
+    """A run's record of the table version that it reads.
 
     Attributes:
         location: Path or URI of the table.

@@ -77,7 +77,7 @@ class SlotProcess(threading.Thread):
     Args:
         host: The search.
         slots: The slots.
-        environment: Variables of its ranks, besides those of the config.
+        environment: Variables of its ranks, in addition to those of the config.
         spark: The session for ranks on executors.
 
     Attributes:

@@ -24,7 +24,7 @@ _ROUNDING = 1e-2
 
 
 def gives_logits(model: keras.Model, image_shape: tuple[int, int, int]) -> bool | None:
-    """Returns whether a compiled model gives logits; None where nothing tells.
+    """Returns whether a compiled model gives logits; None if that is unknown.
 
     The last layer that makes new numbers decides; then `from_logits` of the loss; and of a model of which neither
     tells (a subclassed model, a user's own last layer) the values that it gives for some images.

@@ -46,7 +46,7 @@ def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage
 
 
 def size_for_boxes(image: StoredImage) -> tuple[int, int]:
-    """Gives what the table says of an image's height and width, else what the image says.
+    """Gives an image's height and width from the table, else from the image.
 
     Raises:
         ImageError: If neither does.

@@ -67,7 +67,7 @@ class DeltaFeed:
         label_column: Name of the column of class numbers, or of class names that the table's property `lakelens.labels`
             numbers; None feeds zeros.
         split_column: Name of the column that `split` is looked up in.
-        format_column: Name of the column that tells the stored form (`jpeg`, `png`, `raw_rgb`), if the table has it.
+        format_column: Name of the column with the stored form (`jpeg`, `png`, `raw_rgb`), if the table has it.
         boxes_column: Name of the column of annotations: an array of structs with label, xmin, ymin, xmax and ymax.
         filters: For columns by name, the value, or a list of the values, whose rows are kept; None is null. Filters on
             partition columns cost nothing; others read their column once, where the feed is built.
@@ -186,7 +186,7 @@ class DeltaFeed:
         """Height and width of the first image of the feed's rows, in pixels.
 
         Raises:
-            BadRowError: If none of the first rows of each file tells its size.
+            BadRowError: If none of the first rows of each file has a size.
         """
         from .image_sizes import size_of_first_image
 

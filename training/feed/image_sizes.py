@@ -1,4 +1,4 @@
-"""What a feed's rows tell of the sizes of their images, before any is decoded."""
+"""The sizes of a feed's images, before any is decoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Size = tuple[int, int]
 
 
 def size_of_first_image(plan: FeedPlan) -> Size:
-    """Finds the height and width of the first image of a plan's rows that tells them.
+    """Finds the height and width of the first image of a plan's rows that has them.
 
     Raises:
         BadRowError: If none of the first rows of each file does.
@@ -62,10 +62,10 @@ def _first_images(plan: FeedPlan, file: int) -> Iterator[StoredImage]:
 def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
     """Finds the height and width that all images of some plans of one table have.
 
-    The table's own columns tell them: they are read for every row, the images are not.
+    The table's own columns have them: they are read for every row, the images are not.
 
     Raises:
-        InvalidArgumentError: If images differ in size, or a row does not tell its image's size.
+        InvalidArgumentError: If images differ in size, or a row lacks its image's size.
         BadRowError: As `size_of_first_image` does.
         VersionFilesMissingError: If a file is gone.
     """

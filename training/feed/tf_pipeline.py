@@ -18,7 +18,7 @@ from .shard import Shard
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# What a batch that is not the last of its epoch says of the epoch that follows.
+# The mark of a batch that is not the last of its epoch.
 _WITHIN_EPOCH = -1
 
 

@@ -16,7 +16,7 @@ class FrameworkModel:
         flavor: What its loader reads in the `MLmodel` file.
         loader_module: Module with `_load_pyfunc`: MLflow's, or one of `code`.
         code: Files that `mlflow.pyfunc.load_model` makes importable, by relative path.
-        requirements: Distributions that loading needs besides MLflow, NumPy and pandas.
+        requirements: Distributions that loading needs in addition to MLflow, NumPy and pandas.
         input_type: NumPy's name of the type of the images that the model takes.
         probabilities: Whether its values are probabilities; None if the layers do not show it.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """What a backend tells a task about the output of a compiled model.
+    """A backend's description of the output of a compiled model.
 
     Attributes:
         shape: Its shape, nested like the output; None if unknown.
@@ -60,7 +60,7 @@ class Task(ABC):
         recorded_outputs: The outputs in the signature of the MLflow model; None if they have no fixed form.
         needs_frames: Whether the columns of a prediction depend on the stored image's size and on its file.
         makes_probabilities: Whether the MLflow model turns logits of a last linear layer into probabilities.
-        metric_names: Metrics that each validation derives from counts, besides those that the model is compiled with;
+        metric_names: Metrics that each validation derives from counts, in addition to the compiled ones;
             in the run their names begin with `val_`.
         table_options: Options of `DeltaFeed` for the task's labels.
     """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Without a batch size, an item has this number of bytes of a shard's rows: enough to hide what an item costs in Python.
 _ITEM_BYTES = 16 << 20
 _MOST_ROWS = 1024
-# How launchers tell a process the number of processes: Horovod's, and torchrun's, which TorchDistributor uses.
+# Variables by which launchers give the number of processes: Horovod's, and torchrun's, which TorchDistributor uses.
 _WORLD_SIZES = ("HOROVOD_SIZE", "WORLD_SIZE")
 
 

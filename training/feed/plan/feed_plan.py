@@ -179,7 +179,7 @@ def _in_order(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Sorts a filter's values, which may come from a set: its order is another one in each process."""
     try:
         return tuple(sorted(values))
-    except TypeError:  # null beside values, and structs
+    except TypeError:  # null among values, and structs
         return tuple(sorted(values, key=repr))
 
 

@@ -1,4 +1,4 @@
-"""Messages between ranks and driver while a job runs: ranks ask and wait for answers, the driver tells all ranks."""
+"""Messages between ranks and driver while a job runs: ranks ask and wait for answers, the driver informs all ranks."""
 
 from __future__ import annotations
 
