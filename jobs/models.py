@@ -19,7 +19,7 @@ from lakelens.jobs.command import (
 from lakelens.jobs.score import add_column_arguments, columns_of
 from lakelens.table import Table
 
-DESCRIPTION = "Register models, list and compare them, and let an alias lead to the better one."
+DESCRIPTION = "Register models, list and compare them, and move an alias to the better one."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
