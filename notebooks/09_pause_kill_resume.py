@@ -40,7 +40,7 @@ experiment = {
     "name": "interrupted",
     "data": {"table": path_of(table), "version": table.version},
     "hyperparameters": {"global_batch_size": 16},
-    "searcher": {"metric": "val_loss", "max_length": {"epochs": 12}},
+    "searcher": {"metric": "val_loss", "max_length": {"epochs": 30}},
     "reproducibility": {"experiment_seed": 1, "deterministic": True},
     "min_checkpoint_period": {"batches": 10},
     "checkpoint_storage": {"path": str(work / "checkpoints")},
