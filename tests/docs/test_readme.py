@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,6 +212,16 @@ def test_each_command_of_a_page_has_the_flags_of_the_parser() -> None:
     commands = [re.split("  #| > ", line)[0] for line in lines if line.startswith("lakelens ")]
     assert len(commands) > 30
     assert [command for command in commands if is_refused(command)] == []
+
+
+@pytest.mark.unit
+def test_the_photographs_of_the_tutorial_are_made_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks("python", DOCS / "start.md")
+    Path("photos.py").write_text(block, encoding="utf-8")
+    runpy.run_path("photos.py")
+    made = Counter(file.parent.name for file in (tmp_path / "photos").rglob("*.jpg"))
+    assert made == {"pagoda": 60, "sky": 61, "lake": 60, "tree": 60, "dahlia": 60, "leaf": 60}
 
 
 @pytest.mark.unit
