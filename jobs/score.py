@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
     )
+    add_engine_argument(parser)
     add_column_arguments(parser)
     parser.add_argument(
         "--rows-per-commit",
@@ -54,6 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_tracking_argument(parser)
     add_session_arguments(parser)
+
+
+def add_engine_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that chooses what runs a model."""
+    parser.add_argument(
+        "--engine",
+        default=None,
+        choices=("onnxruntime",),
+        help="run a Keras model in ONNX Runtime, with equal outputs and without TensorFlow on the workers",
+    )
 
 
 def add_column_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +106,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "strict": args.strict,
         "rows_per_commit": args.rows_per_commit,
         "tracking_uri": args.tracking_uri,
+        "engine": args.engine,
         **columns_of(args),
     }
     if args.stream:

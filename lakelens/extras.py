@@ -17,6 +17,8 @@ _BROUGHT_BY = {
     "keras": ("Keras", "training"),
     "matplotlib": ("matplotlib", "search"),
     "mlflow": ("MLflow", "training"),
+    "onnx": ("onnx", "onnxruntime"),
+    "onnxruntime": ("ONNX Runtime", "onnxruntime"),
     "obstore": ("obstore", "stores"),
     "petastorm": ("Petastorm", "petastorm"),
     "pillow_heif": ("pillow-heif", "heif"),
@@ -28,6 +30,7 @@ _BROUGHT_BY = {
     "sklearn": ("scikit-learn", "search"),
     "tensorboard": ("TensorBoard", "training"),
     "tensorflow": ("TensorFlow", "training"),
+    "tf2onnx": ("tf2onnx", "onnxruntime"),
     "torch": ("PyTorch", "torch"),
     "torchvision": ("torchvision", "torch"),
 }

@@ -19,6 +19,7 @@ from ...table import Table
 from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
+from ..model.onnx_engine import check_engine
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.user_code import UserCode, user_code
 from ..scoring.predictions import predictions_location
@@ -52,6 +53,7 @@ def evaluate(
     tracking_uri: str | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     custom_objects: Mapping[str, Any] | None = None,
+    engine: str | None = None,
     path_column: str = "path",
     image_column: str = "image",
     label_column: str = "label",
@@ -81,6 +83,7 @@ def evaluate(
         batch_bytes: Most bytes of one batch of float32 input.
         custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
             has.
+        engine: As for `score`, for all models.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class.
@@ -94,8 +97,8 @@ def evaluate(
             written, or `predictions` were scored with another key.
         PredictionsSchemaError: If a model numbers its classes differently from the table.
         ModelMismatchError: If a model needs a class that neither Keras, its run's code nor `custom_objects` has, or the
-            two models have different tasks.
-        MissingDependencyError: If matplotlib or scikit-learn is not installed.
+            two models have different tasks, or `engine` cannot run one with equal outputs.
+        MissingDependencyError: If matplotlib, scikit-learn or a package that `engine` needs is not installed.
         TrackingError: If the store does not take the result.
     """
     require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
@@ -103,6 +106,7 @@ def evaluate(
     named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
+    check_engine("lakelens.evaluate", engine, *asked)
     evaluator = evaluator_of(*asked)
     snapshot = check_by_log(named, split, columns)
     if snapshot is not None:
@@ -115,7 +119,7 @@ def evaluate(
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
-    work = _Evaluating(evaluator(source, slices), predictions, tracking_uri, batch_bytes)
+    work = _Evaluating(evaluator(source, slices), predictions, tracking_uri, batch_bytes, engine)
     with ExitStack() as stack, typed_failures(source.name):
         answered = [Answered(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
         result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
@@ -136,6 +140,7 @@ class _Evaluating:
     predictions: str | Path | None
     tracking_uri: str | None
     batch_bytes: int
+    engine: str | None
 
     @contextmanager
     def answers(self, model: ModelRef, code: UserCode) -> Iterator[DataFrame]:
@@ -143,7 +148,7 @@ class _Evaluating:
         source = self.evaluator.source
         if self.predictions is None:
             check_model(model, source, strict=False)
-            with predicted_now(model, self.evaluator, self.batch_bytes, code) as rows:
+            with predicted_now(model, self.evaluator, self.batch_bytes, code, self.engine) as rows:
                 yield rows
             return
         scored = score(
@@ -156,6 +161,7 @@ class _Evaluating:
             tracking_uri=self.tracking_uri,
             batch_bytes=self.batch_bytes,
             custom_objects=code.objects,
+            engine=self.engine,
             path_column=source.columns.path,
             image_column=source.columns.image,
             label_column=source.columns.label,

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def predicted_now(model: ModelRef, evaluator: Evaluator, batch_bytes: int, code: UserCode) -> Iterator[DataFrame]:
+def predicted_now(
+    model: ModelRef, evaluator: Evaluator, batch_bytes: int, code: UserCode, engine: str | None
+) -> Iterator[DataFrame]:
     """Runs a model over a table version; the answers stay with the executors until the body ends."""
     source, columns = evaluator.source, evaluator.columns()
     spark = source.spark
     row_count = source.row_count()
-    shipped = ship(spark, model, batch_bytes=batch_bytes, code=code)
+    shipped = ship(spark, model, batch_bytes=batch_bytes, code=code, engine=engine)
     ddl = ", ".join([PASSED_DDL, *(f"{name} {kind}" for name, (kind, _) in columns.items()), shipped.ddl])
     done = counter(spark)
     with ExitStack() as stack:

@@ -1,1 +1,1 @@
-"""Models for other servers: a recorded model as a TensorFlow SavedModel or an MLflow pyfunc. Start: `export_model`."""
+"""Models for other servers: a recorded model as a SavedModel, pyfunc or ONNX file. Start: `export_model`."""

@@ -18,12 +18,14 @@ from ...training.checkpoints.manifests import KERAS
 from ...training.checkpoints.references import resolve_model
 from ...training.tasks.classification import Classification
 from ...training.tasks.registry import task_of
+from ..model.onnx_engine import CONVERTERS
 from ..model.user_code import user_code
 from .pyfunc import write_pyfunc
-from .savedmodel import write_savedmodel
+from .savedmodel import write_onnx, write_savedmodel
 
-SAVEDMODEL, PYFUNC = "savedmodel", "pyfunc"
-FORMATS = (SAVEDMODEL, PYFUNC)
+SAVEDMODEL, PYFUNC, ONNX = "savedmodel", "pyfunc", "onnx"
+FORMATS = (SAVEDMODEL, PYFUNC, ONNX)
+_PACKAGES = {SAVEDMODEL: (), PYFUNC: ("mlflow",), ONNX: CONVERTERS}
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +36,7 @@ class ExportResult(ReadableResult):
         model: The model as the caller named it.
         digest: Digest of its checkpoint.
         format: One of `FORMATS`.
-        path: The folder that was written.
+        path: The folder that was written, or the file of `onnx`.
         seconds: From the call to this result.
     """
 
@@ -57,12 +59,13 @@ def export_model(
     """Writes a Keras classifier for a server without lakelens, and checks that it predicts what `score` does.
 
     `savedmodel` is a TensorFlow SavedModel that takes encoded images (its `serving_default`) or float images, see
-    `write_savedmodel`. `pyfunc` is an MLflow model around it, for `mlflow.pyfunc.load_model`.
+    `write_savedmodel`. `pyfunc` is an MLflow model around it, for `mlflow.pyfunc.load_model`. `onnx` is one file that
+    takes float images, see `write_onnx`.
 
     Args:
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
-        out: The folder to write; must not exist.
-        format: `savedmodel` or `pyfunc`.
+        out: The folder to write, of `onnx` the file; must not exist.
+        format: `savedmodel`, `pyfunc` or `onnx`.
         tracking_uri: MLflow tracking URI.
         custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
             has.
@@ -76,7 +79,7 @@ def export_model(
     started = time.perf_counter()
     if format not in FORMATS:
         raise InvalidArgumentError(f"format={format!r}: give one of {', '.join(FORMATS)}")
-    require("lakelens.export_model", "tensorflow", "keras", *(["mlflow"] if format == PYFUNC else []))
+    require("lakelens.export_model", "tensorflow", "keras", *_PACKAGES[format])
     folder = Path(out).absolute()
     if folder.exists():
         raise _taken(out)
@@ -91,8 +94,12 @@ def export_model(
         )
     code = user_code(reference, custom_objects)
     with code.loaded() as objects, partial_path(folder.parent, folder.name) as scratch:
+        scratch.mkdir()
         saved = scratch / "model"
-        write_savedmodel(reference.checkpoint, saved, objects)
+        if format == ONNX:
+            write_onnx(reference.checkpoint, saved, objects)
+        else:
+            write_savedmodel(reference.checkpoint, saved, objects)
         if format == PYFUNC:
             write_pyfunc(saved, scratch / "pyfunc", reference)
             saved = scratch / "pyfunc"
@@ -108,4 +115,4 @@ def export_model(
 
 
 def _taken(out: str | Path) -> InvalidArgumentError:
-    return InvalidArgumentError(f"out = {str(out)!r} exists; give a folder that does not")
+    return InvalidArgumentError(f"out = {str(out)!r} exists; give a path that does not")

@@ -1,8 +1,9 @@
-"""A classifier as a SavedModel that needs nothing of lakelens: decoding, resizing and class names are in its graph."""
+"""A classifier as a SavedModel, which decodes and resizes in its graph, or as an ONNX file; both without lakelens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from ...errors import ModelMismatchError
 from ...training.checkpoints.checkpoint import Checkpoint
-from ..model.compiled import compile_model
+from ..model.compiled import Answers, CompiledModel, compile_model
 from ..model.frozen import check_images
+from ..model.onnx_engine import write_graph
 
 if TYPE_CHECKING:
     import keras
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 # Endpoints of the SavedModel. The first is its `serving_default`.
 BYTES, IMAGES = "serve", "images"
+_PROBABILITIES = "probabilities"
 # Largest difference of a probability to that of `score`.
 _TOLERANCE = {BYTES: 1e-3, IMAGES: 1e-5}
 
@@ -42,13 +45,11 @@ def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mappi
     import keras
     import tensorflow as tf
 
-    scored = compile_model(checkpoint, custom_objects)
-    model = checkpoint.load_model(custom_objects=custom_objects)
     height, width, channels = checkpoint.input_shape
-    logits = scored.task.gives_probabilities(scored.described) is False
+    scored, model, probabilities = _loaded(checkpoint, custom_objects)
 
     def predict(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _named(_probabilities(model, images, checkpoint, logits), checkpoint.class_names)
+        return _named(probabilities(images), checkpoint.class_names)
 
     def predict_encoded(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         images = tf.map_fn(
@@ -63,7 +64,54 @@ def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mappi
     archive.add_endpoint(BYTES, predict_encoded, [tf.TensorSpec((None,), tf.string, "image")])
     archive.add_endpoint(IMAGES, predict, [tf.TensorSpec((None, height, width, channels), tf.float32, "images")])
     archive.write_out(str(folder), verbose=False)
-    _compare(folder, scored.function, checkpoint)
+    pixels = check_images(checkpoint.input_shape)
+    endpoints = tf.saved_model.load(str(folder)).signatures
+    encoded = [tf.io.encode_png(image).numpy() for image in pixels]
+    given = {
+        BYTES: endpoints[BYTES](image=tf.constant(encoded))[_PROBABILITIES].numpy(),
+        IMAGES: endpoints[IMAGES](images=tf.constant(pixels.astype(np.float32)))[_PROBABILITIES].numpy(),
+    }
+    for name, values in given.items():
+        _compare(f"as a SavedModel, at {name!r},", values, scored.function(pixels), _TOLERANCE[name], checkpoint)
+
+
+def write_onnx(checkpoint: Checkpoint, file: Path, custom_objects: Mapping[str, Any] | None) -> None:
+    """Writes a classifier as an ONNX file, and compares it in ONNX Runtime with what `score` predicts.
+
+    It takes `images`, float32 [rows, height, width, channels] with values 0 to 255, and gives `probabilities` float32
+    [rows, classes] and `prediction` int32 [rows]. Class names are a JSON list in its metadata, `lakelens.class_names`.
+
+    Args:
+        checkpoint: The checkpoint of a classifier.
+        file: The file to write.
+        custom_objects: Classes and functions by name that the model needs.
+
+    Raises:
+        ModelMismatchError: If the model does not fit its checkpoint, ONNX has no form of one of its operations, or it
+            predicts something else.
+    """
+    import onnxruntime
+    import tensorflow as tf
+
+    scored, _, probabilities = _loaded(checkpoint, custom_objects)
+    signature = [tf.TensorSpec((None, *checkpoint.input_shape), tf.float32, IMAGES)]
+    traced = tf.function(lambda images: _named(probabilities(images), None), input_signature=signature, autograph=False)
+    properties = {"lakelens.class_names": json.dumps(checkpoint.class_names), "lakelens.digest": checkpoint.digest}
+    write_graph(traced, file, properties)
+    pixels = check_images(checkpoint.input_shape)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (values,) = session.run([_PROBABILITIES], {IMAGES: pixels.astype(np.float32)})
+    _compare("in ONNX Runtime", values, scored.function(pixels), _TOLERANCE[IMAGES], checkpoint)
+
+
+def _loaded(
+    checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None
+) -> tuple[CompiledModel, keras.Model, Callable[[tf.Tensor], tf.Tensor]]:
+    """Loads a model twice: as `score` runs it, and for TensorFlow with a function from images to probabilities."""
+    scored = compile_model(checkpoint, custom_objects)
+    model = checkpoint.load_model(custom_objects=custom_objects)
+    logits = scored.task.gives_probabilities(scored.described) is False
+    return scored, model, lambda images: _probabilities(model, images, checkpoint, logits)
 
 
 def _probabilities(model: keras.Model, images: tf.Tensor, checkpoint: Checkpoint, logits: bool) -> tf.Tensor:
@@ -81,7 +129,7 @@ def _named(probabilities: tf.Tensor, class_names: Any) -> dict[str, tf.Tensor]:
     import tensorflow as tf
 
     prediction = tf.argmax(probabilities, axis=1, output_type=tf.int32)
-    outputs = {"probabilities": probabilities, "prediction": prediction}
+    outputs = {_PROBABILITIES: probabilities, "prediction": prediction}
     if class_names:
         outputs["predicted_name"] = tf.gather(tf.constant(list(class_names)), prediction)
     return outputs
@@ -102,27 +150,15 @@ def _decoded(encoded: tf.Tensor, height: int, width: int, channels: int) -> tf.T
     return tf.ensure_shape(tf.cond(fits, lambda: tf.cast(image, tf.float32), resized), (height, width, channels))
 
 
-def _compare(folder: Path, function: Any, checkpoint: Checkpoint) -> None:
-    """Compares a written SavedModel with `score` on the images on which engines are compared.
+def _compare(where: str, given: Answers, expected: Answers, allowed: float, checkpoint: Checkpoint) -> None:
+    """Compares the probabilities of an exported model with those of `score`.
 
     Raises:
-        ModelMismatchError: If a probability differs too much.
+        ModelMismatchError: If one differs too much.
     """
-    import tensorflow as tf
-
-    pixels = check_images(checkpoint.input_shape)
-    expected = function(pixels)
-    endpoints = tf.saved_model.load(str(folder)).signatures
-    encoded = [tf.io.encode_png(image).numpy() for image in pixels]
-    given = {
-        BYTES: endpoints[BYTES](image=tf.constant(encoded)),
-        IMAGES: endpoints[IMAGES](images=tf.constant(pixels.astype(np.float32))),
-    }
-    for name, outputs in given.items():
-        difference = float(np.abs(outputs["probabilities"].numpy() - expected).max())
-        if not difference <= _TOLERANCE[name]:
-            raise ModelMismatchError(
-                f"{checkpoint.path}: as a SavedModel the model gives other probabilities at {name!r}, by up to "
-                f"{difference:.1e}; {_TOLERANCE[name]:.0e} is allowed. A layer that is random or depends on the batch "
-                "cannot be exported"
-            )
+    difference = float(np.abs(given - expected).max())
+    if not difference <= allowed:
+        raise ModelMismatchError(
+            f"{checkpoint.path}: {where} the model gives other probabilities, by up to {difference:.1e}; {allowed:.0e} "
+            "is allowed. A layer that is random or depends on the batch cannot be exported"
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,11 @@ from ...training.tasks.registry import task_of
 from ...training.tasks.task import ModelOutput, Task
 from .failures import first_line, is_of_the_machine
 from .frozen import FROZEN, freeze
+from .onnx_engine import load_engine, write_engine
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +39,7 @@ class CompiledModel:
         function: uint8 [rows, height, width, channels] to float32 [rows, *answer_shape].
         task: The task that it was trained for.
         answer_shape: Shape of one row's answer.
-        engine: What runs it, for reports: `FROZEN`, or the framework, of Keras with the reason.
+        engine: What runs it, for reports: `FROZEN`, ONNX Runtime, or the framework, of Keras with the reason.
         described: What its values mean, for `Task.answers`.
     """
 
@@ -44,11 +50,19 @@ class CompiledModel:
     described: Mapping[str, Any]
 
 
-def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None) -> CompiledModel:
+def compile_model(
+    checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None, *, onnx_threads: int | None = None
+) -> CompiledModel:
     """Loads the model and tries it on one black image.
 
     The checkpoint describes the values that the model gives. A checkpoint that other code wrote without a description
     gets it from the model here, as in training.
+
+    Args:
+        checkpoint: The checkpoint.
+        custom_objects: The user's own classes and functions by name.
+        onnx_threads: Threads of ONNX Runtime, which runs the graph next to the checkpoint (`convert_model`); None runs
+            the model's own framework.
 
     Raises:
         CheckpointError: If the file is damaged or has refused content, or the checkpoint's task is unknown.
@@ -61,13 +75,35 @@ def compile_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | No
         raise ModelMismatchError(
             f"{checkpoint.path}: the model takes images with {shape[2]} channels; 1 (grey) and 3 (RGB) can be decoded"
         )
-    task = task_of(checkpoint)
-    described = checkpoint.metadata.get("task", {})
-    loaded = (
-        _torch_model(checkpoint, custom_objects or {})
-        if checkpoint.backend == TORCH
-        else (_keras_model(checkpoint, custom_objects))
+    if onnx_threads is not None:
+        loaded = _onnx_model(checkpoint, onnx_threads)
+    elif checkpoint.backend == TORCH:
+        loaded = _torch_model(checkpoint, custom_objects or {})
+    else:
+        loaded = _keras_model(checkpoint, custom_objects)
+    return _compiled(checkpoint, loaded)
+
+
+def convert_model(checkpoint: Checkpoint, folder: Path, custom_objects: Mapping[str, Any] | None = None) -> None:
+    """Writes a Keras model for ONNX Runtime, see `write_engine`.
+
+    Raises:
+        ModelMismatchError: Also if the model cannot be converted, or ONNX Runtime gives other outputs.
+        LakelensError: As `compile_model` does.
+    """
+    import tensorflow as tf
+
+    model, traced = _traced(checkpoint, custom_objects)
+    shape = checkpoint.input_shape
+    loaded = _Loaded(
+        lambda pixels: tf.nest.map_structure(np.asarray, traced(pixels)), lambda: gives_logits(model, shape), ""
     )
+    write_engine(checkpoint, traced, _compiled(checkpoint, loaded).described, folder)
+
+
+def _compiled(checkpoint: Checkpoint, loaded: _Loaded) -> CompiledModel:
+    task = task_of(checkpoint)
+    described = loaded.described or checkpoint.metadata.get("task", {})
     outputs = loaded.outputs
     black = _try_out(outputs, checkpoint)
     if not described.keys() - {"name"}:
@@ -91,19 +127,29 @@ class _Loaded:
         outputs: uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays.
         gives_logits: Finds out whether these are logits; None if nothing shows it.
         engine: What runs it.
+        described: What these mean; None if the checkpoint or the model shows it.
     """
 
     outputs: Callable[[Pixels], Any]
     gives_logits: Callable[[], bool | None]
     engine: str
+    described: Mapping[str, Any] | None = None
 
 
 def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None) -> _Loaded:
-    """Loads a Keras model and traces it once for any number of rows.
-
-    It runs as a graph frozen to constants if that gives the same outputs (`freeze`), else as Keras runs it.
-    """
+    """Loads a Keras model; it runs frozen if that gives the same outputs (`freeze`), else as Keras runs it."""
     shape = checkpoint.input_shape
+    model, traced = _traced(checkpoint, custom_objects)
+    outputs, engine = freeze(traced, shape)
+    if engine != FROZEN:
+        logger.warning("%s runs slower than it could. %s", checkpoint.path, engine)
+    return _Loaded(outputs, lambda: gives_logits(model, shape), engine)
+
+
+def _traced(
+    checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None
+) -> tuple[keras.Model, tf.types.experimental.PolymorphicFunction]:
+    """Loads a Keras model and traces it once for any number of rows, from uint8 pixels to float32 outputs."""
     model = checkpoint.load_model(custom_objects=custom_objects)
     import tensorflow as tf
 
@@ -111,11 +157,14 @@ def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | Non
         output = model(tf.cast(pixels, tf.float32), training=False)
         return tf.nest.map_structure(lambda part: tf.cast(part, tf.float32), output)
 
-    traced = tf.function(infer, input_signature=[tf.TensorSpec((None, *shape), tf.uint8)], autograph=False)
-    outputs, engine = freeze(traced, shape)
-    if engine != FROZEN:
-        logger.warning("%s runs slower than it could. %s", checkpoint.path, engine)
-    return _Loaded(outputs, lambda: gives_logits(model, shape), engine)
+    signature = [tf.TensorSpec((None, *checkpoint.input_shape), tf.uint8)]
+    return model, tf.function(infer, input_signature=signature, autograph=False)
+
+
+def _onnx_model(checkpoint: Checkpoint, threads: int) -> _Loaded:
+    """Loads the graph that `convert_model` wrote next to the checkpoint's files."""
+    outputs, described = load_engine(checkpoint.path, checkpoint, threads=threads)
+    return _Loaded(outputs, lambda: None, "ONNX Runtime", described)
 
 
 def _torch_model(checkpoint: Checkpoint, user_classes: Mapping[str, Any]) -> _Loaded:

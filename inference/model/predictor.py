@@ -20,6 +20,7 @@ from ...training.tasks.task import Task
 from .compiled import Answers, compile_model
 from .decoding import Frames, StoredRows, decode_rows
 from .failures import first_line, is_of_the_machine, is_transient
+from .onnx_engine import ONNXRUNTIME
 from .user_code import UserCode
 
 DEFAULT_BATCH_BYTES = 32 << 20
@@ -256,32 +257,42 @@ class PredictorCache:
 LOADED = PredictorCache()
 
 
-def build_predictor(checkpoint: Checkpoint, batch_bytes: int, decode_threads: int, code: UserCode) -> Predictor:
+def build_predictor(
+    checkpoint: Checkpoint, batch_bytes: int, threads: int, code: UserCode, engine: str | None = None
+) -> Predictor:
     """Loads an open checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        batch_bytes: Most bytes of one batch of float32 input.
+        threads: Threads that decode; those of ONNX Runtime, too.
+        code: What the model needs besides Keras.
+        engine: `ONNXRUNTIME`, if `convert_model` wrote the model's graph next to the checkpoint; None for the model's
+            own framework.
 
     Raises:
         CheckpointError: If its model has refused content, or code that cannot be imported.
         ModelMismatchError: If the model takes no images, or its output does not fit the task.
     """
     with code.loaded() as objects:
-        compiled = compile_model(checkpoint, objects)
+        compiled = compile_model(checkpoint, objects, onnx_threads=threads if engine == ONNXRUNTIME else None)
     return Predictor(
         compiled.function,
         compiled.task,
         input_shape=checkpoint.input_shape,
         answer_shape=compiled.answer_shape,
         batch_bytes=batch_bytes,
-        decode_threads=decode_threads,
+        decode_threads=threads,
         engine=compiled.engine,
     )
 
 
-def cache_key(digest: str, batch_bytes: int, decode_threads: int, code_digest: str) -> tuple[Hashable, ...]:
+def cache_key(archive: str, batch_bytes: int, decode_threads: int, code_digest: str) -> tuple[Hashable, ...]:
     """Makes the cache key of a predictor.
 
     Names of user classes are not enough: a corrected class keeps its name.
     """
-    return digest, batch_bytes, decode_threads, code_digest
+    return archive, batch_bytes, decode_threads, code_digest
 
 
 def check_batch_bytes(batch_bytes: int) -> None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from ...training.rank import lazy_imports
 from ...training.segments.backend import FRAMEWORKS
 from ...training.tasks.registry import task_of
 from .arrow_batches import predict_arrow, prediction_ddl
+from .compiled import convert_model
 from .predictor import LOADED, Predictor, build_predictor, cache_key
 from .user_code import UserCode
 
@@ -49,6 +50,7 @@ class ShippedModel:
         code: What the model needs in addition to Keras.
         code_digest: Digest of `code` on the driver; each task has another object.
         is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
+        engine: `ONNXRUNTIME`, whose graph is in the archive; None for the model's own framework.
     """
 
     archive: str
@@ -58,6 +60,7 @@ class ShippedModel:
     code: UserCode = field(default_factory=UserCode)
     code_digest: str = ""
     is_quiet: bool = False
+    engine: str | None = None
 
     def predictor(self) -> Predictor:
         """Loads the model, or returns it if this process has loaded it before. Call it in a task.
@@ -67,7 +70,7 @@ class ShippedModel:
             ModelMismatchError: If the model cannot score images.
         """
         threads = _task_cores()
-        key = cache_key(self.digest, self.batch_bytes, threads, self.code_digest)
+        key = cache_key(self.archive, self.batch_bytes, threads, self.code_digest)
         return LOADED.get(key, lambda: self._load(threads))
 
     def _load(self, threads: int) -> Predictor:
@@ -82,13 +85,19 @@ class ShippedModel:
                     f"{archive} holds the checkpoint {checkpoint.digest}, {self.digest} was sent; "
                     "something on this executor has replaced it. Start the job again in a new Spark application"
                 )
-            prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
-            prepare(threads, self.is_quiet)
-            return build_predictor(checkpoint, self.batch_bytes, threads, self.code)
+            if self.engine is None:
+                prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
+                prepare(threads, self.is_quiet)
+            return build_predictor(checkpoint, self.batch_bytes, threads, self.code, self.engine)
 
 
-def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCode) -> ShippedModel:
+def ship(
+    spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCode, engine: str | None = None
+) -> ShippedModel:
     """Makes a checkpoint available on every executor, even those that join later.
+
+    With `ONNXRUNTIME`, the driver converts the model once per session, and its workers need neither TensorFlow nor the
+    user's code.
 
     The checkpoint is sent as an archive, as a file of the session: each executor fetches it once onto its disk and
     its Python workers read it from there. A broadcast would keep a second copy of the bytes in the memory of every
@@ -98,18 +107,34 @@ def ship(spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCo
     Raises:
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and the model's framework.
         PicklingError: If a custom object cannot be sent to the executors.
+        ModelMismatchError: If the engine cannot run the model.
     """
-    packages = FRAMEWORKS[model.checkpoint.backend].packages
+    packages = FRAMEWORKS[model.checkpoint.backend].packages if engine is None else (engine,)
     check_workers(spark, f"scoring with {model.uri}", (*_IMPORTED, *packages))
     name = f"lakelens-model-{model.digest}.zip"
+    if engine is not None:
+        name = f"lakelens-model-{model.digest}-{code.digest()[:16]}-{engine}.zip"
     archive = temporary_folder(spark) / name
     if not archive.exists():
-        _pack(model.path, archive)
+        with tempfile.TemporaryDirectory(prefix="lakelens-engine-") as made:
+            if engine is not None:
+                with code.loaded() as objects:
+                    convert_model(model.checkpoint, Path(made), objects)
+            _pack([model.path, Path(made)], archive)
+    if engine is not None:
+        code = UserCode()
     ship_file(spark, archive)
     # An executor on another machine has its own log, which must show a failed start.
     is_quiet = is_local(spark) and not is_verbose()
     return ShippedModel(
-        name, model.digest, prediction_ddl(task_of(model.checkpoint)), batch_bytes, code, code.digest(), is_quiet
+        name,
+        model.digest,
+        prediction_ddl(task_of(model.checkpoint)),
+        batch_bytes,
+        code,
+        code.digest(),
+        is_quiet,
+        engine,
     )
 
 
@@ -143,10 +168,10 @@ def prediction_task(
     return run
 
 
-def _pack(folder: Path, archive: Path) -> None:
+def _pack(folders: Sequence[Path], archive: Path) -> None:
     partial = archive.with_name(f".{archive.name}.{secrets.token_hex(8)}")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed:
-        for file in sorted(folder.iterdir()):
+        for file in sorted(file for folder in folders for file in folder.iterdir()):
             if file.is_file():
                 with (
                     file.open("rb") as source,

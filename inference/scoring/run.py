@@ -44,7 +44,7 @@ class Tally:
         errors: How many of them have an error.
         carried: Rows that were copied.
         commits: How many commits have added these rows.
-        engines: What ran the model, a frozen graph, PyTorch, or Keras with the reason; empty if no row was predicted.
+        engines: What ran the model, as in `CompiledModel.engine`; empty if no row was predicted.
     """
 
     version: int | None = None
@@ -64,6 +64,7 @@ class ScoringRun:
     order, reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
 
     Attributes:
+        engine: As for `ship`.
         rows_per_commit: Most rows of a part, in whole data files; None makes parts of about half a minute of work.
         alive: Called after each part.
         before: Only of a stream: path and key of the rows from before its start; None scores a version in full.
@@ -75,6 +76,7 @@ class ScoringRun:
     results: PredictionsTable
     batch_bytes: int
     code: UserCode
+    engine: str | None = None
     rows_per_commit: int | None = None
     alive: Callable[[], None] = lambda: None
     before: DataFrame | None = None
@@ -92,7 +94,7 @@ class ScoringRun:
     @cached_property
     def _shipped(self) -> ShippedModel:
         """The model, sent when the first part needs it."""
-        return ship(self.spark, self.model, batch_bytes=self.batch_bytes, code=self.code)
+        return ship(self.spark, self.model, batch_bytes=self.batch_bytes, code=self.code, engine=self.engine)
 
     @cached_property
     def _images(self) -> ImageFiles:

@@ -22,6 +22,7 @@ from ...tracking.scorings import Scoring, record_scoring
 from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
+from ..model.onnx_engine import check_engine
 from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
 from ..model.user_code import user_code
 from .mismatch import check_fit
@@ -53,7 +54,8 @@ class ScoreResult(ReadableResult):
         batch_id: Marks the rows of this run in the predictions table; None when it added none.
         seconds: From the call to this result.
         commits: How many commits have added the rows of this run.
-        engine: What ran the model: `frozen graph`, `PyTorch`, or Keras with the reason; None if no row was predicted.
+        engine: What ran the model: `frozen graph`, `ONNX Runtime`, `PyTorch`, or Keras with the reason; None if no row
+            was predicted.
     """
 
     version: int | None
@@ -86,6 +88,7 @@ def score(
     tracking_uri: str | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     custom_objects: Mapping[str, Any] | None = None,
+    engine: str | None = None,
     path_column: str = "path",
     image_column: str = "image",
     label_column: str = "label",
@@ -123,6 +126,8 @@ def score(
         batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch.
         custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
             has.
+        engine: "onnxruntime" converts a Keras model on the driver (extra `onnxruntime`), and its workers need no
+            TensorFlow; None runs a model in its own framework.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class, or with names that the table's property
@@ -137,7 +142,9 @@ def score(
         ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
         ModelMismatchError: If the model cannot be run on images of its input size, or needs a class that neither Keras,
-            its run's code nor `custom_objects` has; if `strict`, also if it does not fit the table.
+            its run's code nor `custom_objects` has, or if `engine` cannot run it with equal outputs; if `strict`, also
+            if it does not fit the table.
+        MissingDependencyError: If a package that `engine` needs is not installed.
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
         PredictionsSchemaError: If the predictions table has other columns.
         TableConflictError: If other scoring jobs of the same model and table were faster several times.
@@ -157,6 +164,7 @@ def score(
         tracking_uri=tracking_uri,
         batch_bytes=batch_bytes,
         custom_objects=custom_objects,
+        engine=engine,
         path_column=path_column,
         image_column=image_column,
         label_column=label_column,
@@ -183,6 +191,7 @@ class ScoreOptions(TypedDict, total=False):
     tracking_uri: str | None
     batch_bytes: int
     custom_objects: Mapping[str, Any] | None
+    engine: str | None
     path_column: str
     image_column: str
     label_column: str
@@ -217,6 +226,8 @@ def open_run(
     split = options.get("split")
     named = Table.of(table, version, options.get("storage_options"))
     reference = resolve_model(model, options.get("tracking_uri"))
+    engine = options.get("engine")
+    check_engine(call, engine, reference)
     task = task_of(reference.checkpoint)
     target = predictions_location(predictions, named, task)
     snapshot = check_by_log(named, split, columns)
@@ -233,7 +244,9 @@ def open_run(
         table=source.location,
         storage_options=named.storage_options,
     )
-    return ScoringRun(spark, reference, source, results, batch_bytes, code, rows_per_commit=rows_per_commit)
+    return ScoringRun(
+        spark, reference, source, results, batch_bytes, code, engine=engine, rows_per_commit=rows_per_commit
+    )
 
 
 def complete(run: ScoringRun) -> None:

@@ -58,6 +58,7 @@ NEEDS = {
     "lakelens.score(None, 'runs:/abc', 'table', 'predictions')": "spark",
     "lakelens.score_stream(None, 'runs:/abc', 'table', 'predictions', checkpoint='folder')": "spark",
     "lakelens.export_model('runs:/abc', 'out')": "training",
+    "lakelens.inference.model.onnx_engine.check_engine('score', 'onnxruntime')": "training,onnxruntime",
     "lakelens.predict_udf(None, 'runs:/abc')": "spark",
     "lakelens.evaluate(None, 'runs:/abc', 'table')": "spark,search",
     "hvd.DistributedOptimizer": "training",
@@ -73,7 +74,8 @@ NEEDS = {
 }
 DOORS = """
 import json, sys, traceback
-import lakelens, lakelens.stores.clients, lakelens.training.experiment.train, lakelens.search.running.run
+import lakelens, lakelens.inference.model.onnx_engine, lakelens.stores.clients
+import lakelens.training.experiment.train, lakelens.search.running.run
 import lakelens.training.distributed as hvd
 from lakelens.errors import MissingDependencyError
 said = {}

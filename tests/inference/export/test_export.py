@@ -14,6 +14,8 @@ from colours import NAMES, SIDE, colour_model, image_of, save
 
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
 from lakelens.inference.export.export import export_model
+from lakelens.inference.model.compiled import compile_model
+from lakelens.inference.model.frozen import check_images
 from lakelens.inference.model.predictor import build_predictor
 from lakelens.inference.model.user_code import UserCode
 
@@ -91,6 +93,30 @@ def test_a_pyfunc_predicts_without_lakelens(tmp_path):
     assert np.abs(np.array(found["probabilities"]) - scored(checkpoint)).max() <= 1e-3
 
 
+def test_an_onnx_file_predicts_what_score_does_from_floats(tmp_path):
+    checkpoint = save(colour_model(), tmp_path / "checkpoints")
+    result = export_model(checkpoint.path, tmp_path / "out" / "colours.onnx", format="onnx")
+    pixels = check_images((SIDE, SIDE, 3))
+    np.save(tmp_path / "images.npy", pixels.astype(np.float32))
+    found = elsewhere(
+        """
+        import json
+        import numpy as np, onnxruntime
+        session = onnxruntime.InferenceSession(sys.argv[1])
+        probabilities, prediction = session.run(["probabilities", "prediction"], {"images": np.load(sys.argv[2])})
+        names = json.loads(session.get_modelmeta().custom_metadata_map["lakelens.class_names"])
+        assert "tensorflow" not in sys.modules
+        print(json.dumps({"probabilities": probabilities.tolist(), "names": [names[one] for one in prediction]}))
+        """,
+        result.path,
+        tmp_path / "images.npy",
+    )
+    expected = compile_model(checkpoint).function(pixels)
+    assert np.ptp(expected, axis=0).max() > 0.1
+    assert np.abs(np.array(found["probabilities"]) - expected).max() <= 1e-5
+    assert found["names"] == [NAMES[number] for number in expected.argmax(axis=1)]
+
+
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
     import keras
 
@@ -105,7 +131,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(ModelMismatchError, match="gives other probabilities"):
         export_model(checkpoint.path, tmp_path / "out", custom_objects={"Random": Random})
     other = save(colour_model(), tmp_path / "other")
-    with pytest.raises(InvalidArgumentError, match="savedmodel, pyfunc"):
+    with pytest.raises(InvalidArgumentError, match="savedmodel, pyfunc, onnx"):
         export_model(other.path, tmp_path / "out", format="coreml")
     for wrong in ({"backend": "torch"}, {"task": {"name": "detection"}}):
         refused = save(colour_model(), tmp_path / "other", **wrong)

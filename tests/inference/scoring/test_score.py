@@ -131,6 +131,29 @@ def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):
     assert {r["split"] for r in rows} == {"test", "train"}
 
 
+def test_onnx_runtime_predicts_the_same_in_workers_without_tensorflow(spark, story, checkpoint, tmp_path, monkeypatch):
+    # Another environment has other Python workers.
+    monkeypatch.setitem(spark.sparkContext.environment, "LAKELENS_TEST", "onnxruntime")
+    result = score(spark, checkpoint.path, story["table"], tmp_path / "predictions", 0, engine="onnxruntime")
+    assert (result.scored, result.errors, result.engine) == (FIRST, len(BAD), "ONNX Runtime")
+    rows, expected = read(tmp_path / "predictions"), read(story["predictions"], story["first"].version)
+    assert [(one["path"], one["error"]) for one in rows] == [(one["path"], one["error"]) for one in expected]
+    for one, other in zip(rows[:GOOD], expected[:GOOD], strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    image = spark.createDataFrame([(bytearray(image_of("blue")),)], "image binary")
+    predict = predict_udf(spark, checkpoint.path, engine="onnxruntime")
+    assert image.select(predict("image").predicted_name).collect()[0][0] == "blue"
+
+    def imported(_):
+        import sys
+
+        yield sorted({"tensorflow", "keras", "onnxruntime"} & set(sys.modules))
+
+    found = spark.sparkContext.parallelize(range(4), 4).mapPartitions(imported).collect()
+    assert ["onnxruntime"] in found
+    assert {name for names in found for name in names} == {"onnxruntime"}
+
+
 def test_an_image_that_was_scored_in_another_version_is_carried_over(story):
     second = story["second"]
     # What had an error is tried once more in another version.

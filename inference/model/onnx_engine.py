@@ -1,0 +1,151 @@
+"""A Keras model as an ONNX graph: written and compared on the driver, run by ONNX Runtime without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import InvalidArgumentError, ModelMismatchError
+from ...etl.images.stored_image import Pixels
+from ...extras import require
+from ...training.checkpoints.checkpoint import Checkpoint
+from ...training.checkpoints.manifests import KERAS
+from ...training.checkpoints.references import ModelRef
+from .failures import first_line
+from .frozen import check_images, difference
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+ONNXRUNTIME = "onnxruntime"
+# Next to a checkpoint's own files: the graph, and Keras' outputs for the images on which engines are compared.
+GRAPH_FILE, EXPECTED_FILE = "engine.onnx", "engine-expected.npy"
+# Key of the graph's properties: what its values mean, for `Task.answers`.
+_DESCRIBED = "lakelens.task"
+CONVERTERS = ("tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
+
+
+def check_engine(call: str, engine: str | None, *models: ModelRef) -> None:
+    """Checks that an engine exists, is installed here, and runs models of this kind.
+
+    Raises:
+        InvalidArgumentError: If there is no such engine.
+        MissingDependencyError: If a package that it needs on the driver is not installed.
+        ModelMismatchError: If a model is not of Keras.
+    """
+    if engine is None:
+        return
+    if engine != ONNXRUNTIME:
+        raise InvalidArgumentError(
+            f"engine={engine!r}: give {ONNXRUNTIME!r}, or leave it out (--engine) for the model's own framework"
+        )
+    require(f"{call} with engine={engine!r}", *CONVERTERS)
+    for model in models:
+        if model.checkpoint.backend != KERAS:
+            raise _refused(
+                model.uri, f"it is a model of {model.checkpoint.backend}, and models of {KERAS} are converted"
+            )
+
+
+def write_graph(traced: tf.types.experimental.PolymorphicFunction, path: Path, properties: Mapping[str, str]) -> None:
+    """Converts a function to a file that needs nothing else.
+
+    Args:
+        traced: A `tf.function` with an input signature; its inputs and outputs keep their names.
+        path: The file to write.
+        properties: The graph's custom metadata.
+
+    Raises:
+        ModelMismatchError: If ONNX has no form of one of its operations; names them.
+    """
+    import onnx
+    import tf2onnx
+
+    signature = traced.input_signature
+    try:
+        graph, _ = tf2onnx.convert.from_function(traced, signature)
+    except Exception as error:
+        raise ModelMismatchError(f"the model cannot be converted to ONNX, {first_line(error)}") from error
+    foreign = {node.op_type for node in graph.graph.node if not onnx.defs.has(node.op_type, node.domain)}
+    if foreign:
+        raise ModelMismatchError(f"ONNX has no operation {', '.join(sorted(foreign))}, which the model uses")
+    onnx.helper.set_model_props(graph, dict(properties))
+    path.write_bytes(graph.SerializeToString())
+
+
+def write_engine(
+    checkpoint: Checkpoint,
+    traced: tf.types.experimental.PolymorphicFunction,
+    described: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Writes what workers need to run a model, once ONNX Runtime gave Keras' outputs here.
+
+    Args:
+        checkpoint: The checkpoint.
+        traced: Its model, from uint8 pixels to one output.
+        described: What the output means, for `Task.answers`.
+        folder: Where to write.
+
+    Raises:
+        ModelMismatchError: If the model cannot be converted, or its outputs differ.
+    """
+    images = check_images(checkpoint.input_shape)
+    expected = np.asarray(traced(images))  # first: converting removes functions that TensorFlow does not inline
+    try:
+        write_graph(traced, folder / GRAPH_FILE, {_DESCRIBED: json.dumps(dict(described))})
+    except ModelMismatchError as error:
+        raise _refused(str(checkpoint.path), str(error)) from error
+    np.save(folder / EXPECTED_FILE, expected)
+    load_engine(folder, checkpoint, threads=1)
+
+
+def load_engine(
+    folder: Path, checkpoint: Checkpoint, *, threads: int
+) -> tuple[Callable[[Pixels], Any], Mapping[str, Any]]:
+    """Loads what `write_engine` wrote, and compares its outputs with those of Keras.
+
+    Args:
+        folder: Where it is.
+        checkpoint: The checkpoint.
+        threads: Cores that the model may use.
+
+    Returns:
+        The function from uint8 [rows, height, width, channels] to the model's output; and what that means.
+
+    Raises:
+        ModelMismatchError: If the outputs differ, or cannot be compared.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3  # errors
+    try:
+        session = onnxruntime.InferenceSession(
+            (folder / GRAPH_FILE).read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
+        name = session.get_inputs()[0].name
+
+        def outputs(pixels: Pixels) -> Any:
+            return session.run(None, {name: pixels})[0]
+
+        given = outputs(check_images(checkpoint.input_shape))
+    except Exception as error:
+        raise _refused(str(checkpoint.path), first_line(error)) from error
+    problem = difference([np.load(folder / EXPECTED_FILE, allow_pickle=False)], [given])
+    if problem is not None:
+        raise _refused(str(checkpoint.path), problem)
+    described: Mapping[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map[_DESCRIBED])
+    return outputs, described
+
+
+def _refused(model: str, reason: str) -> ModelMismatchError:
+    return ModelMismatchError(
+        f"{model}: ONNX Runtime cannot run the model: {reason}. Leave out engine={ONNXRUNTIME!r} (--engine), and the "
+        "model's own framework runs it"
+    )
