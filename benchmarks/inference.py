@@ -3,7 +3,7 @@
     python -m benchmarks.inference [--models mobilenet tiny] [--photographs 1500] [--repeats 3] [--json] [--folder KEPT]
 
 The rows are photographs at 299 pixels, stored as JPEG. Each contender writes path and probabilities of all rows into a
-new Delta table on `local[2]`, with Python workers that have imported TensorFlow. Rows/s of the whole call is the count
+new Delta table on `local[2]`, with Python workers that have loaded the model. Rows/s of the whole call is the count
 over its seconds. Steady rows/s is the rate of the rows beyond a quarter: the difference to a call on a table with a
 quarter of the rows, so that what a call costs once is left out of it. The models have random weights: MobileNetV2, and
 one layer behind an average of the pixels, which leaves decoding and Spark.
@@ -108,17 +108,27 @@ class OnSpark:
 class Score(OnSpark):
     """`lakelens.score`."""
 
+    option: str | None = None
+
     def write(self, table: str) -> None:
         """Scores a table."""
         from lakelens import score
 
-        self.engine = score(self.spark, self.checkpoint, table, self.predictions).engine or self.engine
+        self.engine = score(self.spark, self.checkpoint, table, self.predictions, engine=self.option).engine or (
+            self.engine
+        )
 
     def again(self, table: str) -> dict[str, float]:
         """Measures a repeat with nothing to do."""
         started = time.perf_counter()
         self.write(table)
         return {"again_s": time.perf_counter() - started}
+
+
+class ScoreOnnx(Score):
+    """`lakelens.score` in ONNX Runtime."""
+
+    option = "onnxruntime"
 
 
 class Udf(OnSpark):
@@ -297,6 +307,7 @@ def _build(name: str) -> Any:
 
 CONTENDERS: Mapping[str, type[OnSpark]] = {
     "score": Score,
+    "score onnxruntime": ScoreOnnx,
     "predict_udf": Udf,
     "predict_batch_udf": BatchUdf,
     "mlflow spark_udf": MlflowUdf,
