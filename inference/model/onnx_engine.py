@@ -46,9 +46,7 @@ def check_engine(call: str, engine: str | None, *models: ModelRef) -> None:
     require(f"{call} with engine={engine!r}", *CONVERTERS)
     for model in models:
         if model.checkpoint.backend != KERAS:
-            raise _refused(
-                model.uri, f"it is a model of {model.checkpoint.backend}, and models of {KERAS} are converted"
-            )
+            raise _refused(model.uri, f"its backend is {model.checkpoint.backend!r}, {KERAS!r} is needed")
 
 
 def write_graph(traced: tf.types.experimental.PolymorphicFunction, path: Path, properties: Mapping[str, str]) -> None:

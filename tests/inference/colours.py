@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,18 @@ def mixed_model(layer: Any) -> Any:
 
     pixels = [keras.Input((SIDE, SIDE, 3)), keras.layers.GlobalAveragePooling2D()]
     return keras.Sequential([*pixels, layer(), keras.layers.Softmax()])
+
+
+def layered(call: Callable[[Any], Any]) -> Any:
+    """The colour model with a function after its softmax, as a layer."""
+    import keras
+
+    class Layer(keras.layers.Layer):
+        def call(self, values: Any) -> Any:
+            return call(values)
+
+    inputs = keras.Input((SIDE, SIDE, 3))
+    return keras.Model(inputs, Layer()(colour_model()(inputs)))
 
 
 def save(model: Any, folder: Path, **metadata: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from colours import SIDE, colour_model
+from colours import SIDE, colour_model, layered
 
 from lakelens.inference.model.frozen import FROZEN, check_images, difference, freeze
 
@@ -20,18 +20,6 @@ def traced(model):
         return model(tf.cast(pixels, tf.float32), training=False)
 
     return tf.function(infer, input_signature=[tf.TensorSpec((None, *SHAPE), tf.uint8)], autograph=False)
-
-
-def layered(call):
-    """The colour model with a layer before its softmax."""
-    import keras
-
-    class Layer(keras.layers.Layer):
-        def call(self, values):
-            return call(values)
-
-    inputs = keras.Input(SHAPE)
-    return keras.Model(inputs, Layer()(colour_model()(inputs)))
 
 
 def test_a_model_is_frozen_with_the_outputs_of_keras():

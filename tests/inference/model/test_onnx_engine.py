@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 from boxes import image_with, save_detector
-from colours import NAMES, colour_model, image_of, save
-from test_frozen import layered
+from colours import NAMES, colour_model, image_of, layered, row, save, write_table
 
 import lakelens
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
@@ -91,8 +90,6 @@ def test_a_worker_that_gives_other_outputs_than_keras_on_the_driver_refuses_the_
 
 
 def test_each_call_refuses_an_unknown_engine_before_a_session_opens(checkpoint, tmp_path):
-    from colours import row, write_table
-
     write_table(tmp_path / "table", [row(0)])
     given = (None, checkpoint.path, tmp_path / "table")
     calls = {
