@@ -65,6 +65,7 @@ def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mappi
     archive.add_endpoint(IMAGES, predict, [tf.TensorSpec((None, height, width, channels), tf.float32, "images")])
     archive.write_out(str(folder), verbose=False)
     pixels = check_images(checkpoint.input_shape)
+    expected = scored.function(pixels)
     endpoints = tf.saved_model.load(str(folder)).signatures
     encoded = [tf.io.encode_png(image).numpy() for image in pixels]
     given = {
@@ -72,7 +73,7 @@ def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mappi
         IMAGES: endpoints[IMAGES](images=tf.constant(pixels.astype(np.float32)))[_PROBABILITIES].numpy(),
     }
     for name, values in given.items():
-        _compare(f"as a SavedModel, at {name!r},", values, scored.function(pixels), _TOLERANCE[name], checkpoint)
+        _compare(f"as a SavedModel, at {name!r},", values, expected, _TOLERANCE[name], checkpoint)
 
 
 def write_onnx(checkpoint: Checkpoint, file: Path, custom_objects: Mapping[str, Any] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,9 +64,9 @@ def write_graph(traced: tf.types.experimental.PolymorphicFunction, path: Path, p
     import onnx
     import tf2onnx
 
-    signature = traced.input_signature
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # what it cannot convert is an error below
     try:
-        graph, _ = tf2onnx.convert.from_function(traced, signature)
+        graph, _ = tf2onnx.convert.from_function(traced, traced.input_signature)
     except Exception as error:
         raise ModelMismatchError(f"the model cannot be converted to ONNX, {first_line(error)}") from error
     foreign = {node.op_type for node in graph.graph.node if not onnx.defs.has(node.op_type, node.domain)}

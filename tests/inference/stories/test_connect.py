@@ -14,6 +14,7 @@ from lakelens import HorovodRunner, ImageTable
 from lakelens.errors import SessionError
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.scoring.score import score
+from lakelens.inference.scoring.stream import score_stream
 from lakelens.inference.udf import predict_udf
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1500)]
@@ -67,6 +68,9 @@ def story(checkpoint, tmp_path_factory):
         with pytest.raises(SessionError) as refused:
             runner.run(print)
         told["refused"] = str(refused.value)
+        with pytest.raises(SessionError) as refused:
+            score_stream(spark, checkpoint.path, folder / "table", folder / "streamed", checkpoint=folder / "stream")
+        told["stream refused"] = str(refused.value)
         with refusing_as_serverless() as told["refusals"]:
             told["serverless"] = on_serverless(spark, source, folder, checkpoint.path)
     return told
@@ -127,5 +131,7 @@ def test_tables_and_models_need_nothing_that_serverless_compute_refuses(story):
     assert "PERSIST TABLE" in story["refusals"]
 
 
-def test_ranks_on_executors_are_refused_by_name(story):
+def test_ranks_on_executors_and_streams_of_scorings_are_refused_by_name(story):
     assert "Connect" in story["refused"]
+    assert "this is a Spark Connect session" in story["stream refused"]
+    assert not (story["folder"] / "stream").exists()
