@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import tempfile
 import zipfile
@@ -12,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import CheckpointError
+import psutil
+
+from ...errors import CheckpointError, ScoringFailedError
 from ...image_counts import image_counter
 from ...spark.jvm import is_verbose
 from ...spark.port import TaskCounter, TaskNames, is_local, ship_file, temporary_folder
 from ...spark.workers import check_workers
-from ...training.checkpoints.checkpoint import open_checkpoint
+from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...training.checkpoints.manifests import TORCH
 from ...training.checkpoints.references import ModelRef
 from ...training.rank import lazy_imports
@@ -68,6 +71,7 @@ class ShippedModel:
         Raises:
             CheckpointError: If the received checkpoint differs from the sent one.
             ModelMismatchError: If the model cannot score images.
+            ScoringFailedError: If the model needs more memory than this worker may take.
         """
         threads = _task_cores()
         key = cache_key(self.archive, self.batch_bytes, threads, self.code_digest)
@@ -85,6 +89,7 @@ class ShippedModel:
                     f"{archive} holds the checkpoint {checkpoint.digest}, {self.digest} was sent; "
                     "something on this executor has replaced it. Start the job again in a new Spark application"
                 )
+            _check_memory(checkpoint)
             if self.engine is None:
                 prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
                 prepare(threads, self.is_quiet)
@@ -191,6 +196,27 @@ def _unpack(archive: Path, folder: Path) -> None:
             f"{archive}: the model did not arrive on this executor ({type(error).__name__}: {error}); "
             "look for a full disk, then start the job again"
         ) from error
+
+
+def _check_memory(checkpoint: Checkpoint) -> None:
+    """Checks that a model's file would fit into the memory that this process may still take.
+
+    That is what the machine has free, and less if Spark limits its Python workers.
+
+    Raises:
+        ScoringFailedError: If they do not.
+    """
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    free = psutil.virtual_memory().available
+    if most != resource.RLIM_INFINITY:
+        free = min(free, max(0, most - psutil.Process().memory_info().vms))
+    needed = checkpoint.model_path.stat().st_size
+    if needed > free:
+        raise ScoringFailedError(
+            f"the model's file has {needed / 2**20:.0f} MiB, and this Python worker may take {free / 2**20:.0f} MiB "
+            "more; score with fewer slots per executor, or give the workers memory: spark.executor.memoryOverhead, and "
+            "spark.executor.pyspark.memory if it is set"
+        )
 
 
 def _task_cores() -> int:
