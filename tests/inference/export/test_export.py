@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +12,11 @@ import textwrap
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
+from child_processes import kill_family
 from colours import NAMES, SIDE, colour_model, image_of, save
 
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
@@ -164,7 +165,7 @@ spark.stop()
 """
 
 
-def answer_of(server, port, body):
+def answer_of(server, port, body, log):
     """Asks the server as soon as it listens."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
     while server.poll() is None:
@@ -175,7 +176,7 @@ def answer_of(server, port, body):
             pytest.fail(error.read().decode())
         except (ConnectionError, urllib.error.URLError):
             time.sleep(0.2)
-    pytest.fail("the server has ended")
+    pytest.fail(log.read_text())
 
 
 @pytest.mark.spark
@@ -187,7 +188,8 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_LAKELENS)
     texts = [base64.b64encode(image).decode() for image in IMAGES]
     (tmp_path / "images.json").write_text(json.dumps(texts))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # MLflow starts uvicorn by its name
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -206,9 +208,7 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
     ]
     log = tmp_path / "server.log"
     with log.open("wb") as output:
-        server = subprocess.Popen(
-            command, stdout=output, stderr=output, env=environment, cwd=tmp_path, start_new_session=True
-        )
+        server = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=tmp_path)
     try:
         spark = subprocess.run(
             [sys.executable, "-c", IN_SPARK, exported, str(tmp_path / "images.json")],
@@ -219,10 +219,9 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
             cwd=tmp_path,
         )
         body = {"dataframe_split": {"columns": ["image"], "data": [[text] for text in texts]}}
-        served = answer_of(server, port, json.dumps(body).encode())
+        served = answer_of(server, port, json.dumps(body).encode(), log)
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
+        kill_family(server)
     assert spark.returncode == 0, spark.stderr[-2000:]
     expected = scored(checkpoint)
     for found in (served, json.loads(spark.stdout.splitlines()[-1])):
