@@ -48,11 +48,13 @@ if "dbutils" not in globals():
         widgets = _Widgets()
 
     dbutils = _Utilities()
+    _connects = "SPARK_REMOTE" in os.environ
     spark = lakelens.spark_session(
-        os.environ.get("LAKELENS_MASTER", "local-cluster[2,1,1024]"),
+        None if _connects else os.environ.get("LAKELENS_MASTER", "local-cluster[2,1,1024]"),
         **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"},
     )
-    spark.sparkContext.setLogLevel("ERROR")
+    if not _connects:  # a server has a log of its own
+        spark.sparkContext.setLogLevel("ERROR")
 
     def displayHTML(page):
         """Shows a page in a frame, so that its styles do not reach the notebook."""

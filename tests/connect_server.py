@@ -32,31 +32,37 @@ _PORT = re.compile(r"Spark Connect server started at: \S*?:(\d+)")
 
 
 @contextmanager
-def connect_session(folder: Path) -> Iterator[SparkSession]:
-    """Starts a server of two cores with Delta Lake and gives a session on it; both end with the block.
+def connect_server(folder: Path) -> Iterator[str]:
+    """Starts a server of two cores with Delta Lake and gives its URL; it ends with the block.
 
     Args:
         folder: For the server's log, warehouse and temporary files.
     """
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
     log = folder / "server.log"
     with log.open("w") as output:
         server = subprocess.Popen(
             _command(), cwd=folder, env=_environment(folder), stdout=output, stderr=output, start_new_session=True
         )
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            # As `SparkSession.builder.remote(...)` sets it, which a process that has a classic session may not call.
-            patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-            session = ConnectSession.builder.remote(f"sc://127.0.0.1:{_port(server, log)}").create()
-            try:
-                yield session
-            finally:
-                session.stop()
+        yield f"sc://127.0.0.1:{_port(server, log)}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@contextmanager
+def connect_session(folder: Path) -> Iterator[SparkSession]:
+    """Starts a server and gives a session on it; both end with the block."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with connect_server(folder) as url, pytest.MonkeyPatch.context() as patch:
+        # As `SparkSession.builder.remote(...)` sets it, which a process that has a classic session may not call.
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        session = ConnectSession.builder.remote(url).create()
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
 def _command() -> list[str]:

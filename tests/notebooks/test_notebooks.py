@@ -9,11 +9,13 @@ import runpy
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from connect_server import connect_server
 from traitlets.config import Config
 
 import lakelens
@@ -44,6 +46,8 @@ PAGES = {
 }
 # Values of widgets that make trainings short.
 SMALL = {"scenes": "240", "epochs": "7"}
+# As on most compute of Databricks; the others run ranks or searches on executors.
+ON_CONNECT = ("01_images_to_delta", "05_score_and_evaluate")
 WITH_BARS = ("02_one_process_to_many", "04_search", "05_score_and_evaluate")
 WHEEL = f"lakelens-{lakelens.__version__}-py3-none-any.whl"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -78,7 +82,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pat
 @pytest.mark.spark
 @pytest.mark.horovod
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: tuple[Path, Path]) -> None:
+def test_a_notebook_runs_from_top_to_bottom(
+    name: str, kernel: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import nbformat
     from nbclient import NotebookClient
 
@@ -94,7 +100,10 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: tuple[Path, Path]
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
     started = time.monotonic()
-    client.execute()
+    with connect_server(tmp_path) if name in ON_CONNECT else nullcontext() as url:
+        if url is not None:
+            monkeypatch.setenv("SPARK_REMOTE", url)
+        client.execute()
     print(f"{name}: {time.monotonic() - started:.0f} s")
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
