@@ -25,7 +25,7 @@ PROCESSES := -n 3 --dist loadgroup --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-long test-all test-unit test-stacks airflow test-airflow lint format doctor notebooks docs wheel clean
+.PHONY: help setup packages demo test test-long test-all test-unit test-stacks airflow test-airflow lint format doctor notebooks docs wheel release clean
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ wheel: ## dist/lakelens-*.whl, and the same as .zip for spark-submit --py-files;
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && python=$$(.ci/find-python) && "$$python" -m venv "$$scratch" && \
 	    "$$scratch/bin/python" -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@for wheel in dist/*.whl; do cp "$$wheel" "$${wheel%.whl}.zip"; done; ls -l dist
+
+release: ## dist/ with sdist and wheel: built, checked by twine, installed in an empty environment and run there
+	@.ci/release
 
 setup: ## the environment with everything; at once when it is there
 	@.ci/setup "$(VENV)" "$(STACK)"

@@ -11,6 +11,9 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 
+# CONTRIBUTING.md has the line that replaces OWNER here and in the other files.
+REPOSITORY = "https://github.com/OWNER/lakelens"
+
 # Each folder becomes `lakelens.<folder>`, so that nothing called `etl` or `training` lands in a user's site-packages.
 FOLDERS = ("etl", "training", "search", "inference", "jobs")
 # What `lakelens init` writes: files to copy, no modules.
@@ -116,8 +119,10 @@ def version() -> str:
 
 
 def readme() -> str:
-    """Reads the long description."""
-    return (HERE / "README.md").read_text(encoding="utf-8")
+    """Reads the long description; its links to files of the checkout become links to the repository."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\])\((?!https?:)", rf"\1({REPOSITORY}/raw/v{version()}/", text)
+    return re.sub(r"\]\((?!https?:|#)", f"]({REPOSITORY}/blob/v{version()}/", text)
 
 
 setup(
@@ -126,7 +131,15 @@ setup(
     description="From a folder of images to a scored Delta table on Spark, trained on pinned table versions",
     long_description=readme(),
     long_description_content_type="text/markdown",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": "https://OWNER.github.io/lakelens/",
+        "Issues": f"{REPOSITORY}/issues",
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+    },
+    author="The lakelens authors",
     license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.10,<3.14",
     packages=list(packages()),
     package_dir=packages(),
@@ -175,6 +188,9 @@ setup(
     },
     entry_points={"console_scripts": ["lakelens = lakelens.jobs.cli:main"]},
     classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX :: Linux",
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",

@@ -161,7 +161,7 @@ def search_experiment(table: Path, folder: Path, *, trials: int, epochs: int) ->
 
 def measure_search(report: Report, arguments: Any, table: Path, folder: Path) -> None:
     """Adds the best trial of a search beside a training with the defaults."""
-    from lakelens.search.running.run import run as search
+    from lakelens.search.running.run import search
     from lakelens.training.experiment.train import train
 
     trials, epochs = arguments.search_trials, arguments.search_epochs

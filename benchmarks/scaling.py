@@ -44,7 +44,7 @@ def train_steps(steps: int, step_ms: float, gradient_mb: float, schedule: str, f
     import numpy as np
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     from .slow_model import StepTimes, slow_model
 
@@ -79,7 +79,7 @@ def sum_vectors(sizes_mb: list[float], rounds: int) -> dict[str, float]:
     import numpy as np
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     hvd.init()
     found = {}

@@ -84,14 +84,14 @@ def measure(folder: Path, trials: int, slots: int, trial_s: float) -> dict[str, 
         slots: How many run at the same time.
         trial_s: Seconds of a trial's steps.
     """
-    from lakelens.search import run
     from lakelens.search.journal import journal_folder, read_events
+    from lakelens.search.running.run import search
 
     write_digits(folder / "digits")
     marks = folder / "marks"
     marks.mkdir()
     steps = _EPOCHS * -(-_TRAINING_ROWS // _BATCH)
-    result = run(
+    result = search(
         {
             "name": "slots",
             "entrypoint": f"{Path(__file__).resolve()}:TimedCnn",

@@ -22,7 +22,7 @@ def session(folder: Path, master: str = "local[2]", **conf: str) -> SparkSession
         "spark.ui.enabled": "false",
         **conf,
     }
-    spark = spark_session(master, app_name="lakelens-benchmark", **settings)
+    spark = spark_session(master, app_name="lakelens-benchmark", conf=settings)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -114,7 +114,7 @@ def train_by_hand(source: str, table: str, folder: str, side: int, classes: int,
     """
     from pathlib import Path
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from benchmarks.epoch_clock import EpochClock
     from benchmarks.mobile_net import LOSS, build_transfer, optimizer
 

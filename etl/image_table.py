@@ -43,6 +43,14 @@ class ImageTable(TableVersions):
         spark: A session with Delta Lake, or None.
         location: Path or URI of the table, or, with a session, its name in the catalog.
         storage_options: Access to an object store for what is done without Spark, under delta-rs' names.
+
+    Examples:
+        >>> table = lakelens.ImageTable(spark, "tables/photos")
+        >>> result = table.ingest("photos", layout="class_folders", size=32)
+        >>> result.version, result.stored, result.quarantined
+        (0, 60, 0)
+        >>> table.class_counts()
+        {'cat': 30, 'dog': 30}
     """
 
     def ingest(
@@ -53,8 +61,8 @@ class ImageTable(TableVersions):
     ) -> IngestResult:
         """Stores the new and changed files of a source, as one commit.
 
-        The first ingest creates the table and fixes its recipe (`size` to `seed`); later ones use it, and may repeat
-        but not change it. Files that cannot be stored go to the quarantine table. When every file is
+        The first ingest creates the table and fixes its recipe (`size` to `split_seed`); later ones use it, and may
+        repeat but not change it. Files that cannot be stored go to the quarantine table. When every file is
         known, nothing is committed. A file with new content replaces its row; when the new content is
         bad, the row goes and the file is in quarantine, so that each file is in one of the two.
 
@@ -66,16 +74,17 @@ class ImageTable(TableVersions):
                 folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet). Stored files keep their folder layout.
             **options: Which files are stored, and how.
 
-                recipe: A `lakelens.Recipe`, instead of the keywords from `size` to `seed` or changed by them.
+                recipe: A `lakelens.Recipe`, instead of the keywords from `size` to `split_seed` or changed by them.
                 size: Side of the stored image in pixels, 10,000 at most; 299 for a new table.
                 resize: `fit` (padded, the default), `crop`, `stretch` or `none`.
                 resample: Filter of the scaling: `lanczos` (the default), `bicubic`, `hamming`, `bilinear` or `box`; the
                     later, the faster and the softer.
-                store: `jpeg` (the default), `raw_rgb` or `original`.
+                store: `jpeg` (the default: scaled and encoded again, which is lossy), `raw_rgb` (the scaled pixels)
+                    or `original` (the source file).
                 quality: JPEG quality, 1-100; 90 for a new table.
                 subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.
                 splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
-                seed: Seed of the split by content hash; 0 for a new table.
+                split_seed: Seed of the split by content hash; 0 for a new table.
                 limits: A `lakelens.Limits`: what one image may cost.
                 removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
                 verify: How an unchanged file is recognised: by its `stamp` (size and time), or by its `content`, which
@@ -261,7 +270,7 @@ class ImageTable(TableVersions):
     def profile(
         self,
         version: Version = None,
-        output: str | Path | None = None,
+        out: str | Path | None = None,
         *,
         near_duplicates: bool = True,
         samples_per_class: int | None = None,
@@ -271,14 +280,14 @@ class ImageTable(TableVersions):
 
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
-            output: Folder for `profile.html` and its PNG files; a new one in the system's temporary folder when None.
+            out: Folder for `profile.html` and its PNG files; a new one in the system's temporary folder when None.
             near_duplicates: Whether to look for them, which decodes every image.
             samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
             compare: Another version to compare with; None compares with no version.
 
         Raises:
             NotAnImageTableError: If the table has no column `image`.
-            InvalidArgumentError: If `samples_per_class` is out of its range, or `output` cannot be a folder.
+            InvalidArgumentError: If `samples_per_class` is out of its range, or `out` cannot be a folder.
             MissingDependencyError: If matplotlib is not installed.
         """
         from .profile.profile import profile
@@ -287,7 +296,7 @@ class ImageTable(TableVersions):
         return profile(
             table,
             version,
-            output,
+            out,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
             compare=compare,

@@ -113,6 +113,10 @@ def promote(
             `max_errors` is out of its range.
         ModelNotFoundError, CheckpointError: As `registry.register`.
         LakelensError: As `evaluate`.
+
+    Examples:
+        >>> lakelens.promote(f"runs:/{run.run_id}", "photos").promoted
+        True
     """
     _check_conditions(if_better, on, by, max_errors, has_spark=spark is not None)
     uri = resolve_tracking_uri(tracking_uri)

@@ -73,7 +73,7 @@ class RunTrace:
     found: Sequence[Mapping[str, Any]]
 
 
-def trace_prediction(
+def trace(
     predictions: str | Path,
     path: str,
     *,
@@ -94,6 +94,12 @@ def trace_prediction(
         InvalidArgumentError: If no prediction has that path, or the store does not exist.
         NotADeltaTableError, VersionNotFoundError, PredictionsSchemaError: If the predictions table does not exist.
         TrackingError: If the store does not answer.
+
+    Examples:
+        >>> path = table.read().first().path
+        >>> origin = lakelens.trace("tables/predictions", path)[0]
+        >>> origin.run.summary.run_id == run.run_id, origin.source["split"] in ("train", "validation", "test")
+        (True, True)
     """
     snapshot = _predictions(Table.of(predictions, version, storage_options))
     task = task_of_columns(snapshot.schema)
@@ -130,6 +136,10 @@ def trace_run(
         ModelNotFoundError: If the run does not exist.
         NotADeltaTableError, PredictionsSchemaError: If a table is not a predictions table.
         InvalidArgumentError, TrackingError: If the store does not exist or does not answer.
+
+    Examples:
+        >>> [one.table_version for one in lakelens.trace_run(run.run_id).recorded]
+        [0]
     """
     details = show_run(run_id, tracking_uri)
     found: list[dict[str, Any]] = []

@@ -74,6 +74,12 @@ def predict_udf(
             `engine` cannot run it with equal outputs.
         MissingDependencyError: If a package that `engine` needs is not installed.
         ClusterConfigurationError: If the session's Python workers cannot run lakelens and TensorFlow.
+
+    Examples:
+        >>> predict = lakelens.predict_udf(spark, "models:/photos@champion")
+        >>> names = table.read().select(predict("image").predicted_name).limit(1).collect()
+        >>> names[0][0] in ("cat", "dog")
+        True
     """
     require("lakelens.predict_udf", "pyspark")
     check_batch_bytes(batch_bytes)

@@ -327,7 +327,7 @@ def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -
     from lakelens.spark import port
     from lakelens.spark.session import spark_session
 
-    session = spark_session(master, app_name=app_name, **settings)
+    session = spark_session(master, app_name=app_name, conf=settings)
     if port.is_local(session):
         port.set_log_level(session, "ERROR")
     port.tag_jobs(session, COMMAND_TAG)

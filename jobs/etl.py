@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FRACTION",
         help="a split and its fraction (repeatable); train=0.8 validation=0.1 test=0.1 by default",
     )
-    recipe.add_argument("--seed", type=int, default=None, help="seed of the split; 0 by default")
+    recipe.add_argument("--split-seed", type=int, default=None, help="seed of the split; 0 by default")
     _add_limits(parser)
     add_session_arguments(parser)
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         compare=args.compare,
         slices=args.slices,
         predictions=args.predictions,
-        output=args.out,
+        out=args.out,
         record=not args.no_record,
         tracking_uri=args.tracking_uri,
         engine=args.engine,

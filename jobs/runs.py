@@ -37,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.jobs.run_lines import run_table
-    from lakelens.tracking.run_listing import list_runs
+    from lakelens.tracking.run_listing import runs
 
-    runs = list_runs(args.tracking_uri, args.experiment, args.limit)
-    print("\n".join(run_table(runs)))
-    return {"runs": [dataclasses.asdict(run) for run in runs]}
+    found = runs(args.tracking_uri, args.experiment, args.limit)
+    print("\n".join(run_table(found)))
+    return {"runs": [dataclasses.asdict(run) for run in found]}
 
 
 def _show(args: argparse.Namespace) -> dict[str, Any]:

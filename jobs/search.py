@@ -64,11 +64,11 @@ def _preview(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.search.running.run import run
+    from lakelens.search.running.run import search
     from lakelens.training.configuration.experiment import ExperimentConfig
 
     config = ExperimentConfig.read(args.experiment, args.set)
-    return _found(run(config, _session_of(args, config)))
+    return _found(search(config, spark=_session_of(args, config)))
 
 
 def _resume(args: argparse.Namespace) -> dict[str, Any]:

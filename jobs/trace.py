@@ -47,17 +47,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _prediction(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.inference.trace import as_facts, trace_prediction
+    from lakelens.inference.trace import as_facts, trace
 
     if args.path is None:
         raise InvalidArgumentError(f"{args.predictions}: give the path of an image too, as the column path has it")
     if args.search:
         raise InvalidArgumentError(f"--in {args.search[0]} goes with --run")
-    traces = trace_prediction(args.predictions, args.path, tracking_uri=args.tracking_uri)
+    traces = trace(args.predictions, args.path, tracking_uri=args.tracking_uri)
     return {
         "predictions": table_and_version(args.predictions)[0],
         "path": args.path,
-        "traces": [as_facts(trace) for trace in traces],
+        "traces": [as_facts(one) for one in traces],
     }
 
 

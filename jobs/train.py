@@ -18,12 +18,15 @@ from lakelens.jobs.command import (
 
 DESCRIPTION = "Train a model on one pinned version of an image table."
 
+# Those of the experiment file, which would take long to import for each `--help`; a test compares them.
+STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
 # Flags of a new training; a resumed run keeps its configuration.
 _OF_A_NEW_RUN = (
     "set",
     "dry_run",
     "entrypoint",
-    "np",
+    "slots_per_trial",
+    "strategy",
     "epochs",
     "global_batch_size",
     "seed",
@@ -45,9 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("experiment", "Every flag sets a key of the experiment; --set sets any key.")
     add_set_argument(group)
     group.add_argument("--entrypoint", help="entrypoint: the Trial, module:Class or path/to/file.py:Class")
-    group.add_argument(
-        "--np", type=int, help="resources: ranks, negative on the driver, positive as Spark tasks, 0 every slot"
-    )
+    group.add_argument("--slots-per-trial", type=int, help="resources.slots_per_trial: ranks; 0 takes every slot")
+    group.add_argument("--strategy", choices=STRATEGIES, help="resources.strategy: where they run; auto by default")
     group.add_argument("--epochs", type=int, help="searcher.max_length: most epochs; 10 by default")
     group.add_argument(
         "--global-batch-size",
@@ -85,7 +87,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     config = experiment_of(
         args.table,
         entrypoint=args.entrypoint,
-        np=args.np,
+        slots_per_trial=args.slots_per_trial,
+        strategy=args.strategy,
         epochs=args.epochs,
         global_batch_size=args.global_batch_size,
         seed=args.seed,

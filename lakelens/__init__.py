@@ -9,23 +9,52 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidHyperparameters, LakelensError
+from .errors import (
+    ConfigurationError,
+    IngestLossError,
+    InvalidHyperparameters,
+    LakelensError,
+    MissingDependencyError,
+    ModelNotFoundError,
+    NotADeltaTableError,
+    NotEnoughSlotsError,
+    RankFailedError,
+    ScoringFailedError,
+    SearchFailedError,
+    SearchPaused,
+    TableConflictError,
+    TrackingError,
+    TrainingPaused,
+    UsageError,
+    VersionNotFoundError,
+    VersionProtectedError,
+)
 
 if TYPE_CHECKING:
-    from . import search as search
+    from . import hvd as hvd
     from .etl.image_table import ImageTable
     from .etl.images.recipe import Limits, Recipe
+    from .etl.ingest.results import IngestResult, StreamResult
     from .inference.evaluation.evaluate import evaluate
-    from .inference.export.export import export_model
-    from .inference.scoring.score import score
+    from .inference.evaluation.result import EvaluationResult
+    from .inference.export.export import ExportResult, export_model
+    from .inference.promotion import Promotion, promote
+    from .inference.scoring.score import ScoreResult, score
     from .inference.scoring.stream import score_stream
+    from .inference.trace import PredictionTrace, RunTrace, trace, trace_run
     from .inference.udf import predict_udf
+    from .search.running.result import SearchResult
+    from .search.running.run import search as search
     from .spark.session import spark_session
+    from .tracking.run_listing import RunDetails, RunSummary, runs, show_run
     from .training.configuration.experiment import ExperimentConfig
-    from .training.experiment.train import train
+    from .training.experiment.reproduce import Reproduction, reproduce
+    from .training.experiment.run_trial import TrainResult
+    from .training.experiment.train import resume, train
     from .training.feed.converter import decode_images, make_delta_converter
     from .training.feed.feed import DeltaFeed
     from .training.runner.runner import HorovodRunner
+    from .training.trials.context import TrialContext
     from .training.trials.keras_trial import KerasTrial
     from .training.trials.torch_trial import TorchTrial
     from .training.trials.trial import Trial
@@ -33,49 +62,99 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConfigurationError",
     "DeltaFeed",
+    "EvaluationResult",
     "ExperimentConfig",
+    "ExportResult",
     "HorovodRunner",
     "ImageTable",
+    "IngestLossError",
+    "IngestResult",
     "InvalidHyperparameters",
     "KerasTrial",
     "LakelensError",
     "Limits",
+    "MissingDependencyError",
+    "ModelNotFoundError",
+    "NotADeltaTableError",
+    "NotEnoughSlotsError",
+    "PredictionTrace",
+    "Promotion",
+    "RankFailedError",
     "Recipe",
+    "Reproduction",
+    "RunDetails",
+    "RunSummary",
+    "RunTrace",
+    "ScoreResult",
+    "ScoringFailedError",
+    "SearchFailedError",
+    "SearchPaused",
+    "SearchResult",
+    "StreamResult",
+    "TableConflictError",
     "TorchTrial",
+    "TrackingError",
+    "TrainResult",
+    "TrainingPaused",
     "Trial",
+    "TrialContext",
+    "UsageError",
+    "VersionNotFoundError",
+    "VersionProtectedError",
     "__version__",
     "decode_images",
     "evaluate",
     "export_model",
+    "hvd",
     "make_delta_converter",
     "predict_udf",
+    "promote",
+    "reproduce",
+    "resume",
+    "runs",
     "score",
     "score_stream",
+    "search",
+    "show_run",
     "spark_session",
+    "trace",
+    "trace_run",
     "train",
 ]
 
-_HOME_OF = {
-    "DeltaFeed": ".training.feed.feed",
-    "ExperimentConfig": ".training.configuration.experiment",
-    "HorovodRunner": ".training.runner.runner",
-    "ImageTable": ".etl.image_table",
-    "KerasTrial": ".training.trials.keras_trial",
-    "evaluate": ".inference.evaluation.evaluate",
-    "decode_images": ".training.feed.converter",
-    "make_delta_converter": ".training.feed.converter",
-    "Limits": ".etl.images.recipe",
-    "Recipe": ".etl.images.recipe",
-    "TorchTrial": ".training.trials.torch_trial",
-    "Trial": ".training.trials.trial",
-    "predict_udf": ".inference.udf",
-    "export_model": ".inference.export.export",
-    "score": ".inference.scoring.score",
-    "score_stream": ".inference.scoring.stream",
-    "spark_session": ".spark.session",
-    "train": ".training.experiment.train",
+# The names of each module that is imported when one of them is first used.
+_NAMES = {
+    ".etl.image_table": ("ImageTable",),
+    ".etl.images.recipe": ("Limits", "Recipe"),
+    ".etl.ingest.results": ("IngestResult", "StreamResult"),
+    ".inference.evaluation.evaluate": ("evaluate",),
+    ".inference.evaluation.result": ("EvaluationResult",),
+    ".inference.export.export": ("ExportResult", "export_model"),
+    ".inference.promotion": ("Promotion", "promote"),
+    ".inference.scoring.score": ("ScoreResult", "score"),
+    ".inference.scoring.stream": ("score_stream",),
+    ".inference.trace": ("PredictionTrace", "RunTrace", "trace", "trace_run"),
+    ".inference.udf": ("predict_udf",),
+    ".search.running.result": ("SearchResult",),
+    ".spark.session": ("spark_session",),
+    ".tracking.run_listing": ("RunDetails", "RunSummary", "runs", "show_run"),
+    ".training.configuration.experiment": ("ExperimentConfig",),
+    ".training.experiment.reproduce": ("Reproduction", "reproduce"),
+    ".training.experiment.run_trial": ("TrainResult",),
+    ".training.experiment.train": ("resume", "train"),
+    ".training.feed.converter": ("decode_images", "make_delta_converter"),
+    ".training.feed.feed": ("DeltaFeed",),
+    ".training.runner.runner": ("HorovodRunner",),
+    ".training.trials.context": ("TrialContext",),
+    ".training.trials.keras_trial": ("KerasTrial",),
+    ".training.trials.torch_trial": ("TorchTrial",),
+    ".training.trials.trial": ("Trial",),
 }
+_HOME_OF = {name: module for module, names in _NAMES.items() for name in names}
+# Packages that are public themselves; `lakelens.search` can also be called.
+_MODULES = ("hvd", "search")
 
 # A bare clone has etl/, training/ ... next to this folder rather than in it.
 _checkout = Path(__file__).resolve().parent.parent
@@ -84,8 +163,8 @@ if (_checkout / "setup.py").is_file() and (_checkout / "etl" / "__init__.py").is
 
 
 def __getattr__(name: str) -> Any:
-    if name == "search":
-        return importlib.import_module(".search", __name__)
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'lakelens' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name], __name__), name)

@@ -11,7 +11,15 @@ from typing import Any
 
 
 class LakelensError(Exception):
-    """Base of every error that lakelens raises; pickles with its attributes."""
+    """Base of every error that lakelens raises; pickles with its attributes.
+
+    Examples:
+        >>> try:
+        ...     lakelens.ImageTable(None, "nothing").history()
+        ... except lakelens.LakelensError as error:
+        ...     print(type(error).__name__)
+        NotADeltaTableError
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), dict(self.__dict__))

@@ -3,8 +3,8 @@
 # MAGIC # One process, several processes, several machines
 # MAGIC
 # MAGIC The same Trial is trained three times: in one process, on two processes of the driver, and on two executors of
-# MAGIC the cluster. **Only `np` changes.** The global batch size stays, so that the number of ranks changes the time
-# MAGIC and not the training. Where Spark has GPUs, each rank gets one (not run yet).
+# MAGIC the cluster. **Only `slots_per_trial` and `strategy` change.** The global batch size stays: the number of
+# MAGIC ranks changes the time and not the training. Where Spark has GPUs, each rank gets one (not run yet).
 
 # COMMAND ----------
 
@@ -53,12 +53,13 @@ class Digits(lakelens.KerasTrial):
 # COMMAND ----------
 
 
-def trained(name, np):
+def trained(name, ranks, strategy):
     return lakelens.train(
         table.location,
         version=version,
         entrypoint=Digits,
-        np=np,
+        slots_per_trial=ranks,
+        strategy=strategy,
         epochs=4,
         global_batch_size=32,
         tracking_uri=store,
@@ -72,7 +73,12 @@ def trained(name, np):
 
 
 runs = [
-    (name, trained(name, np)) for name, np in [("one process", -1), ("two on the driver", -2), ("two executors", 2)]
+    (name, trained(name, ranks, strategy))
+    for name, ranks, strategy in [
+        ("one process", 1, "single"),
+        ("two on the driver", 2, "horovod_local"),
+        ("two executors", 2, "horovod_cluster"),
+    ]
 ]
 
 # COMMAND ----------

@@ -7,7 +7,7 @@
 # MAGIC | before | after |
 # MAGIC |---|---|
 # MAGIC | `from sparkdl import HorovodRunner` | `from lakelens import HorovodRunner` |
-# MAGIC | `import horovod.tensorflow.keras as hvd` | `import lakelens.training.distributed as hvd` |
+# MAGIC | `import horovod.tensorflow.keras as hvd` | `import lakelens.hvd as hvd` |
 # MAGIC | `make_spark_converter(df)`, a copy of the data | `lakelens.make_delta_converter(path, version=...)`, no copy |
 # MAGIC
 # MAGIC The rest of the training function stays.
@@ -38,7 +38,7 @@ def train(epochs, learning_rate=0.003):
     import keras
 
     import lakelens
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     hvd.init()
     feed = lakelens.DeltaFeed(location, version=version, split="train", seed=0)

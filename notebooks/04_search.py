@@ -85,9 +85,7 @@ experiment = {
 
 # COMMAND ----------
 
-from lakelens.search import preview, run
-
-planned = preview(experiment["searcher"])
+planned = lakelens.search.preview(experiment["searcher"])
 for epochs, trials in planned.items():
     print(f"{trials} trials train for {epochs} epochs")
 print(f"{sum(epochs * trials for epochs, trials in planned.items())} epochs in all, {6 * 8} without stopping early")
@@ -101,7 +99,7 @@ print(f"{sum(epochs * trials for epochs, trials in planned.items())} epochs in a
 
 # COMMAND ----------
 
-result = run(experiment, spark)
+result = lakelens.search(experiment, spark=spark)
 print(result.best())
 print(result.states)
 

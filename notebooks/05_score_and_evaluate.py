@@ -83,7 +83,7 @@ report = lakelens.evaluate(
     predictions=predictions,
     slices=["split"],
     split=None,
-    output=folder / "evaluation",
+    out=folder / "evaluation",
     tracking_uri=store,
 )
 print({name: round(value, 3) for name, value in report.evaluation.scores.items()})

@@ -92,9 +92,7 @@ show_images(
 
 # COMMAND ----------
 
-from lakelens.inference.trace import trace_prediction
-
-trace = trace_prediction(predictions, case.path, tracking_uri=store)[0]
+trace = lakelens.trace(predictions, case.path, tracking_uri=store)[0]
 print("run:       ", trace.run.summary.run_id, trace.run.summary.name)
 print("trained on:", trace.trained_on)
 print("entry:     ", trace.code.get("entrypoint"))
@@ -116,7 +114,7 @@ report = lakelens.evaluate(
     version_1,
     compare=f"runs:/{old.run_id}",
     predictions=predictions,
-    output=folder / "evaluation",
+    out=folder / "evaluation",
     tracking_uri=store,
 )
 show_picture(folder / "evaluation" / "comparison.png")

@@ -132,11 +132,12 @@ noted("4 from the table", started, model.evaluate(*validation, verbose=0)[1], "d
 # COMMAND ----------
 
 
-def trained(np):
+def trained(strategy):
     return lakelens.train(
         table.location,
         version=version,
-        np=np,
+        slots_per_trial=2,
+        strategy=strategy,
         epochs=4,
         global_batch_size=32,
         tracking_uri=store,
@@ -150,19 +151,24 @@ def trained(np):
 
 
 started = time.perf_counter()
-noted("5 two processes", started, trained(-2).metrics["val_accuracy"], "starting processes, averaging gradients")
+noted(
+    "5 two processes",
+    started,
+    trained("horovod_local").metrics["val_accuracy"],
+    "starting processes, averaging gradients",
+)
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 6. The cluster
-# MAGIC *When:* one machine is too slow. *Costs:* the network between machines, and all slots at once. Only `np`
+# MAGIC *When:* one machine is too slow. *Costs:* the network between machines, and all slots at once. Only `strategy`
 # MAGIC changes.
 
 # COMMAND ----------
 
 started = time.perf_counter()
-noted("6 two executors", started, trained(2).metrics["val_accuracy"], "the network, all slots at once")
+noted("6 two executors", started, trained("horovod_cluster").metrics["val_accuracy"], "the network, all slots at once")
 
 # COMMAND ----------
 

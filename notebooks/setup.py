@@ -51,7 +51,7 @@ if "dbutils" not in globals():
     _connects = "SPARK_REMOTE" in os.environ
     spark = lakelens.spark_session(
         None if _connects else os.environ.get("LAKELENS_MASTER", "local-cluster[2,1,1024]"),
-        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"},
+        conf={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"},
     )
     if not _connects:  # a server has a log of its own
         spark.sparkContext.setLogLevel("ERROR")

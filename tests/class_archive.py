@@ -24,7 +24,7 @@ def same(batches):
 
 spark = spark_session(
     "local[2]",
-    **{
+    conf={
         "spark.driver.extraJavaOptions": "-Xlog:disable -XX:ArchiveClassesAtExit=" + sys.argv[1],
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": sys.argv[2] + "/warehouse",

@@ -108,7 +108,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(
         "local-cluster[2,2,1024]",
         app_name="lakelens-tests",
-        **{
+        conf={
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.driver.memory": "1g",
             "spark.executor.memory": "1g",

@@ -26,11 +26,16 @@ class Recipe:
         size: Side of the stored image in pixels.
         resize: `fit`, `crop`, `stretch` or `none`.
         resample: Filter of the scaling: `lanczos`, `bicubic`, `hamming`, `bilinear` or `box`.
-        store: `jpeg`, `raw_rgb` or `original`.
+        store: `jpeg` (scaled and encoded again, which is lossy), `raw_rgb` (scaled pixels) or `original` (the file).
         quality: JPEG quality, 1-100.
         subsampling: Chroma of a stored JPEG: `4:2:0`, `4:2:2` or `4:4:4`.
         splits: Fractions by split name, in order.
-        seed: Seed of the split.
+        split_seed: Seed of the split.
+
+    Examples:
+        >>> recipe = lakelens.Recipe(size=224, resize="crop", store="raw_rgb")
+        >>> recipe.splits
+        {'train': 0.8, 'validation': 0.1, 'test': 0.1}
     """
 
     size: int = 299
@@ -40,7 +45,7 @@ class Recipe:
     quality: int = DEFAULT_JPEG_QUALITY
     subsampling: str = SUBSAMPLINGS[0]
     splits: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(DEFAULT_SPLITS))
-    seed: int = 0
+    split_seed: int = 0
 
     def __post_init__(self) -> None:
         check_size(self.size)
@@ -53,7 +58,7 @@ class Recipe:
             raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
         if self.subsampling not in SUBSAMPLINGS:
             raise InvalidArgumentError(f"subsampling = {self.subsampling!r} is not one of {', '.join(SUBSAMPLINGS)}")
-        object.__setattr__(self, "seed", whole_number("seed", self.seed))
+        object.__setattr__(self, "split_seed", whole_number("split_seed", self.split_seed))
 
     @property
     def applied_resize(self) -> str:
@@ -115,6 +120,11 @@ class Limits:
         max_pixels: Largest width x height.
         timeout_s: Longest time from reading the file to the stored bytes, in seconds.
         memory_bytes: Most memory that its decoding may take, beyond what the worker holds.
+
+    Examples:
+        >>> limits = lakelens.Limits(max_bytes=10_000_000)
+        >>> limits.timeout_s
+        60.0
     """
 
     max_bytes: int = 256 * 1024 * 1024

@@ -27,7 +27,7 @@ class RecipeOptions(TypedDict, total=False):
     quality: int | None
     subsampling: str | None
     splits: Mapping[str, float] | None
-    seed: int | None
+    split_seed: int | None
 
 
 class IngestOptions(RecipeOptions, total=False):

@@ -134,7 +134,7 @@ class BatchTask:
         self, annotation: Annotation, row: dict[str, Any], stored: EncodedImage, placed: PlacedBoxes
     ) -> dict[str, Any]:
         name = annotation.label_name
-        split = annotation.split or split_of(stored.content_hash, self.recipe.splits, self.recipe.seed)
+        split = annotation.split or split_of(stored.content_hash, self.recipe.splits, self.recipe.split_seed)
         return {
             schema.PATH: row[schema.PATH],
             schema.IMAGE: stored.image,

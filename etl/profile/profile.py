@@ -48,7 +48,7 @@ class ProfileResult(ReadableResult):
 def profile(
     table: str | Path | Table,
     version: int | str | datetime | None = None,
-    output: str | Path | None = None,
+    out: str | Path | None = None,
     *,
     near_duplicates: bool = True,
     samples_per_class: int | None = None,
@@ -60,7 +60,7 @@ def profile(
     Args:
         table: An image table, or its path or URI.
         version: Number, timestamp, pin's name, or None for the latest.
-        output: Folder for `profile.html` and the PNG files; a new one in the system's temporary folder when None. Files
+        out: Folder for `profile.html` and the PNG files; a new one in the system's temporary folder when None. Files
             of an earlier profile there are overwritten, and plots that this one has no data for are removed.
         near_duplicates: Whether to look for them, which decodes every image.
         samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
@@ -71,20 +71,20 @@ def profile(
         NotADeltaTableError: If the table does not exist.
         VersionNotFoundError: If it has no such version, or none to compare with.
         NotAnImageTableError: If it has no column `image`.
-        InvalidArgumentError: If a number is out of its range, or `output` cannot be a folder.
+        InvalidArgumentError: If a number is out of its range, or `out` cannot be a folder.
         MissingDependencyError: If matplotlib or Jinja2 is not installed.
     """
     _check_samples(samples_per_class)
     table = Table.of(table, version)
     snapshot = table.snapshot()
     # All of these before the images are read, which may take hours.
-    require_writable("output", Path(tempfile.gettempdir() if output is None else output))
+    require_writable("out", Path(tempfile.gettempdir() if out is None else out))
     require("a profile", "matplotlib", "jinja2")
     before = None if compare is None else table.at(compare).snapshot()
     numbers = read_numbers(snapshot, before, quarantine)
     found = with_pictures(numbers, snapshot, samples_per_class, near_duplicates=near_duplicates)
     plots, findings = draw_plots(found), find_findings(found)
-    folder = Path(output).absolute() if output is not None else _new_folder(snapshot)
+    folder = Path(out).absolute() if out is not None else _new_folder(snapshot)
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "profile.html"
     if page.exists():

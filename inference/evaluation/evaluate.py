@@ -48,7 +48,7 @@ def evaluate(
     compare: str | Path | None = None,
     slices: Sequence[str] = (),
     predictions: str | Path | None = None,
-    output: str | Path | None = None,
+    out: str | Path | None = None,
     record: bool = True,
     tracking_uri: str | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
@@ -64,7 +64,7 @@ def evaluate(
 
     The model's task decides the metrics. For classification: accuracy, precision, recall and F1 per class, confusion
     matrix, top-k, calibration. `compare` adds the answers that changed between the two models, and the class that
-    gained most. The result is an HTML page with PNG files, in `output` and in the run that trained the model. With
+    gained most. The result is an HTML page with PNG files, in `out` and in the run that trained the model. With
     `compare`, `changes.parquet` next to the page lists all rows whose answer changed.
 
     Args:
@@ -77,7 +77,7 @@ def evaluate(
         slices: Columns of the table; the metrics are computed separately for each value of them.
         predictions: A predictions table for the answers: rows that the models have scored before are not scored
             again. Without it the models run on all rows, and the answers are not stored.
-        output: Folder for the page and its PNG files; None writes none.
+        out: Folder for the page and its PNG files; None writes none.
         record: Whether page, PNG files and metrics go into the model's MLflow run, if the model was found through one.
         tracking_uri: MLflow tracking URI.
         batch_bytes: Most bytes of one batch of float32 input.
@@ -93,13 +93,20 @@ def evaluate(
     Raises:
         ModelNotFoundError: If a model has no checkpoint.
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
-        InvalidArgumentError: If the split or a slice column does not exist, no row has a label, `output` cannot be
+        InvalidArgumentError: If the split or a slice column does not exist, no row has a label, `out` cannot be
             written, or `predictions` were scored with another key.
         PredictionsSchemaError: If a model numbers its classes differently from the table.
         ModelMismatchError: If a model needs a class that neither Keras, its run's code nor `custom_objects` has, or the
             two models have different tasks, or `engine` cannot run one with equal outputs.
         MissingDependencyError: If matplotlib, scikit-learn or a package that `engine` needs is not installed.
         TrackingError: If the store does not take the result.
+
+    Examples:
+        >>> result = lakelens.evaluate(
+        ...     spark, f"runs:/{run.run_id}", "tables/photos@0", split="train", predictions="tables/predictions"
+        ... )
+        >>> 0 <= result.evaluation.scores["accuracy"] <= 1
+        True
     """
     require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
     check_batch_bytes(batch_bytes)
@@ -113,8 +120,8 @@ def evaluate(
         require_slices(f"{snapshot.location}@{snapshot.version}", snapshot.schema, slices)
     if predictions is not None:
         predictions_location(predictions, named, task_of(asked[0].checkpoint))
-    if output is not None:
-        require_writable("output", Path(output))
+    if out is not None:
+        require_writable("out", Path(out))
     coded = [(one, user_code(one, custom_objects)) for one in asked]
     spark = opened(spark)
     require_delta(spark)
@@ -123,9 +130,9 @@ def evaluate(
     with ExitStack() as stack, typed_failures(source.name):
         answered = [Answered(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
         result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
-    if output is not None:
-        write_files(Path(output), files)
-        folder = Path(output).absolute()
+    if out is not None:
+        write_files(Path(out), files)
+        folder = Path(out).absolute()
         result = replace(result, page=str(folder / PAGE), changes=str(folder / CHANGES) if CHANGES in files else None)
     if record:
         result = replace(result, artifacts=record_evaluation(asked[0], result, files, *asked[1:]))

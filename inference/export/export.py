@@ -75,6 +75,10 @@ def export_model(
         ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, or has refused content.
         ModelMismatchError: If the model is not a Keras classifier, or does not predict the same when it is exported.
+
+    Examples:
+        >>> lakelens.export_model("models:/photos@champion", "served").format
+        'savedmodel'
     """
     started = time.perf_counter()
     if format not in FORMATS:

@@ -149,6 +149,11 @@ def score(
         PredictionsSchemaError: If the predictions table has other columns.
         TableConflictError: If other scoring jobs of the same model and table were faster several times.
         ScoringFailedError: If the machine or the model fails, not a row.
+
+    Examples:
+        >>> result = lakelens.score(spark, f"runs:/{run.run_id}", "tables/photos@0", "tables/predictions")
+        >>> result.scored, result.errors
+        (60, 0)
     """
     started = time.perf_counter()
     run = open_run(

@@ -74,6 +74,13 @@ def score_stream(
         StreamCheckpointError: If the checkpoint belongs to another model or table, or was started in another way.
         SessionError: If it is a Spark Connect session.
         LakelensError: As `score` does; what is committed stays, and the next call continues.
+
+    Examples:
+        >>> result = lakelens.score_stream(
+        ...     spark, f"runs:/{run.run_id}", "tables/photos", "tables/predictions", checkpoint="streams/photos"
+        ... )
+        >>> result.scored
+        0
     """
     started = time.perf_counter()
     check_names("score_stream", options, ScoreOptions.__annotations__)

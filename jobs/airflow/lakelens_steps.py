@@ -22,7 +22,8 @@ DEFAULTS: dict[str, Any] = {
     "trial": "lakelens.training.trials.small_cnn:SmallCnn",
     "metric": "accuracy",
     "size": 299,
-    "np": -1,
+    "slots_per_trial": 1,
+    "strategy": "auto",
     "epochs": 10,
     "global_batch_size": 64,
     "min_new_rows": 100,
@@ -85,7 +86,8 @@ TRAINING = (
     Step(
         "train",
         (
-            *("train", "<table>@<etl.version>", "--entrypoint", "<trial>", "--np", "<np>"),
+            *("train", "<table>@<etl.version>", "--entrypoint", "<trial>"),
+            *("--slots-per-trial", "<slots_per_trial>", "--strategy", "<strategy>"),
             *("--epochs", "<epochs>", "--global-batch-size", "<global_batch_size>"),
             *("--set", "tracking.experiment=<experiment>", "--set", "checkpoint_storage.path=<checkpoints>"),
         ),

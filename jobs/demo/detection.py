@@ -141,7 +141,7 @@ class DetectionDemo(Demo):
 
     def _trace_wrong_box(self, table: ImageTable, version: int, model: TrainResult) -> dict[str, Any]:
         """Traces the surest wrong box of a model on the held-back class to its image, run and version."""
-        from lakelens.inference.trace import trace_prediction
+        from lakelens.inference import trace as tracing
         from lakelens.jobs.demo.wrong_boxes import draw_box, wrong_boxes
 
         with self.story.step("trace", f"Why does the first model not know {HELD_BACK!r}? Back from one wrong box"):
@@ -156,7 +156,7 @@ class DetectionDemo(Demo):
             )
             trace = next(
                 one
-                for one in trace_prediction(self.predictions, box.path, tracking_uri=self.tracking_uri)
+                for one in tracing.trace(self.predictions, box.path, tracking_uri=self.tracking_uri)
                 if one.prediction["checkpoint_digest"] == model.digest
             )
             trained_on = int((trace.trained_on or "").rpartition("@")[2])

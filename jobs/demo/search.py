@@ -82,12 +82,12 @@ class SearchDemo(Demo):
 
     def _search(self) -> SearchResult:
         from lakelens.jobs.preview import print_preview
-        from lakelens.search.running.run import run
+        from lakelens.search.running.run import search
         from lakelens.training.configuration.experiment import ExperimentConfig
 
         config = ExperimentConfig.read(self.experiment)
         with self.story.step("search", f"lakelens search preview and lakelens search run {self.experiment}"):
             print_preview(config)
-            found = run(config)
+            found = search(config)
             print(f"best: {found.metric} {found.value:.3f} with {found.hyperparameters}")
         return found

@@ -120,7 +120,7 @@ class Demo:
                 self.spark = spark_session(
                     self.master,
                     app_name="lakelens demo",
-                    **{
+                    conf={
                         "spark.sql.warehouse.dir": str(self.out / "warehouse"),
                         "spark.driver.extraJavaOptions": SHORT_LIVED,
                         "spark.executor.extraJavaOptions": SHORT_LIVED,
@@ -233,7 +233,7 @@ class Demo:
             version,
             compare=f"runs:/{before.run_id}",
             predictions=self.predictions,
-            output=self.out / "evaluation",
+            out=self.out / "evaluation",
             tracking_uri=self.tracking_uri,
         )
 

@@ -106,7 +106,7 @@ def check_delta() -> Seen:
         spark = spark_session(
             "local[1]",
             app_name="lakelens-doctor",
-            **{
+            conf={
                 "spark.driver.extraJavaOptions": SHORT_LIVED,
                 "spark.ui.enabled": "false",
                 "spark.sql.shuffle.partitions": "1",

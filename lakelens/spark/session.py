@@ -60,7 +60,9 @@ _ONE_MACHINE = {
 _EXECUTORS_END_S = 20.0
 
 
-def spark_session(master: str | None = None, *, app_name: str = "lakelens", **conf: str) -> SparkSession:
+def spark_session(
+    master: str | None = None, *, app_name: str = "lakelens", conf: Mapping[str, str] | None = None
+) -> SparkSession:
     """Returns a Spark session with Delta Lake and fair scheduling configured; an active session is reused.
 
     Python workers run on the interpreter of the driver unless PYSPARK_PYTHON or `spark.pyspark.python` is set.
@@ -71,7 +73,7 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
     Args:
         master: A Spark master URL; None takes spark-submit's, or `local[*]`.
         app_name: The name that the Spark UI shows.
-        **conf: Spark settings, as in `**{"spark.executor.memory": "4g"}`. An active session keeps its own; a warning
+        conf: Spark settings, as in `{"spark.executor.memory": "4g"}`. An active session keeps its own; a warning
             names those that differ.
 
     Raises:
@@ -79,10 +81,16 @@ def spark_session(master: str | None = None, *, app_name: str = "lakelens", **co
         SessionError: If the active session has another master or no Delta, or Spark does not start.
         MissingDependencyError: If pyspark, delta-spark or Java is missing, or JAVA_HOME names none that
             Spark starts on.
+
+    Examples:
+        >>> spark = lakelens.spark_session()
+        >>> spark.range(3).count()
+        3
     """
-    check_settings(conf)
+    settings = dict(conf or {})
+    check_settings(settings)
     active = running_session()
-    return _start(master, app_name, conf) if active is None else _reuse(active, master, conf)
+    return _start(master, app_name, settings) if active is None else _reuse(active, master, settings)
 
 
 @overload
@@ -103,7 +111,7 @@ def check_settings(conf: Mapping[str, str]) -> None:
     wrong = [key for key in conf if not key.startswith("spark.")]
     if wrong:
         raise InvalidArgumentError(
-            f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in **{{"spark.executor.memory": "4g"}}'
+            f'{wrong[0]!r} is not a Spark setting: keys start with "spark.", as in {{"spark.executor.memory": "4g"}}'
         )
 
 

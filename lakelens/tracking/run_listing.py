@@ -112,7 +112,7 @@ def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
     return uri, open_client(uri)
 
 
-def list_runs(tracking_uri: str | None = None, experiment: str | None = None, limit: int = 100) -> list[RunSummary]:
+def runs(tracking_uri: str | None = None, experiment: str | None = None, limit: int = 100) -> list[RunSummary]:
     """Lists the runs of lakelens, the latest first, and marks those as FAILED whose driver is gone.
 
     Args:
@@ -123,6 +123,10 @@ def list_runs(tracking_uri: str | None = None, experiment: str | None = None, li
     Raises:
         InvalidArgumentError: If the store or the experiment does not exist.
         TrackingError: If the store does not answer.
+
+    Examples:
+        >>> [one.state for one in lakelens.runs(limit=1)]
+        ['FINISHED']
     """
     if limit < 1:
         raise InvalidArgumentError(f"limit is {limit}; it must be at least 1")
@@ -136,10 +140,10 @@ def list_runs(tracking_uri: str | None = None, experiment: str | None = None, li
                 raise InvalidArgumentError(f"the store has no experiment {experiment!r}; it has {known}")
         for number in names:
             end_lost_runs(client, number)
-        runs = client.search_runs(
+        found = client.search_runs(
             list(names), f"tags.`{TABLE_TAG}` != ''", max_results=limit, order_by=["attributes.start_time DESC"]
         )
-        return [summary_of(run, names.get(run.info.experiment_id, "")) for run in runs]
+        return [summary_of(run, names.get(run.info.experiment_id, "")) for run in found]
 
 
 def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
@@ -149,6 +153,11 @@ def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
         ModelNotFoundError: If the run does not exist.
         InvalidArgumentError: If the store does not exist.
         TrackingError: If the store does not answer.
+
+    Examples:
+        >>> details = lakelens.show_run(run.run_id)
+        >>> details.summary.version, details.params["global_batch_size"]
+        (0, '16')
     """
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read run {run_id}"):

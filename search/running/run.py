@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...extras import require
 from ...ledger.uses import using
+from ...options import named_options
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
@@ -58,19 +59,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def run(
+@named_options
+def search(
     config: str | Path | Mapping[str, Any] | ExperimentConfig,
-    spark: SessionSource | None = None,
     *,
     entrypoint: type[Trial] | None = None,
+    spark: SessionSource | None = None,
 ) -> SearchResult:
     """Searches for the best hyperparameters: trains trials on free slots and continues the good ones.
 
     Args:
         config: The experiment: a YAML file, its keys as a dict, or a config.
+        entrypoint: Replaces the config's, for a class that a file cannot name.
         spark: The session, or a function that opens it after all other checks. If it has executors, each trial runs on
             them as a separate barrier job.
-        entrypoint: Replaces the config's, for a class that a file cannot name.
 
     Raises:
         UsageError: If the input or a key is invalid.
@@ -78,6 +80,15 @@ def run(
             interrupt ends it at once.
         SearchFailedError: If no trial gave a metric.
         TrackingError: If MLflow's store cannot be reached.
+
+    Examples:
+        >>> found = lakelens.search({
+        ...     "data": {"table": "tables/photos", "version": 0},
+        ...     "hyperparameters": {"global_batch_size": 16, "learning_rate": {"type": "categorical", "vals": [0.01]}},
+        ...     "searcher": {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}},
+        ... })
+        >>> found.best_trial, found.hyperparameters["learning_rate"]
+        (0, 0.01)
     """
     started = time.perf_counter()
     require("a search", "mlflow")
@@ -94,8 +105,8 @@ def resume(
     run_id: str,
     *,
     tracking_uri: str | None = None,
-    spark: SessionSource | None = None,
     entrypoint: type[Trial] | None = None,
+    spark: SessionSource | None = None,
 ) -> SearchResult:
     """Resumes a search that was interrupted, failed or was killed.
 
@@ -105,13 +116,13 @@ def resume(
     Args:
         run_id: Its MLflow run.
         tracking_uri: As for `train`.
-        spark: As for `run`.
-        entrypoint: As for `run`.
+        entrypoint: As for `lakelens.search`.
+        spark: As for `lakelens.search`.
 
     Raises:
         InvalidArgumentError: If the run has finished, is running in this or another process, is not a search, or has no
             journal.
-        LakelensError: As `run`.
+        LakelensError: As `lakelens.search`.
     """
     started = time.perf_counter()
     require("a search", "mlflow")
@@ -137,7 +148,7 @@ def resume(
 
 def _begun_run(plan: ExperimentPlan) -> AbstractContextManager[RunReference]:
     searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
-    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"np": plan.ranks}
+    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"ranks": plan.ranks}
     tags = {SEARCH_TAG: plan.config.searcher.name}
     return begun_run(plan, tags=tags, params=params)
 
@@ -203,20 +214,20 @@ def _run_trials(
     )
     with share as slots, shown_progress("search", plan.config.searcher.max_length.unit) as display:
         display.say(f"search {parent.run_id}: {place.described}; events in {journal_folder(plan.root, parent.run_id)}")
-        search = SearchRun(plan, state, runs, slots, place, display)
+        running = SearchRun(plan, state, runs, slots, place, display)
         try:
-            with requests_heard(parent, search.obey):
-                search.run()
+            with requests_heard(parent, running.obey):
+                running.run()
         except LakelensError:
             display.say(f"lakelens search resume {parent.run_id} resumes it once that is fixed")
             raise
-    if search.ending == "paused":
+    if running.ending == "paused":
         raise SearchPaused(
             f"search {parent.run_id} was interrupted and has paused its trials; "
             f"lakelens search resume {parent.run_id} resumes it",
-            signal_number=search.signal_number,
+            signal_number=running.signal_number,
         )
-    if search.ending == "given up":
+    if running.ending == "given up":
         state.give_up()
         for trial in state.trials:
             runs.mark(trial)

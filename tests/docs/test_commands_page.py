@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 from result_keys import PAGE, result_keys
@@ -20,10 +21,11 @@ from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion
 from lakelens.inference.promotion import Due, Promotion
 from lakelens.inference.scoring.score import ScoreResult
-from lakelens.jobs import etl
+from lakelens.jobs import etl, train
 from lakelens.jobs.reference import COMMAND, commands, with_flags
 from lakelens.tracking.run_listing import RunDetails, RunSummary
 from lakelens.training.configuration.reference import json_schema
+from lakelens.training.configuration.sections import Resources
 from lakelens.training.experiment.run_trial import TrainResult
 
 pytestmark = pytest.mark.unit
@@ -49,6 +51,7 @@ def test_the_page_tells_of_every_command_that_runs_what_it_does_and_returns() ->
 def test_the_choices_of_flags_are_those_of_the_library() -> None:
     assert etl.LAYOUTS == layouts.LAYOUTS
     assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, encoding.RESAMPLINGS)
+    assert get_args(Resources.model_fields["strategy"].annotation) == train.STRATEGIES
     assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, encoding.SUBSAMPLINGS)
 
 

@@ -219,11 +219,11 @@ def test_key_values_are_split_at_the_first_equals_sign() -> None:
     [
         (["etl", "photos", "t", "--max-files", "5"], "--max-files 5 is for --stream alone"),
         (
-            ["train", "t", "--np", "-1", "--master", "local[2]"],
+            ["train", "t", "--strategy", "single", "--master", "local[2]"],
             "--master local[2]: no Spark for resources.strategy single",
         ),
         (
-            ["train", "t", "--np", "-2", "--conf", "spark.x=1"],
+            ["train", "t", "--strategy", "horovod_local", "--conf", "spark.x=1"],
             "--conf spark.x=1: no Spark for resources.strategy horovod_local",
         ),
         (
@@ -250,7 +250,7 @@ def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
         raise LakelensError(f"a session on {master}")
 
     monkeypatch.setattr(command, "_open_session", opened)
-    assert main(["train", "photos.birds", "--np", "-1", "--master", "local[3]"]) == 1
+    assert main(["train", "photos.birds", "--strategy", "single", "--master", "local[3]"]) == 1
     assert last_line(capsys)["message"] == "a session on local[3]"
 
 
@@ -268,7 +268,8 @@ def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.
         raise LakelensError("told")
 
     monkeypatch.setattr("lakelens.training.experiment.run_trial.run_trial", run_trial)
-    flags = "--np -2 --epochs 3 --global-batch-size 8 --seed 0 --metric val_accuracy --image-size 24x32"
+    flags = "--slots-per-trial 2 --strategy horovod_local --epochs 3 --global-batch-size 8 --seed 0"
+    flags += " --metric val_accuracy --image-size 24x32"
     rare = "--set data.filters.n=[1,2] --set early_stopping.patience=3 --set resources.env.A=b=c"
     assert main(["train", "t@4", *flags.split(), *rare.split()]) == 1
     (config,) = given

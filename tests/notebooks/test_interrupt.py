@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 from coloured_tables import coloured_table
 from mlflow_stores import put_store
 
-from lakelens.tracking.run_listing import list_runs
+from lakelens.tracking.run_listing import runs
 
 TRIALS = """
     import time
@@ -55,14 +55,15 @@ TRIALS = """
 CELL = """
 import lakelens
 store = "sqlite:///mlflow.db"
-lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, global_batch_size=16, tracking_uri=store, np=-2)
+ranks = {"slots_per_trial": 2, "strategy": "horovod_local"}
+lakelens.train("squares", entrypoint="tiny.py:Tiny", epochs=50, global_batch_size=16, tracking_uri=store, **ranks)
 """
 
 
 STOPS_EARLY = """
 stopping = {"early_stopping": {"patience": 1}}
 lakelens.train(
-    "squares", entrypoint="tiny.py:Still", epochs=50, global_batch_size=16, tracking_uri=store, np=-2, config=stopping
+    "squares", entrypoint="tiny.py:Still", epochs=50, global_batch_size=16, tracking_uri=store, config=stopping, **ranks
 )
 """
 
@@ -106,7 +107,7 @@ def test_an_interrupt_of_a_notebook_pauses_its_training(tmp_path: Path, monkeypa
         text, widgets = shown_by(client, CELL, manager.interrupt_kernel)
         assert "TrainingPaused" in text
         assert re.search(r"images/s,\\u2007val_loss=\d", widgets)  # tqdm pads with figure spaces
-        (run,) = list_runs(f"sqlite:///{tmp_path}/mlflow.db")
+        (run,) = runs(f"sqlite:///{tmp_path}/mlflow.db")
         assert run.state == "PAUSED"
         text, widgets = shown_by(client, STOPS_EARLY)
         assert "epoch 2/50 in" in text

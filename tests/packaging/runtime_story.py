@@ -76,7 +76,7 @@ def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
     images = len(CLASSES) * IMAGES_PER_CLASS
     write_images(tmp_path / "images")
     with step("session"):
-        spark = lakelens.spark_session("local[2]", **{"spark.sql.shuffle.partitions": "2"})
+        spark = lakelens.spark_session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})
     with step("ingest"):
         table = lakelens.ImageTable(spark, str(tmp_path / "table"))
         ingested = table.ingest(str(tmp_path / "images"), layout="class_folders", size=32)
@@ -93,7 +93,7 @@ def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
         trained = lakelens.train(tmp_path / "one.yaml", spark=spark)
         assert math.isfinite(trained.metrics["val_loss"])
     with step("search, two trials"):
-        found = lakelens.search.run(tmp_path / "two.yaml")
+        found = lakelens.search(tmp_path / "two.yaml")
         assert sum(found.states.values()) == 2
         assert math.isfinite(found.value)
     model, tracking_uri = f"runs:/{trained.run_id}", f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -101,7 +101,7 @@ def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
     with step("score"):
         scored = lakelens.score(spark, model, table.location, predictions, 0, tracking_uri=tracking_uri)
         assert (scored.scored, scored.errors) == (images, 0)
-    options = {"predictions": predictions, "tracking_uri": tracking_uri, "output": tmp_path / "page"}
+    options = {"predictions": predictions, "tracking_uri": tracking_uri, "out": tmp_path / "page"}
     with step("evaluate"):
         evaluated = lakelens.evaluate(spark, model, table.location, 0, **options)
         assert 0 <= evaluated.evaluation.accuracy <= 1

@@ -50,9 +50,9 @@ NEEDS = {
     "lakelens.decode_images(8, 8)": "petastorm",
     "lakelens.ImageTable(None, 'table').profile()": "search",
     "lakelens.train('table')": "training",
-    "lakelens.train('table', np=2)": "training",
+    "lakelens.train('table', strategy='horovod_cluster')": "training",
     "lakelens.training.experiment.train.resume('abc')": "training",
-    "lakelens.search.running.run.run('experiment.yaml')": "training",
+    "lakelens.search('experiment.yaml')": "training",
     "lakelens.HorovodRunner(np=2).run(print)": "spark",
     "lakelens.HorovodRunner(np=-2).run(print)": "training",
     "lakelens.score(None, 'runs:/abc', 'table', 'predictions')": "spark",
@@ -76,7 +76,7 @@ DOORS = """
 import json, sys, traceback
 import lakelens, lakelens.inference.model.onnx_engine, lakelens.stores.clients
 import lakelens.training.experiment.train, lakelens.search.running.run
-import lakelens.training.distributed as hvd
+import lakelens.hvd as hvd
 from lakelens.errors import MissingDependencyError
 said = {}
 for call in json.load(sys.stdin):
@@ -93,7 +93,7 @@ print(json.dumps(said))
 COMMANDS = {
     "etl classes table2": "spark",
     "train table": "training",
-    "search experiment.yaml": "training",
+    "search run experiment.yaml": "training",
     "report abc": "training",
     "score runs:/abc table predictions": "spark,training",
     "evaluate runs:/abc table@0": "spark,training",
@@ -185,14 +185,14 @@ assert not {"tensorflow", "mlflow"} & set(sys.modules)
     "training": """
 names = ["red", "also red"]
 config = {"data": {"class_names": names}}
-result = lakelens.train("table", epochs=1, global_batch_size=4, image_size=(16, 16), np=-1, config=config)
+result = lakelens.train("table", epochs=1, global_batch_size=4, image_size=(16, 16), strategy="single", config=config)
 print(result.epochs, result.ranks)
 """,
     "spark": """
 import os
 os.makedirs("classes/red", exist_ok=True)
 Image.new("RGB", (40, 30), "red").save("classes/red/a.jpg")
-spark = lakelens.spark_session("local[1]", **{"spark.ui.enabled": "false"})
+spark = lakelens.spark_session("local[1]", conf={"spark.ui.enabled": "false"})
 stored = lakelens.ImageTable(spark, "ingested").ingest("classes", size=16).stored
 try:
     lakelens.spark.workers.check_workers(spark, "scoring", ["PIL", "tensorflow"])

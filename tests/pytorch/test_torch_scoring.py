@@ -155,7 +155,7 @@ def test_a_trial_that_builds_another_model_is_refused(trained):
 def test_spark_trains_scores_promotes_and_traces(trained, tmp_path):
     result, uri, folder = trained
     squares, model = folder / "squares", f"runs:/{result.run_id}"
-    spark = lakelens.spark_session("local[2]", **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
+    spark = lakelens.spark_session("local[2]", conf={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
     try:
         scored = lakelens.score(spark, model, squares, tmp_path / "predictions", tracking_uri=uri)
         rows = spark.read.format("delta").load(str(tmp_path / "predictions"))

@@ -45,7 +45,7 @@ _TABLE = lakelens.ImageTable(None, "photos")
             "did you mean 'min_new_rows'",
         ),
         (lambda: _TABLE.pin("p", replcae=True), "replcae", "did you mean 'replace'"),
-        (lambda: _TABLE.profile(outptu="f"), "outptu", "did you mean 'output'"),
+        (lambda: _TABLE.profile(outt="f"), "outt", "did you mean 'out'"),
         (lambda: _TABLE.preview("photos", limt=3), "limt", "did you mean 'limit'"),
         (lambda: _TABLE.ingest_stream("photos", max_fils=3), "max_fils", "did you mean 'max_files'"),
         (lambda: lakelens.ImageTable(None, "t", storage_option={}), "storage_option", "did you mean 'storage_options'"),
@@ -86,9 +86,9 @@ def test_a_function_keeps_its_signature_and_its_other_errors() -> None:
 
 
 def test_a_recipe_and_limits_may_be_objects_and_keywords_change_the_recipe() -> None:
-    options = {"recipe": Recipe(size=64, store="raw_rgb"), "seed": 7, "limits": Limits(max_bytes=5)}
+    options = {"recipe": Recipe(size=64, store="raw_rgb"), "split_seed": 7, "limits": Limits(max_bytes=5)}
     request = request_of("photos", "class_folders", options)
-    assert Recipe().with_changes(**request.recipe_changes) == Recipe(size=64, store="raw_rgb", seed=7)
+    assert Recipe().with_changes(**request.recipe_changes) == Recipe(size=64, store="raw_rgb", split_seed=7)
     assert request.limits == Limits(max_bytes=5)
     for name in ("recipe", "limits"):
         with pytest.raises(InvalidArgumentError, match=rf"{name}={{}} is no (Recipe|Limits): give lakelens\."):

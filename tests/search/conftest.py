@@ -19,7 +19,7 @@ from mlflow_stores import put_store
 TRIALS = '''
     import os, time, keras
     from lakelens.errors import InvalidHyperparameters
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.trials.keras_trial import KerasTrial
 
     class Tiny(KerasTrial):

@@ -12,7 +12,7 @@ def classic_recipe(learning_rate):
     from tensorflow.keras.models import Sequential
     from tensorflow.keras.optimizers import Nadam
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     hvd.init()
     gpus = tf.config.list_physical_devices("GPU")

@@ -43,7 +43,7 @@ NOISY = """
 
     import keras
     import numpy as np
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.rank import process_context
     from lakelens.training.trials.keras_trial import KerasTrial
 

@@ -34,7 +34,13 @@ _INTERPRETERS = ("python", "bash", "sh", "torchrun", "horovodrun")
 
 
 class ExperimentConfig(Section):
-    """One experiment: Trial, rows, length, resources, checkpoints and tracking."""
+    """One experiment: Trial, rows, length, resources, checkpoints and tracking.
+
+    Examples:
+        >>> config = lakelens.ExperimentConfig.read({"data": {"table": "tables/photos"}})
+        >>> config.searcher.name, config.global_batch_size
+        ('single', 64)
+    """
 
     name: str | None = Field(None, description="Name of the run; the entry point's name when null.")
     description: str = Field("", description="For readers.")

@@ -1,7 +1,13 @@
-"""Horovod's Keras names, working on Keras 3: `import lakelens.training.distributed as hvd`.
+"""Horovod's Keras names, working on Keras 3: `import lakelens.hvd as hvd`.
 
 With one process nothing here imports Horovod, and every collective returns its input. Names of Horovod that lakelens
 lacks raise an error that names the replacement.
+
+Examples:
+    >>> import lakelens.hvd as hvd
+    >>> hvd.init()
+    >>> hvd.rank(), hvd.size()
+    (0, 1)
 """
 
 from __future__ import annotations

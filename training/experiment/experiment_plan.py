@@ -107,7 +107,7 @@ class ExperimentPlan:
         return {
             "epochs": self.schedule.epochs,
             "global_batch_size": config.global_batch_size,
-            "np": self.ranks,
+            "ranks": self.ranks,
             "strategy": self.strategy.name,
             "seed": config.reproducibility.experiment_seed,
             "patience": stopping.patience if stopping is not None else None,

@@ -71,6 +71,11 @@ def reproduce(
     Raises:
         InvalidArgumentError: If the run has not finished, is a trial of a search, or its code is not recorded.
         LakelensError: As `train`.
+
+    Examples:
+        >>> again = lakelens.reproduce(run.run_id)
+        >>> again.origin == run.run_id, again.result.version
+        (True, 0)
     """
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read run {run_id}"):

@@ -27,7 +27,8 @@ def train(
     *,
     version: int | str | datetime | None = None,
     entrypoint: str | type[Trial] | None = None,
-    np: int | None = None,
+    slots_per_trial: int | None = None,
+    strategy: str | None = None,
     epochs: int | None = None,
     global_batch_size: int | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
@@ -52,8 +53,9 @@ def train(
             YAML file, its keys as a dict, or an ExperimentConfig.
         version: A number, "latest", a time, or a pin's name. Key: `data.version`.
         entrypoint: The Trial: `module:Class`, `path/to/file.py:Class` or the class. Key: `entrypoint`.
-        np: Ranks: negative as processes here, positive as tasks of a Spark barrier stage, 0 every slot of the cluster.
-            Keys: `resources.strategy` and `resources.slots_per_trial`.
+        slots_per_trial: Ranks; 0 takes every slot of the cluster. Key: `resources.slots_per_trial`.
+        strategy: Where they run: `single`, `mirrored`, `horovod_local` (processes here), `horovod_cluster` (tasks of a
+            Spark barrier stage) or `auto`. Key: `resources.strategy`.
         epochs: Epochs at most. Key: `searcher.max_length`.
         global_batch_size: Images per step over all ranks. Key: `hyperparameters.global_batch_size`.
         hyperparameters: For the Trial. Key: `hyperparameters`.
@@ -65,8 +67,8 @@ def train(
         tracking_uri: MLflow store; see `lakelens.tracking.runs.resolve_tracking_uri`. Key: `tracking.uri`.
         config: Other keys of the experiment file, nested as there; they replace those of an experiment, and the
             arguments above replace them.
-        spark: The session for np >= 0, or a function that opens it after all other checks; None takes the active one,
-            or starts one.
+        spark: The session for ranks on executors, or a function that opens it after all other checks; None takes the
+            active one, or starts one.
 
     Raises:
         UsageError: If the input or a setting is invalid: a missing table, version or entry point, a misspelt
@@ -76,6 +78,11 @@ def train(
         RankFailedError: If a rank raised, died or stalled.
         TrainingPaused: If the training was interrupted (Ctrl-C, SIGTERM): it has written a checkpoint first. A second
             interrupt ends it at once.
+
+    Examples:
+        >>> run = lakelens.train("tables/photos@0", epochs=1, global_batch_size=16)
+        >>> run.version, run.epochs, run.ranks
+        (0, 1, 1)
     """
     # A class, which a file cannot express, is passed separately.
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
@@ -83,7 +90,8 @@ def train(
         table,
         version=version,
         entrypoint=None if entry is None else entry.name,
-        np=np,
+        slots_per_trial=slots_per_trial,
+        strategy=strategy,
         epochs=epochs,
         global_batch_size=global_batch_size,
         hyperparameters=hyperparameters,
@@ -101,7 +109,8 @@ def experiment_of(
     *,
     version: int | str | datetime | None = None,
     entrypoint: str | None = None,
-    np: int | None = None,
+    slots_per_trial: int | None = None,
+    strategy: str | None = None,
     epochs: int | None = None,
     global_batch_size: int | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
@@ -127,11 +136,12 @@ def experiment_of(
     sides = None if image_size is None else list(image_size_of(image_size))
     length = None if epochs is None else {"epochs": whole_number("epochs", epochs, 1)}
     size = None if global_batch_size is None else whole_number("global_batch_size", global_batch_size, 1)
+    slots = None if slots_per_trial is None else whole_number("slots_per_trial", slots_per_trial, 0)
     keys: dict[str, dict[str, Any]] = {
         "data": {"version": _version_key(named) if version is not None else named, "image_size": sides},
         "hyperparameters": {GLOBAL_BATCH_SIZE: size},
         "searcher": {"max_length": length, "metric": metric},
-        "resources": {} if np is None else _resources_of(whole_number("np", np)),
+        "resources": {"slots_per_trial": slots, "strategy": strategy},
         "reproducibility": {"experiment_seed": None if seed is None else whole_number("seed", seed)},
         "tracking": {"uri": tracking_uri},
     }
@@ -160,19 +170,17 @@ def resume(
     Raises:
         InvalidArgumentError: If the run has finished, or is running.
         LakelensError: As `train`.
+
+    Examples:
+        >>> lakelens.resume(run.run_id)
+        Traceback (most recent call last):
+        lakelens.errors.InvalidArgumentError: run ... is FINISHED...
     """
     uri = resolve_tracking_uri(tracking_uri)
     config = read_config(uri, run_id)
     check_resumable(uri, run_id)
     tracked = config.tracking.model_copy(update={"uri": uri})
     return run_trial(config.model_copy(update={"tracking": tracked}), spark=spark, resumes=run_id)
-
-
-def _resources_of(np: int) -> dict[str, Any]:
-    """Returns the keys of `resources` for a number of ranks, as HorovodRunner counts them."""
-    if np >= 0:
-        return {"strategy": "horovod_cluster", "slots_per_trial": np}
-    return {"strategy": "single" if np == -1 else "horovod_local", "slots_per_trial": -np}
 
 
 def _version_key(version: Version) -> int | str:

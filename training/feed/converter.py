@@ -217,6 +217,11 @@ def make_delta_converter(
         InvalidArgumentError: If the call repeats settings of its DeltaFeed.
         TableError: Its subclasses, as `DeltaFeed` raises them.
         FeedError: Its subclasses, as `DeltaFeed` raises them.
+
+    Examples:
+        >>> converter = lakelens.make_delta_converter("tables/photos@0")
+        >>> len(converter)
+        60
     """
     if isinstance(table, DeltaFeed):
         given = {"version": version, "split": split, "filters": filters, "storage_options": storage_options}
@@ -253,6 +258,13 @@ def decode_images(height: int, width: int, *, image_column: str = "image") -> An
     Raises:
         InvalidArgumentError: If a side is not a whole number of at least 1.
         MissingDependencyError: If Petastorm is not installed.
+
+    Examples:
+        >>> spec = lakelens.decode_images(32, 32)
+        >>> converter = lakelens.make_delta_converter("tables/photos@0")
+        >>> with converter.make_tf_dataset(batch_size=16, transform_spec=spec) as dataset:
+        ...     next(iter(dataset)).image.shape
+        TensorShape([16, 32, 32, 3])
     """
     from .adapters.transforms import ImageDecoding
     from .read_options import image_size_of

@@ -87,6 +87,12 @@ class DeltaFeed:
             range.
         VersionFilesMissingError: If data files of the version are gone.
         FeedStalledError: If the store does not answer.
+
+    Examples:
+        >>> feed = lakelens.DeltaFeed("tables/photos@0", split="train")
+        >>> images, labels, weights = next(iter(feed.as_numpy(16)))
+        >>> images.shape, labels.shape
+        ((16, 32, 32, 3), (16,))
     """
 
     @named_options

@@ -54,6 +54,12 @@ class HorovodRunner:
 
     Raises:
         InvalidArgumentError: If an argument breaks its rule.
+
+    Examples:
+        >>> def main(name):
+        ...     return f"trained by {name}"
+        >>> lakelens.HorovodRunner(np=-1).run(main, name="one process")
+        'trained by one process'
     """
 
     @named_options

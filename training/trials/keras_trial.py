@@ -17,6 +17,21 @@ class KerasTrial(Trial, ABC):
 
     A subclass must define the model; everything else has a default. The job calls it once per rank and adds the
     distribution: gradients averaged over ranks, metrics over the rows of all ranks, checkpoints from rank 0.
+
+    Examples:
+        >>> class Linear(lakelens.KerasTrial):
+        ...     def build_model(self):
+        ...         import keras
+        ...         model = keras.Sequential([
+        ...             keras.Input((*self.context.image_size, 3)),
+        ...             keras.layers.Rescaling(1 / 255),
+        ...             keras.layers.Flatten(),
+        ...             keras.layers.Dense(self.context.num_classes, "softmax"),
+        ...         ])
+        ...         rate = self.context.get_hparam("learning_rate")
+        ...         loss = "sparse_categorical_crossentropy"
+        ...         model.compile(keras.optimizers.SGD(rate), loss, weighted_metrics=["accuracy"])
+        ...         return model
     """
 
     @abstractmethod

@@ -25,6 +25,22 @@ class TorchTrial(Trial, ABC):
     Attributes:
         scheduler_interval: Whether the scheduler steps after each `epoch` or after each update of the weights (`step`).
         stop_training: Set it to end the training after the step.
+
+    Examples:
+        >>> class Linear(lakelens.TorchTrial):
+        ...     def build_model(self):
+        ...         from torch import nn
+        ...         height, width = self.context.image_size
+        ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * height * width, self.context.num_classes))
+        ...
+        ...     def build_optimizer(self, model):
+        ...         import torch
+        ...         return torch.optim.SGD(model.parameters(), self.context.get_hparam("learning_rate"))
+        ...
+        ...     def training_step(self, model, batch):
+        ...         from torch.nn.functional import cross_entropy
+        ...         images, labels = batch
+        ...         return cross_entropy(model(images.float() / 255), labels)
     """
 
     framework: ClassVar[str] = TORCH

@@ -429,7 +429,7 @@ def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_tha
         spark.sql(f"CREATE TABLE named.images USING delta LOCATION '{place}'")
         table = ImageTable(spark, "named.images")
         assert table.ingest(source).quarantined == 1
-        found = table.profile(output=tmp_path / "out", near_duplicates=False).profile
+        found = table.profile(out=tmp_path / "out", near_duplicates=False).profile
         assert dict(found.reasons) == table.quarantine().reasons == {"not_an_image": 1}
     finally:
         spark.sql("DROP DATABASE named CASCADE")

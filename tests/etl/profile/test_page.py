@@ -54,7 +54,7 @@ def test_the_page_stands_alone_and_runs_nothing(tmp_path):
     location = write_table(tmp_path / "<b>table", rows)
     write_quarantine(location, {"<i>reason</i>": 2})
     write_table(location, [image_row("<u>new</u>", jpeg(picture(99)))])
-    result = profile(location, output=tmp_path / "out", compare=0)
+    result = profile(location, out=tmp_path / "out", compare=0)
     text = result.page.read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []

@@ -35,7 +35,7 @@ def test_a_version_is_compared_with_another_one(tmp_path):
     location = write_table(tmp_path / "t", [image_row("cat", jpeg(picture(i)), i, split="train") for i in range(3)])
     write_table(location, [image_row("dog", jpeg(picture(9 + i)), i, split="train") for i in range(2)])
     DeltaTable(str(location)).delete("path = 'file:///images/cat/00001.jpg'")
-    result = profile(location, output=tmp_path / "out", near_duplicates=False, compare=0)
+    result = profile(location, out=tmp_path / "out", near_duplicates=False, compare=0)
     compared = result.profile.comparison
     assert compared.version == 0
     assert dict(compared.changes) == {"added": 2, "removed": 1, "content": 0, "label": 0, "split": 0}
@@ -48,7 +48,7 @@ def test_a_version_is_compared_with_another_one(tmp_path):
     back = gathered(location, 0, near_duplicates=False, compare=2)
     assert "1 class of version 2 without any image now: dog." in warnings_of(back)
     with pytest.raises(VersionNotFoundError):
-        profile(location, output=tmp_path / "none", compare=7)
+        profile(location, out=tmp_path / "none", compare=7)
     assert not (tmp_path / "none").exists()
 
 
@@ -65,7 +65,7 @@ def test_a_profile_without_an_output_goes_to_the_temporary_folder(two, tmp_path,
 
 def test_an_emptied_table_still_has_a_profile(two, tmp_path):
     DeltaTable(str(two)).delete()
-    result = profile(two, output=tmp_path / "out")
+    result = profile(two, out=tmp_path / "out")
     assert (result.profile.rows, result.plots) == (0, ())
     assert "This version has no rows." in result.page.read_text(encoding="utf-8")
 
@@ -73,10 +73,10 @@ def test_an_emptied_table_still_has_a_profile(two, tmp_path):
 def test_a_profile_removes_plots_of_an_earlier_one_that_it_has_no_data_for(tmp_path):
     location = write_table(tmp_path / "t", [image_row("a", jpeg(picture(i)), i) for i in range(3)])
     write_quarantine(location, {"empty": 1})
-    first = profile(location, output=tmp_path / "out", near_duplicates=False)
+    first = profile(location, out=tmp_path / "out", near_duplicates=False)
     (tmp_path / "out" / "mine.png").write_bytes(b"")
     shutil.rmtree(f"{location}_quarantine")
-    second = profile(location, output=tmp_path / "out", near_duplicates=False)
+    second = profile(location, out=tmp_path / "out", near_duplicates=False)
     assert {path.name for path in first.plots} - {path.name for path in second.plots} == {"quarantine.png"}
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"mine.png", "profile.html", *(path.name for path in second.plots)}
@@ -84,29 +84,29 @@ def test_a_profile_removes_plots_of_an_earlier_one_that_it_has_no_data_for(tmp_p
 
 def test_a_relative_output_with_a_colon_is_a_folder(two, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert profile(two, output="run:3", near_duplicates=False).page == tmp_path / "run:3" / "profile.html"
+    assert profile(two, out="run:3", near_duplicates=False).page == tmp_path / "run:3" / "profile.html"
 
 
 def test_wrong_input_is_refused_before_an_image_is_read(two, tmp_path, monkeypatch):
     write_deltalake(str(tmp_path / "other"), pa.table({"a": [1]}))
     with pytest.raises(NotAnImageTableError, match=r"no column 'image' \(its columns: a\)"):
-        profile(tmp_path / "other", output=tmp_path / "out")
+        profile(tmp_path / "other", out=tmp_path / "out")
     monkeypatch.setattr("lakelens.etl.profile.profile.read_numbers", None)
     with pytest.raises(NotADeltaTableError):
-        profile(tmp_path / "nothing", output=tmp_path / "out")
+        profile(tmp_path / "nothing", out=tmp_path / "out")
     with pytest.raises(VersionNotFoundError):
-        profile(two, 7, output=tmp_path / "out")
+        profile(two, 7, out=tmp_path / "out")
     for wrong in (-2, 13, True):
         with pytest.raises(InvalidArgumentError, match=rf"samples_per_class = {wrong}: give a whole number from 0 to"):
-            profile(two, output=tmp_path / "out", samples_per_class=wrong)
+            profile(two, out=tmp_path / "out", samples_per_class=wrong)
     (tmp_path / "file").write_text("kept")
     for output in ("file", "file/below"):
         with pytest.raises(InvalidArgumentError, match=r"cannot be written: .*file is a file; give a folder"):
-            profile(two, output=tmp_path / output)
+            profile(two, out=tmp_path / output)
     for module in ("matplotlib", "Jinja2"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module.lower(), None)
             with pytest.raises(MissingDependencyError, match=rf"a profile needs {module}.*search"):
-                profile(two, output=tmp_path / "out")
+                profile(two, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "file").read_text() == "kept"

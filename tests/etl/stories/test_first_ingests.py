@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 INGEST = """
 import json, sys
 import lakelens
-spark = lakelens.spark_session("local[1]", **{"spark.ui.enabled": "false", "spark.driver.memory": "1g"})
+spark = lakelens.spark_session("local[1]", conf={"spark.ui.enabled": "false", "spark.driver.memory": "1g"})
 table = lakelens.ImageTable(spark, sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -15,7 +15,7 @@ from lakelens.jobs.cli import main
 
 source, spare = given
 settings = {"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.local.dir": spare}
-spark = lakelens.spark_session("local[2]", **settings)
+spark = lakelens.spark_session("local[2]", conf=settings)
 spark.sparkContext.setLogLevel("OFF")
 table = ImageTable(spark, disk / "t")
 table.ingest(f"{source}/first", size=64)

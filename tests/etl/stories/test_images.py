@@ -370,7 +370,7 @@ def test_a_file_beyond_the_byte_limit_is_refused():
         ({"store": "webp"}, ["store", "'webp'", "raw_rgb"]),
         ({"quality": 101}, ["quality", "101", "100"]),
         ({"subsampling": "4:1:0"}, ["subsampling", "'4:1:0'", "4:4:4"]),
-        ({"seed": 1.5}, ["seed", "1.5"]),
+        ({"split_seed": 1.5}, ["split_seed", "1.5"]),
         ({"splits": {"a": 0.5}}, ["0.5", "sum to 1"]),
         ({"resize": "blur"}, ["resize", "'blur'"]),
         ({"resample": "nearest"}, ["resample", "'nearest'", "lanczos", "box"]),

@@ -26,7 +26,7 @@ from lakelens import ImageTable
 from lakelens.training.feed.feed import DeltaFeed
 
 settings, storage_options, bucket = json.loads(sys.argv[1])
-spark = lakelens.spark_session("local[1]", **settings)
+spark = lakelens.spark_session("local[1]", conf=settings)
 spark.sparkContext.setLogLevel("OFF")
 table = ImageTable(spark, f"{bucket}/tables/of photos", storage_options=storage_options)
 

@@ -41,7 +41,7 @@ def wrong(tmp_path_factory):
 
 
 def test_metrics_slices_and_page_are_of_the_version_and_split_that_were_named(spark, checkpoint, table, tmp_path):
-    result = lakelens.evaluate(spark, checkpoint.path, f"{table}@0", slices=["label_name"], output=tmp_path / "out")
+    result = lakelens.evaluate(spark, checkpoint.path, f"{table}@0", slices=["label_name"], out=tmp_path / "out")
     assert (result.version, result.split, result.evaluation.rows) == (0, "test", ROWS)
     assert result.evaluation.accuracy == (ROWS - 1) / ROWS
     assert [one.name for one in result.evaluation.classes] == list(NAMES)
@@ -81,7 +81,7 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
             compare=wrong.path,
             predictions=tmp_path / "predictions",
             slices=["format"],
-            output=tmp_path / "out",
+            out=tmp_path / "out",
             custom_objects={"Mixer": mixer(1)},
         )
 

@@ -63,7 +63,7 @@ def story(checkpoint, tmp_path_factory):
         told["predicted"] = images.select("label_name", "found.predicted_name").collect()
         told["scored"] = score(spark, checkpoint.path, folder / "table", folder / "predictions")
         told["rescored"] = score(spark, checkpoint.path, folder / "table", folder / "predictions")
-        told["evaluated"] = evaluate(spark, checkpoint.path, folder / "table", output=folder / "page")
+        told["evaluated"] = evaluate(spark, checkpoint.path, folder / "table", out=folder / "page")
         runner = HorovodRunner(np=1, spark=spark)
         with pytest.raises(SessionError) as refused:
             runner.run(print)
@@ -85,7 +85,7 @@ def on_serverless(spark, source, folder, model):
     changed = table.ingest(source, removed="delete")
     restored = table.restore(first.version)
     scored = score(spark, model, folder / "serverless", folder / "serverless-predictions")
-    evaluated = evaluate(spark, model, folder / "serverless", output=folder / "serverless-page")
+    evaluated = evaluate(spark, model, folder / "serverless", out=folder / "serverless-page")
     return {"first": first, "changed": changed, "restored": restored, "scored": scored, "evaluated": evaluated}
 
 

@@ -20,7 +20,7 @@ from lakelens import ImageTable
 from lakelens.errors import ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.scoring.score import score
-from lakelens.inference.trace import trace_prediction
+from lakelens.inference.trace import trace
 from lakelens.inference.udf import predict_udf
 from lakelens.jobs.run_lines import evaluation_lines
 
@@ -124,9 +124,9 @@ def test_the_udf_gives_boxes_and_an_error_for_a_row_without_an_image(spark, dete
 
 
 def test_a_wrong_box_leads_to_its_source_image(scored, tmp_path):
-    (trace,) = trace_prediction(scored[1], "file:///boxes/001.png", tracking_uri=put_store(tmp_path))
-    assert as_truths(trace.prediction["detections"]) == truths_of(IMAGES[1])
-    assert trace.source["path"] == "file:///boxes/001.png"
+    (traced,) = trace(scored[1], "file:///boxes/001.png", tracking_uri=put_store(tmp_path))
+    assert as_truths(traced.prediction["detections"]) == truths_of(IMAGES[1])
+    assert traced.source["path"] == "file:///boxes/001.png"
 
 
 def test_boxes_of_an_ingest_lie_on_the_objects_in_the_pixels_of_the_source_file(scored_photos, tmp_path):
@@ -135,12 +135,12 @@ def test_boxes_of_an_ingest_lie_on_the_objects_in_the_pixels_of_the_source_file(
         orientation: truths_of(squares) for orientation, squares in PHOTOS.items()
     }
     for one in rows:
-        (trace,) = trace_prediction(scored_photos, one["path"], tracking_uri=put_store(tmp_path))
+        (traced,) = trace(scored_photos, one["path"], tracking_uri=put_store(tmp_path))
         upright = (WIDTH, HEIGHT) if orientation_of(one["path"]) == 1 else (HEIGHT, WIDTH)
-        assert tuple(trace.source["source"].values()) == (*upright, orientation_of(one["path"]), "fit")
-        with Image.open(trace.source["path"].removeprefix("file:")) as file:
+        assert tuple(traced.source["source"].values()) == (*upright, orientation_of(one["path"]), "fit")
+        with Image.open(traced.source["path"].removeprefix("file:")) as file:
             pixels = np.asarray(file.convert("RGB"), int)
-        for box in trace.prediction["detections"]:
+        for box in traced.prediction["detections"]:
             left, top, right, bottom = (round(box[name]) for name in ("xmin", "ymin", "xmax", "ymax"))
             red = (pixels[..., 0] > 200) & (pixels[..., 1] < 100)
             assert red[top:bottom, left:right].all()
@@ -192,9 +192,7 @@ def test_the_guides_query_counts_the_objects_of_each_class_and_day(spark, scored
 def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, table, detector, scored, tmp_path):
     blind = save_detector(tmp_path / "blind", kinds=["red"])
     out = tmp_path / "out"
-    found = evaluate(
-        spark, detector.path, table, compare=blind.path, output=out, predictions=scored[1], slices=["width"]
-    )
+    found = evaluate(spark, detector.path, table, compare=blind.path, out=out, predictions=scored[1], slices=["width"])
     assert (found.evaluation.rows, found.evaluation.unlabelled, found.evaluation.objects) == (4, 1, OBJECTS)
     assert found.evaluation.scores["map50"] == found.evaluation.scores["map"] == 1
     assert [(one.name, one.objects, one.ap50) for one in found.other.classes] == [("red", 3, 1), ("blue", 3, 0)]
@@ -235,7 +233,7 @@ def test_boxes_are_read_by_the_names_of_their_fields_as_in_training(spark, detec
 
 def test_the_worst_images_of_a_detector_are_shown_with_their_boxes(spark, table, tmp_path):
     blind = save_detector(tmp_path / "blind", kinds=["red"])
-    found = evaluate(spark, blind.path, table, output=tmp_path / "out")
+    found = evaluate(spark, blind.path, table, out=tmp_path / "out")
     assert found.evaluation.scores["recall50"] == 0.5
     assert sorted(path.name for path in (tmp_path / "out").glob("*.jpg")) == ["worst_00.jpg", "worst_01.jpg"]
     assert "2 missed, 0 invented" in (tmp_path / "out" / "evaluation.html").read_text()

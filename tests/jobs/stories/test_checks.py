@@ -43,7 +43,7 @@ searcher: {metric: loss, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 warm_start: notes
 """
-TRAIN = ["train", "table", "--np", "2", "--set", "data.validation_split=null", "--image-size", "8"]
+TRAIN = ["train", "table", "--strategy", "horovod_cluster", "--set", "data.validation_split=null", "--image-size", "8"]
 CONTINUED = ["train", "start.yaml", "--set", "warm_start=null", "--set"]
 PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
@@ -161,10 +161,14 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["table", "delete", "table", " "], "InvalidArgumentError", "give a SQL condition"),
         (["table", "rename-class", "nosuch", "a", "b"], "NotADeltaTableError", "nosuch"),
         (["table", "rename-class", "table", "cat", " "], "InvalidArgumentError", "new=' '"),
-        (["train", "nosuch", "--np", "2"], "NotADeltaTableError", "nosuch"),
-        (["train", "table@9", "--np", "0"], "VersionNotFoundError", "9"),
-        (["train", "table", "--np", "2", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
-        (["train", "table", "--np", "2", "--image-size", "big"], "InvalidArgumentError", "--image-size big"),
+        (["train", "nosuch", "--strategy", "horovod_cluster"], "NotADeltaTableError", "nosuch"),
+        (["train", "table@9", "--slots-per-trial", "0", "--strategy", "horovod_cluster"], "VersionNotFoundError", "9"),
+        (["train", "table", "--strategy", "horovod_cluster", "--entrypoint", "nosuch:Trial"], "TrialError", "nosuch"),
+        (
+            ["train", "table", "--strategy", "horovod_cluster", "--image-size", "big"],
+            "InvalidArgumentError",
+            "--image-size big",
+        ),
         (
             [*TRAIN, "--tracking-uri", "http://127.0.0.1:9"],
             "TrackingError",

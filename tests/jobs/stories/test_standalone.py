@@ -117,7 +117,18 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     first = cluster.result("etl", str(source), str(table), *flags, options=sent)
     assert (first["version"], first["stored"]) == (0, 24)
     assert json.loads((folder / "results" / "etl.json").read_text()) == first
-    flags = ("--np", "2", "--epochs", "2", "--global-batch-size", "8", "--tracking-uri", store)
+    flags = (
+        "--slots-per-trial",
+        "2",
+        "--strategy",
+        "horovod_cluster",
+        "--epochs",
+        "2",
+        "--global-batch-size",
+        "8",
+        "--tracking-uri",
+        store,
+    )
     flags += ("--set", f"checkpoint_storage.path={folder / 'checkpoints'}")
     trained = cluster.result("train", str(table), *flags, options=sent)
     assert (trained["ranks"], trained["version"]) == (2, 0)

@@ -31,7 +31,7 @@ def test_a_key_that_is_no_spark_setting_is_refused() -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"'executor_memory' is not a Spark setting.*spark\.executor\.memory"
     ):
-        spark_session(executor_memory="4g")
+        spark_session(conf={"executor_memory": "4g"})
 
 
 @pytest.mark.unit
@@ -80,7 +80,7 @@ def test_an_active_session_is_reused(spark: SparkSession) -> None:
 def test_an_active_session_names_the_settings_that_it_ignores(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spark_session(**{"spark.executor.memory": "7g", "spark.scheduler.mode": "FAIR"})
+    spark_session(conf={"spark.executor.memory": "7g", "spark.scheduler.mode": "FAIR"})
     assert "ignored: spark.executor.memory." in caplog.text
 
 
@@ -171,7 +171,7 @@ def test_the_folder_of_an_application_is_kept_while_one_of_the_same_name_works_i
 def test_a_session_leaves_nothing_behind_when_its_script_ends(tmp_path: Path) -> None:
     script = (
         "import lakelens, pyspark, pathlib\n"
-        "spark = lakelens.spark_session('local-cluster[1,1,512]', **{'spark.executor.memory': '512m', "
+        "spark = lakelens.spark_session('local-cluster[1,1,512]', conf={'spark.executor.memory': '512m', "
         "'spark.ui.enabled': 'false'})\n"
         "print(spark.range(3).count(), spark.sparkContext.applicationId)\n"
     )

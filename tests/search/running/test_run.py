@@ -13,9 +13,10 @@ from segment_jobs import assert_equal_to_the_bit
 
 from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError
 from lakelens.jobs.cli import main
-from lakelens.search import SearchResult, resume, run
+from lakelens.search import SearchResult, resume
 from lakelens.search.journal import Journal, journal_folder, read_events
 from lakelens.search.running.plan import plan_search
+from lakelens.search.running.run import search
 from lakelens.tracking.runs import REQUEST_TAG, SEARCH_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig
@@ -82,7 +83,7 @@ def test_the_trials_that_were_the_best_when_they_ended_are_counted_by_class_and_
     keys["hyperparameters"]["learning_rate"] = {"type": "categorical", "vals": rates}
     keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 2}}
     keys["resources"] = {"max_slots": 1}
-    result = run(keys)
+    result = search(keys)
     best, wanted = float("inf"), set()
     for event in events_of(keys, result.run_id):
         if event["event"] == "validated" and event["metric"] < best:
@@ -113,7 +114,7 @@ def searched(keys) -> Searched:
     keys["resources"]["env"] = {"TF_NUM_INTRAOP_THREADS": "1"}
     keys["checkpoint_storage"] |= {"save_experiment_best": 2, "save_trial_best": 0, "save_trial_latest": 0}
     for seed in range(8):  # which slot is the first to report decides whether a trial waits before it goes on
-        result = run({**keys, "reproducibility": {"experiment_seed": seed}})
+        result = search({**keys, "reproducibility": {"experiment_seed": seed}})
         found = Searched(keys, result, events_of(keys, result.run_id))
         if gone_on(found):
             return found
@@ -170,7 +171,7 @@ def test_a_search_whose_trials_have_ended_is_resumed_without_training_and_a_tria
     keys, caplog
 ):
     keys["searcher"] = {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}}
-    first = run(keys)
+    first = search(keys)
     launched = [event for event in events_of(keys, first.run_id) if event["event"] == "launched"]
     shutil.rmtree(first.checkpoint)
     client = open_client(first.tracking_uri)
@@ -197,7 +198,7 @@ def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_
     keys["searcher"] |= {"max_trials": 4, "max_length": {"epochs": 2}}  # with rungs at 1 and 2
     keys["resources"] = {"max_slots": 1, "env": {"DIES_ONCE_IN": str(tmp_path)}}
     keys["max_restarts"] = 1
-    result = run(keys)
+    result = search(keys)
     assert set(result.states) == {"completed", "stopped"}
     restarted = [event["length"] for event in events_of(keys, result.run_id) if event["event"] == "restarted"]
     assert restarted == [2]  # at the first rung the trial was paused
@@ -242,7 +243,7 @@ def test_trials_that_raise_or_die_leave_the_others_alone(keys):
     }
     keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}}
     keys["max_restarts"] = 1
-    result = run(keys)
+    result = search(keys)
     frame = result.trials().set_index("hyperparameters.act")
     assert (result.states, result.hyperparameters["act"]) == ({"completed": 1, "failed": 2}, "train")
     for act, words in (("raise", "this trial cannot be built"), ("die", "SIGKILL")):
@@ -257,8 +258,8 @@ def test_trials_that_raise_or_die_leave_the_others_alone(keys):
 def test_a_search_without_its_metric_ends_at_once_and_names_those_there_are_and_one_of_failures_fails(keys):
     keys["searcher"] |= {"metric": "val_recall", "smaller_is_better": False}
     with pytest.raises(TrialError, match=r"metric 'val_recall' is not among this job's metrics \(.*val_loss\)"):
-        run(keys)
+        search(keys)
     keys["searcher"] = {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}}
     keys["hyperparameters"] = {"learning_rate": 0.1, "act": "raise"}
     with pytest.raises(SearchFailedError, match=r"none of 2 trials gave a number for val_loss; trial 0: .*"):
-        run(keys)
+        search(keys)

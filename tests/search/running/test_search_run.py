@@ -86,7 +86,7 @@ def test_another_process_pauses_a_search_and_lets_it_go_on_and_ends_it(search, s
     process = SlotProcess(search, (0,), {}, None)
     search.obey("pause")
     assert not search.may_go_on(process)
-    search.obey("continue")
+    search.obey("resume")
     assert search.may_go_on(process)
     search.obey("stop")
     assert not search.may_go_on(process)

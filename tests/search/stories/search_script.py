@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 
-from lakelens.search import resume, run
+from lakelens.search import resume
 from lakelens.search.journal import Journal
+from lakelens.search.running.run import search
 
 
 def kill_after(kind: str) -> None:
@@ -30,5 +31,5 @@ if __name__ == "__main__":
     if given.get("resume"):
         result = resume(given["resume"], tracking_uri=given["keys"]["tracking"]["uri"])
     else:
-        result = run(given["keys"])
+        result = search(given["keys"])
     print(json.dumps({"run_id": result.run_id, "best_trial": result.best_trial, "value": result.value}))

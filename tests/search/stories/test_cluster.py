@@ -12,8 +12,9 @@ import pytest
 from child_processes import children_started_with, started_with
 
 from lakelens.errors import NotEnoughSlotsError
-from lakelens.search import SearchResult, run
+from lakelens.search import SearchResult
 from lakelens.search.journal import read_events
+from lakelens.search.running.run import search
 from lakelens.training.runner.spark.slots import reserve, slots_now
 
 
@@ -35,13 +36,13 @@ def random_search(keys) -> dict[str, Any]:
 def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its_own(random_search, spark):
     random_search["max_restarts"] = 1
     found: list[SearchResult] = []
-    search = threading.Thread(target=lambda: found.append(run(random_search, spark)))
-    search.start()
+    thread = threading.Thread(target=lambda: found.append(search(random_search, spark=spark)))
+    thread.start()
     while len(_runs_with_checkpoints(random_search)) < 2:
-        search.join(0.1)
-        assert search.is_alive()
+        thread.join(0.1)
+        assert thread.is_alive()
     _executor_of_a_rank().kill()
-    search.join(240)
+    thread.join(240)
     (result,) = found
     frame = result.trials()
     assert set(frame["state"]) == {"completed"}
@@ -63,7 +64,7 @@ def test_a_search_ends_when_others_keep_the_slots_that_it_waits_for(random_searc
         reserve(spark.sparkContext.applicationId, "another training", slots, lambda: slots, 1, print),
         pytest.raises(NotEnoughSlotsError, match="another training holds"),
     ):
-        run(random_search, spark)
+        search(random_search, spark=spark)
     assert [event["event"] for event in events_in(random_search)].count("paused") == 3
 
 
@@ -93,7 +94,7 @@ def test_two_searches_in_one_application_share_its_slots_and_none_waits_with_hal
         storage = {"path": str(tmp_path / name)}
         both.append({**random_search, "resources": resources, "searcher": searcher, "checkpoint_storage": storage})
     found: list[SearchResult] = []
-    threads = [threading.Thread(target=lambda keys=keys: found.append(run(keys, spark))) for keys in both]
+    threads = [threading.Thread(target=lambda keys=keys: found.append(search(keys, spark=spark))) for keys in both]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -24,7 +24,7 @@ def collectives(rank):
     """Rank r holds r + 1."""
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     found = {}
     for kind in ("bfloat16", "float64", "uint16", "int16", "uint32", "uint8"):
@@ -65,7 +65,7 @@ def gradients(rank):
     import keras
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     found = {}
     variables = {"w": tf.Variable([1.0, 2.0]), "unused": tf.Variable([1.0]), "e": tf.Variable(tf.ones([3, 2]))}
@@ -140,7 +140,7 @@ def operations(rank):
     import keras
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     def build():
         layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Dense(1)]
@@ -176,7 +176,7 @@ def operations(rank):
 
 def checks():
     """Runs on every rank."""
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     hvd.init()
     return {**collectives(hvd.rank()), **gradients(hvd.rank()), **operations(hvd.rank())}

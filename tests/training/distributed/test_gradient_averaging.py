@@ -35,7 +35,7 @@ def late_gradients():
     import numpy as np
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.distributed.gradient_averaging import GradientSettings, combine
 
     # A thread for each operation that sleeps.

@@ -78,7 +78,7 @@ def on_a_rank():
     import keras
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     hvd.init()
     if hvd.rank() == 1:
@@ -150,7 +150,7 @@ def test_half_precision_keeps_its_type(ranks):
 def test_a_world_of_one_normalizes_as_keras_does():
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     x = batch((8, 4), 1.0)
     ours, theirs = hvd.SyncBatchNormalization()(x, training=True), keras.layers.BatchNormalization()(x, training=True)
@@ -160,7 +160,7 @@ def test_a_world_of_one_normalizes_as_keras_does():
 def test_a_saved_model_comes_back_with_the_layer_and_its_statistics(tmp_path):
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.checkpoints.keras_files import load_keras_file, save_keras_file
 
     model = keras.Sequential([keras.Input((4,)), hvd.SyncBatchNormalization(momentum=0.5, name="normalized")])
@@ -202,7 +202,7 @@ def test_the_layers_name_opens_no_door_for_another_object(tmp_path):
 
 
 def test_horovods_option_fused_is_refused_as_there():
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     hvd.SyncBatchNormalization(fused=False)
     with pytest.raises(InvalidArgumentError, match="fused=True: statistics of all ranks have no fused form"):

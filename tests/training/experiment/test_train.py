@@ -37,6 +37,7 @@ from lakelens.training.experiment.run_trial import TrainResult
 from lakelens.training.experiment.train import experiment_of, train
 from lakelens.training.feed.feed import DeltaFeed
 
+LOCAL_RANKS = {"slots_per_trial": 2, "strategy": "horovod_local"}
 TINY = """
     import keras
     from lakelens.training.trials.keras_trial import KerasTrial
@@ -133,7 +134,7 @@ def grown(tmp_path_factory) -> Grown:
     table = coloured_table(folder / "squares")
     more = APPENDING.format(helpers=str(Path(__file__).parents[1]))
     settings = settings_in(folder, "Appending", more) | {"hyperparameters": {"learning_rate": 0.05}}
-    return Grown(folder, table, train(table, **settings, version="latest", np=-2))
+    return Grown(folder, table, train(table, **settings, version="latest", **LOCAL_RANKS))
 
 
 @pytest.mark.horovod
@@ -224,7 +225,7 @@ def read_only(grown, tmp_path_factory) -> ReadOnly:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "mkdir", mkdir)
-            result = train(table, **settings, version=0, np=-1)
+            result = train(table, **settings, version=0, strategy="single")
     finally:
         logger.removeHandler(handler)
     return ReadOnly(table, result, log.getvalue())
@@ -361,7 +362,7 @@ def noisy(tmp_path_factory) -> Noisy:
     put_store(folder)
     settings = settings_in(folder, "WithNoise", WITH_NOISE) | {"hyperparameters": {"out": str(folder)}, "epochs": 1}
     settings["config"]["data"] = {"validation_split": None}
-    result = train(coloured_table(folder / "squares"), **settings, np=-2)
+    result = train(coloured_table(folder / "squares"), **settings, **LOCAL_RANKS)
     model = open_checkpoint(result.checkpoint).load_model()
     return Noisy(
         [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
@@ -400,7 +401,7 @@ RAISING = """
 @pytest.mark.horovod
 def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_though_the_other_waits(trained, tmp_path):
     with pytest.raises(RankFailedError, match="the user's own mistake") as caught:
-        trained("Raising", RAISING, np=-2)
+        trained("Raising", RAISING, **LOCAL_RANKS)
     assert (caught.value.rank, caught.value.reason) == (1, "raised")
     assert "tiny.py" in str(caught.value)
     run = only_run(tmp_path)
@@ -420,7 +421,8 @@ def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path)
         result = train(
             "spark_catalog.pictures.squares",
             entrypoint=f"{trial_file(tmp_path)}:Tiny",
-            np=2,
+            slots_per_trial=2,
+            strategy="horovod_cluster",
             epochs=1,
             tracking_uri=store_of(tmp_path),
             config={
@@ -543,7 +545,14 @@ def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_pat
 @pytest.mark.unit
 def test_arguments_replace_keys_of_config_and_a_hyperparameter_may_be_none():
     config = {"hyperparameters": {"global_batch_size": 8, "units": 2}, "resources": {"slots_wait_s": 5.0}}
-    made = experiment_of("photos@3", hyperparameters={"dropout": None}, global_batch_size=4, np=-2, config=config)
+    made = experiment_of(
+        "photos@3",
+        hyperparameters={"dropout": None},
+        global_batch_size=4,
+        slots_per_trial=2,
+        strategy="horovod_local",
+        config=config,
+    )
     assert made.hyperparameters == {"global_batch_size": 4, "units": 2, "dropout": None}
     assert (made.resources.strategy, made.resources.slots_per_trial) == ("horovod_local", 2)
     assert (made.resources.slots_wait_s, made.data.version) == (5.0, 3)

@@ -287,7 +287,7 @@ def test_code_written_for_petastorms_converter_runs_on_horovod_with_one_line_cha
         import keras
         import tensorflow as tf
 
-        import lakelens.training.distributed as hvd
+        import lakelens.hvd as hvd
 
         hvd.init()
 

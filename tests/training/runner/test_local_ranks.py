@@ -495,7 +495,7 @@ def test_a_world_of_one_never_imports_horovod(watch):
     def main():
         import sys
 
-        import lakelens.training.distributed as hvd
+        import lakelens.hvd as hvd
 
         hvd.init()
         hvd.barrier()

@@ -300,7 +300,7 @@ def _of_flat_vectors(trial, keras):
 
 
 def _distributed(trial, keras):
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     model = keras.Sequential(trial.layers())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "sparse_categorical_crossentropy")

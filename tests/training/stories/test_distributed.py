@@ -22,7 +22,7 @@ def checks():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.errors import LakelensError
     from lakelens.training.distributed.objects import seal, unseal
 
@@ -372,7 +372,7 @@ def test_a_rank_joins_its_world_once(results):
     ],
 )
 def test_options_that_break_a_rule_are_refused(options, words):
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     with pytest.raises(InvalidArgumentError, match=words):
         hvd.DistributedOptimizer("sgd", **options)
@@ -381,7 +381,7 @@ def test_options_that_break_a_rule_are_refused(options, words):
 def test_an_optimizer_is_wrapped_once():
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     with pytest.raises(InvalidArgumentError, match="is distributed already"):
@@ -395,7 +395,7 @@ def test_an_optimizer_is_wrapped_once():
 def test_a_distributed_model_saves_and_loads_as_a_plain_one(tmp_path):
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse")
@@ -409,7 +409,7 @@ def test_a_distributed_model_saves_and_loads_as_a_plain_one(tmp_path):
 
 
 def test_collectives_before_init_say_so(monkeypatch):
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.errors import LaunchError
 
     hvd.shutdown()  # of the world of one that other tests in this process may have joined

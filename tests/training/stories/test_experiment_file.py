@@ -236,7 +236,14 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
     file.write_text(json.dumps(keys))
     config = {"searcher": {"max_length": {"batches": 2}}, "early_stopping": {"patience": 4}}
     for experiment in (file, keys, config_of(keys)):
-        found = experiment_of(experiment, config=config, epochs=3, hyperparameters={"learning_rate": 0.5}, np=-2)
+        found = experiment_of(
+            experiment,
+            config=config,
+            epochs=3,
+            hyperparameters={"learning_rate": 0.5},
+            slots_per_trial=2,
+            strategy="horovod_local",
+        )
         assert (found.searcher.max_length.epochs, found.searcher.metric) == (3, "val_loss")
         assert found.early_stopping.patience == 4
         assert found.hyperparameters == {"learning_rate": 0.5, "global_batch_size": 16}
@@ -261,10 +268,8 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
     ("np", "strategy", "slots"),
     [(-1, "single", 1), (-3, "horovod_local", 3), (2, "horovod_cluster", 2), (0, "horovod_cluster", 0)],
 )
-def test_a_number_of_ranks_is_a_strategy_and_slots(np, strategy, slots):
-    resources = experiment_of("t", np=np).resources
-    assert (resources.strategy, resources.slots_per_trial) == (strategy, slots)
-    assert Strategy.of(experiment_of("t", np=np)).np == np
+def test_strategy_and_slots_are_what_the_runner_takes(np, strategy, slots):
+    assert Strategy.of(experiment_of("t", slots_per_trial=slots, strategy=strategy)).np == np
 
 
 @pytest.mark.unit

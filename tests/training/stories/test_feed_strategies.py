@@ -74,7 +74,7 @@ def test_ranks_of_horovod_find_their_share_by_themselves_and_train_the_same_mode
 
         import keras
 
-        import lakelens.training.distributed as hvd
+        import lakelens.hvd as hvd
 
         sys.path.insert(0, folder)
         import strategies_script

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture
 def hvd():
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     return hvd
 

@@ -51,7 +51,7 @@ def train_on_global_batches():
     import keras
     import numpy as np
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     keras.utils.set_random_seed(7 if hvd.rank() == 0 else 1000)
     rng = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def alone():
     import keras
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     with tempfile.TemporaryDirectory() as folder:  # AutoGraph reads the source in a file, which a sent function lacks
         Path(folder, "traced.py").write_text(TRACED)
@@ -118,7 +118,7 @@ def together(place):
 
     import psutil
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
 
     def is_open():
         try:
@@ -254,7 +254,7 @@ def collective_faults(fault, folder=None):
     import horovod.tensorflow  # noqa: F401  before ranks meet in the folder: imports take long, and the clock runs
     import tensorflow as tf
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.rank.process_context import current
 
     if folder is not None:
@@ -311,7 +311,7 @@ def test_ranks_that_call_different_collectives_are_not_left_waiting(watch):
     def main():
         import tensorflow as tf
 
-        import lakelens.training.distributed as hvd
+        import lakelens.hvd as hvd
 
         hvd.init()
         hvd.barrier()
@@ -330,7 +330,7 @@ def test_a_call_that_holds_the_interpreter_for_longer_than_the_stall_timeout_is_
         import ctypes
         import time
 
-        import lakelens.training.distributed as hvd
+        import lakelens.hvd as hvd
 
         hvd.init()
         hvd.barrier()

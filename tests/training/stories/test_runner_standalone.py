@@ -175,7 +175,7 @@ WORLD = """
 def main():
     import numpy as np
     import tensorflow as tf
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     hvd.init()
     total = hvd.allreduce(tf.constant([hvd.rank() + 1.0]), op=hvd.Sum).numpy().tolist()
     import psutil

@@ -169,7 +169,7 @@ def weights_of(outcome: SegmentOutcome) -> dict[str, np.ndarray]:
 def test_gradients_of_layers_that_are_frozen_for_a_while_are_added_up_too():
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.trials.transfer import FineTuning
 
     first, last = keras.layers.Dense(4), keras.layers.Dense(1)

@@ -53,7 +53,7 @@ def meet(folder, name):
         time.sleep(0.05)
     return current().size
 
-spark = spark_session("local-cluster[2,2,512]", **SMALL, **{"spark.executor.memory": "512m"})
+spark = spark_session("local-cluster[2,2,512]", conf=SMALL | {"spark.executor.memory": "512m"})
 spark.sparkContext.setLogLevel("OFF")
 # The session is fresh: when the first of two jobs begins, the other's executor may not have come yet.
 pair = {}
@@ -74,7 +74,7 @@ found["recipe"] = HorovodRunner(np=0, env=ENV, stall_timeout_s=180).run(recipes.
 found["five"] = refusal(lambda: HorovodRunner(np=5, env=ENV).run(size))
 spark.stop()
 
-spark = spark_session("local[2]", **SMALL, **{"spark.dynamicAllocation.enabled": "true"})
+spark = spark_session("local[2]", conf=SMALL | {"spark.dynamicAllocation.enabled": "true"})
 spark.sparkContext.setLogLevel("OFF")
 found["dynamic allocation"] = refusal(lambda: HorovodRunner(np=2, env=ENV).run(size))
 found["dynamic allocation, every slot"] = refusal(lambda: HorovodRunner(np=0, env=ENV).run(size))
@@ -104,7 +104,7 @@ spark.stop()
 
 if sys.argv[5]:
     os.environ["PYSPARK_PYTHON"] = sys.argv[5]
-    spark = spark_session("local[2]", **SMALL)
+    spark = spark_session("local[2]", conf=SMALL)
     spark.sparkContext.setLogLevel("OFF")
     found["another Python"] = refusal(lambda: HorovodRunner(np=2, env=ENV).run(size))
     spark.stop()

@@ -135,7 +135,7 @@ def test_one_rank_on_the_cluster_needs_no_horovod(watch):
     def main():
         import sys
 
-        import lakelens.training.distributed as hvd
+        import lakelens.hvd as hvd
 
         hvd.init()
         return hvd.size(), any(name.startswith("horovod") for name in sys.modules)

@@ -52,7 +52,7 @@ def weights_after(model, batches):
 def on_a_rank():
     import keras
 
-    import lakelens.training.distributed as hvd
+    import lakelens.hvd as hvd
     from lakelens.training.segments.keras.real_rows import leave_out_padding
 
     hvd.init()
