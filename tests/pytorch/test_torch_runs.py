@@ -102,7 +102,7 @@ def test_a_search_promotes_a_trial_that_waited_and_trials_that_share_a_process_d
         },
         "resources": {"max_slots": 1},
     }
-    result = lakelens.search.run(keys | changes)
+    result = lakelens.search(keys | changes)
     assert sorted(result.trials()["state"]) == ["completed", "stopped", "stopped"]
     events = read_events(journal_folder(Path(keys["checkpoint_storage"]["path"]), result.run_id))
     assert [event["trial"] for event in events if event["event"] == "launched"] == [0, 1, 2, 0]

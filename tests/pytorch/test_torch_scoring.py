@@ -15,7 +15,6 @@ from mlflow_stores import put_store
 import lakelens
 from lakelens.errors import CheckpointError, ModelMismatchError
 from lakelens.inference.promotion import promote
-from lakelens.inference.trace import trace_prediction
 from lakelens.training.experiment.config_record import read_config
 
 pytestmark = pytest.mark.torch
@@ -168,7 +167,7 @@ def test_spark_trains_scores_promotes_and_traces(trained, tmp_path):
         kept = {"split": "validation", "tracking_uri": uri}
         promoted = promote(model, "squares", spark=spark, if_better="accuracy", on=squares, **kept)
         assert (promoted.promoted, promoted.score, promoted.errors) == (True, 1.0, 0.0)
-        (trace,) = trace_prediction(tmp_path / "predictions", "file:/squares/0.jpg", tracking_uri=uri)
+        (trace,) = lakelens.trace(tmp_path / "predictions", "file:/squares/0.jpg", tracking_uri=uri)
         assert trace.run is not None
         assert (trace.run.summary.run_id, trace.registered, trace.missing) == (result.run_id, ["models:/squares/1"], [])
         assert trace.code["entrypoint"].endswith("net.py:Net")
@@ -176,7 +175,8 @@ def test_spark_trains_scores_promotes_and_traces(trained, tmp_path):
             squares,
             entrypoint="lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
             epochs=1,
-            np=2,
+            slots_per_trial=2,
+            strategy="horovod_cluster",
             spark=spark,
             tracking_uri=uri,
             config={"checkpoint_storage": {"path": str(folder / "checkpoints")}},
