@@ -94,7 +94,7 @@ COMMANDS = {
     "etl classes table2": "spark",
     "train table": "training",
     "search run experiment.yaml": "training",
-    "report abc": "training",
+    "search report abc": "training",
     "score runs:/abc table predictions": "spark,training",
     "evaluate runs:/abc table@0": "spark,training",
     "export runs:/abc --out served": "training",
