@@ -37,7 +37,9 @@ def test_the_site_builds_strictly_and_describes_every_public_name(tmp_path: Path
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     described = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
-    public = set(lakelens.__all__) - {"__version__", "LakelensError", "InvalidHyperparameters"}
+    # Errors, and packages that are public themselves, are described where they are defined.
+    errors = {name for name in lakelens.__all__ if hasattr(lakelens.errors, name)}
+    public = set(lakelens.__all__) - errors - {"__version__", "hvd", "search"}
     assert [name for name in public if f'id="lakelens.{name}"' not in described] == []
     for anchor in ("ImageTable.pin", "HorovodRunner.run", "errors.RankFailedError", "training.distributed.allreduce"):
         assert f'id="lakelens.{anchor}"' in described
