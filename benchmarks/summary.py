@@ -29,6 +29,7 @@ _ORDER = (
     "launch",
     "scaling",
     "training",
+    "gpu",
     "detection",
     "checkpointing",
     "search",
