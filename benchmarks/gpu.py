@@ -6,7 +6,7 @@ Needs lakelens with its dependencies, simplejpeg, PyTorch with CUDA, torchvision
 no Spark, no network. Contender `train` needs MLflow too, nvidia-ml-py gives the GPU's busy share.
 
 All train the same model from random weights with Adam, bf16 autocast and channels_last, on the same photographs near
-400 x 330 pixels, stored as JPEG, in batches of 256 of 224 x 224. A value is taken after a warm-up; the loop lets the
+400 x 330 pixels, stored as JPEG, in batches of 256 of 224 x 224. Each contender warms up first, and the loop lets the
 GPU be at most one step behind.
 
 - `limit`: batches that are on the GPU already.
@@ -84,7 +84,7 @@ class Speed:
 
 
 class Utilization:
-    """Samples the GPU's utilization in a thread; without nvidia-ml-py or a GPU there are no samples."""
+    """Samples the GPU's utilization in a thread; without nvidia-ml-py or a GPU it has none."""
 
     def __init__(self, device: str) -> None:
         self.samples: list[tuple[float, float]] = []
@@ -416,7 +416,7 @@ def _ready(arguments: Any) -> None:
     """Checks the device.
 
     Raises:
-        SystemExit: If there is no GPU.
+        SystemExit: If PyTorch finds none.
     """
     import torch
 

@@ -22,7 +22,7 @@ def write_table(photos: Photographs, table: Path, train: int, validation: int, s
     """Stores photographs; gives the files of the training split.
 
     Args:
-        photos: The photographs, at least as many as rows.
+        photos: The photographs, one for each row at least.
         table: Where the table is written.
         train: Rows of split `train`.
         validation: Rows of split `validation`.
