@@ -288,6 +288,8 @@ def _build(name: str) -> Any:
     import keras
     import numpy as np
 
+    from lakelens.inference.model.frozen import check_images
+
     from .mobile_net import build
 
     if name == "mobilenet":
@@ -297,11 +299,11 @@ def _build(name: str) -> Any:
         means = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(pixels))
         model = keras.Model(pixels, keras.layers.Dense(_CLASSES, "softmax")(means))
     # Outputs of random weights hardly differ between images, as those of trained ones do.
-    some = np.random.default_rng(0).integers(0, 256, (8, 1, 1, 3)).repeat(SIZE, 1).repeat(SIZE, 2)
     head = keras.Model(model.inputs, model.layers[-1].input)
-    spread = float(np.std(head.predict_on_batch(some.astype(np.float32)), axis=0).max())
-    kernel, bias = model.layers[-1].get_weights()
-    model.layers[-1].set_weights([kernel / max(spread, 1e-6), bias])
+    features = head.predict_on_batch(check_images((SIZE, SIZE, 3)).astype(np.float32))
+    kernel, _ = model.layers[-1].get_weights()
+    kernel = kernel / max(float(np.std(features @ kernel, axis=0).max()), 1e-30)
+    model.layers[-1].set_weights([kernel, -(features.mean(axis=0) @ kernel)])
     return model
 
 
