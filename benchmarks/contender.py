@@ -154,6 +154,13 @@ class Contender:
         self.close()
 
 
+def versions_in(python: Path, log: Path, packages: list[str]) -> dict[str, str]:
+    """Finds the versions of packages of a peer's environment."""
+    with Contender("benchmarks.peers:Versions", log, python=python) as asked:
+        found = asked.call("of", packages=packages)
+    return {package: found[package] for package in packages}
+
+
 def serve() -> int:
     """The child's side: constructs what the first line names, then answers calls until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -114,7 +114,8 @@ def _wanted(name: str) -> str:
     """Describes what an environment is made of: when it changes, pip updates the environment."""
     files = ("setup.py", _LOCKS[name]) if name in _LOCKS else ()
     digests = (hashlib.sha256((_CHECKOUT / file).read_bytes()).hexdigest() for file in files)
-    return "\n".join([*PACKAGES[name], *digests])
+    packages = (package.replace(str(_CHECKOUT), ".") for package in PACKAGES[name])  # of any checkout
+    return "\n".join([*packages, *digests])
 
 
 def main(argv: list[str] | None = None) -> int:

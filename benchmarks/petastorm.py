@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from . import photographs as photos
-from .contender import Contender
+from .contender import Contender, versions_in
 from .emulated import take
 from .harness import Report, interleave, parser, positive, scratch, tell
 from .memory import PeakMemory, cpu_seconds
@@ -388,8 +388,8 @@ def run(arguments: Any) -> Report:
             tell("writing the table and its copy")
             writer.call("write", source=str(made.folder), table=str(table), copy=str(copy))
         reader = petastorm_python(kept)
-        report.facts["environment with Petastorm"] = _versions(
-            reader, temporary, ["tensorflow", "petastorm", "pyarrow", "pyspark"]
+        report.facts["environment with Petastorm"] = versions_in(
+            reader, temporary / "log", ["tensorflow", "petastorm", "pyarrow", "pyspark"]
         )
         kinds = {
             name: (kind, reader if name in _ON_PETASTORMS_READER else Path(sys.executable))
@@ -399,7 +399,7 @@ def run(arguments: Any) -> Report:
             tell("looking for the environment with PyTorch; without --folder it is made and removed again")
             python = make_peer("streaming", kept)
             packages = ["torch", "mosaicml-streaming", "petastorm"]
-            report.facts["environment with PyTorch"] = _versions(python, temporary, packages)
+            report.facts["environment with PyTorch"] = versions_in(python, temporary / "log", packages)
             kinds |= {name: (kind, python) for name, kind in TORCH.items()}
         else:
             report.notes.append("PyTorch was left out (--no-torch)")
@@ -424,12 +424,6 @@ def run(arguments: Any) -> Report:
                 contender.close()
     _compare(report)
     return report
-
-
-def _versions(python: Path, temporary: Path, packages: list[str]) -> dict[str, str]:
-    with Contender("benchmarks.peers:Versions", temporary / "log", python=python) as asked:
-        found = asked.call("of", packages=packages)
-    return {package: found[package] for package in packages}
 
 
 def _measure(report: Report, running: Mapping[str, Contender], repeats: int, rows: int) -> None:

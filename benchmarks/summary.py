@@ -29,6 +29,7 @@ _ORDER = (
     "launch",
     "scaling",
     "training",
+    "torch_training",
     "gpu",
     "detection",
     "checkpointing",

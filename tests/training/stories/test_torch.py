@@ -121,8 +121,11 @@ class TestPyTorch:
         table = coloured_table(tmp_path / "tables" / "photos", train=190)
         add_rows(table, 500, 30, "train")
         page = (CHECKOUT / "docs" / "pytorch.md").read_text(encoding="utf-8")
-        block = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[number]
-        (tmp_path / "page.py").write_text(block.replace('"/data/tables/photos"', repr(str(table))), encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        assert len(blocks) == 4
+        (tmp_path / "page.py").write_text(
+            blocks[number].replace('"/data/tables/photos"', repr(str(table))), encoding="utf-8"
+        )
         submit = "--master local[2] pyspark-shell"
         done = run(torch_python, [tmp_path / "page.py"], tmp_path, PYSPARK_SUBMIT_ARGS=submit)
         assert done.returncode == 0, done.stderr[-5000:]

@@ -1,0 +1,201 @@
+"""Images/s of `lakelens.train` on a TorchTrial next to loops written by hand: the small network on two ranks.
+
+    python -m benchmarks.torch_training [--side 96] [--ranks 2] [--photographs 1024] [--repeats 5] [--json]
+
+All train `TorchSmallCnn` without augmentation on the same rows, stored as JPEG at the side that is trained at, in
+batches of 32 over all ranks, on ranks that HorovodRunner starts and Gloo connects, one thread for each core of a rank.
+A value is the rows over the median epoch, without the first one.
+
+- `lakelens`: an experiment, as `lakelens train` runs it.
+- `lakelens memory`: the same on decoded rows in memory, so its loop without the feed.
+- `memory`: DistributedDataParallel by hand on decoded rows in memory.
+- `dataloader`: the same on torch's DataLoader over JPEG files in class folders, read by torchvision's ImageFolder;
+  `dataloader worker` with a worker process for each rank.
+
+PyTorch is in a separate environment (`benchmarks/peers.py`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import photographs as photos
+from .checkpointing import BATCH, experiment, history
+from .contender import Contender, versions_in
+from .gpu_table import write_table
+from .harness import Aim, Report, interleave, parser, positive, scratch, tell
+from .peers import make_peer
+
+_TRIALS = {
+    "lakelens": "lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
+    "lakelens memory": "benchmarks.torch_batches:InMemory",
+}
+_BY_HAND = ("memory", "dataloader", "dataloader worker")
+_LOOP, _LOADER, _WAIT = 0.95, 1.2, 0.02
+_QUALITY = 90
+
+
+class Trainings:
+    """Trains, in the environment with PyTorch."""
+
+    def lakelens(self, name: str, table: str, folder: str, side: int, ranks: int, epochs: int) -> dict[str, Any]:
+        """Gives the seconds of each epoch but the first, and the share of them that rank 0 waited for the feed."""
+        from lakelens.training.experiment.train import train
+
+        config = experiment(Path(table), Path(folder), side, epochs)
+        config["entrypoint"] = _TRIALS[name]
+        config["hyperparameters"]["shift"] = 0
+        config["data"]["class_names"] = sorted(path.name for path in (Path(folder).parent / "jpegs").iterdir())
+        config["checkpoint_policy"] = "none"
+        config["resources"] |= {"slots_per_trial": ranks, "strategy": "horovod_local"}
+        result = train(config)
+        waited, computed = (history(result, f"{part}_seconds_rank0") for part in ("feed_wait", "compute"))
+        shares = [wait / (wait + step) for wait, step in zip(waited, computed, strict=True)]
+        return {"epochs": history(result, "epoch_seconds"), "waited": statistics.median(shares)}
+
+    def by_hand(self, name: str, table: str, folder: str, side: int, ranks: int, epochs: int) -> dict[str, Any]:
+        """Gives the seconds of each epoch but the first."""
+        from lakelens import HorovodRunner
+
+        runner = HorovodRunner(np=-ranks, use_gpu=False, driver_log_verbosity="log_callback_only", needs_horovod=False)
+        given = {"source": name, "table": table, "jpegs": str(Path(folder).parent / "jpegs")}
+        return {"epochs": runner.run(train_by_hand, **given, side=side, epochs=epochs)[1:]}
+
+
+def train_by_hand(source: str, table: str, jpegs: str, side: int, epochs: int) -> list[float]:
+    """Trains on one rank; gives the seconds of each epoch.
+
+    Args:
+        source: Where the rows come from, as in the module's description.
+        table: The table.
+        jpegs: Class folders with the rows as files.
+        side: Side of the images.
+        epochs: Epochs.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from lakelens import DeltaFeed
+    from lakelens.training import process_group
+    from lakelens.training.feed.read_options import cores_of_process
+    from lakelens.training.tasks.classification import Classification
+    from lakelens.training.trials.context import TrialContext
+    from lakelens.training.trials.torch_small_cnn import TorchSmallCnn
+
+    process_group.init()
+    torch.set_num_threads(cores_of_process())
+    feed, names = DeltaFeed(table), sorted(path.name for path in Path(jpegs).iterdir())
+    context = TrialContext(
+        hyperparameters={"shift": 0}, task=Classification(names), image_size=(side, side), training_feed=feed
+    )
+    trial = TorchSmallCnn(context)
+    model: torch.nn.Module = trial.build_model().to(memory_format=torch.channels_last)
+    optimizer = trial.build_optimizer(model)
+    if dist.get_world_size() > 1:
+        model = DistributedDataParallel(model)
+    batches, begin = _batches(source, feed, Path(jpegs), side)
+    seconds: list[float] = []
+    for epoch in range(epochs):
+        began = time.perf_counter()
+        begin(epoch)
+        for images, labels in batches:
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _batches(source: str, feed: Any, jpegs: Path, side: int) -> tuple[Iterable[Any], Callable[[int], None]]:
+    """Gives a rank's batches, and what to call with the number of an epoch before it begins."""
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms.functional import pil_to_tensor
+
+    from .torch_batches import Decoded
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if source == "memory":
+        return Decoded(feed, rank, size, side, BATCH), lambda _: None
+    files, workers = ImageFolder(str(jpegs), pil_to_tensor), int(source == "dataloader worker")
+    sampler: Any = DistributedSampler(files, size, rank)
+    loader = DataLoader(files, BATCH // size, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+    return loader, sampler.set_epoch
+
+
+def scaled(made: photos.Photographs, folder: Path, side: int) -> photos.Photographs:
+    """Stores photographs at another size."""
+    from PIL import Image
+
+    for path in photos.files(made):
+        place = folder / path.parent.name / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            image.resize((side, side)).save(place, quality=_QUALITY)
+    return replace(made, folder=folder)
+
+
+def run(arguments: Any) -> Report:
+    """Runs the benchmark."""
+    if arguments.epochs < 2:
+        raise SystemExit("--epochs 1: the first epoch, in which everything warms up, is left out; give 2 or more")
+    settings = ("photographs", "side", "ranks", "epochs", "repeats")
+    report = Report("torch_training", {name: getattr(arguments, name) for name in settings} | {"batch": BATCH})
+    rows, waits = arguments.photographs, []
+    with scratch(arguments.folder) as (kept, temporary):
+        python = make_peer("torch", kept)
+        report.facts["environment with PyTorch"] = versions_in(python, temporary / "log", ["torch", "torchvision"])
+        made = scaled(photos.photographs(kept, rows), temporary / "jpegs", arguments.side)
+        table = temporary / "table"
+        write_table(made, table, rows, 0)
+        given = {"table": str(table), "side": arguments.side, "ranks": arguments.ranks, "epochs": arguments.epochs}
+        with Contender("benchmarks.torch_training:Trainings", temporary / "trainings.log", python=python) as trainings:
+
+            def measured(name: str) -> Callable[[int], dict[str, float]]:
+                def once(repeat: int) -> dict[str, float]:
+                    folder = temporary / f"{name}-{repeat}".replace(" ", "-")
+                    method = "lakelens" if name in _TRIALS else "by_hand"
+                    found = trainings.call(method, name=name, folder=str(folder), **given)
+                    if name == "lakelens":
+                        waits.append(found["waited"])
+                    return {"images_s": rows / statistics.median(found["epochs"])}
+
+                return once
+
+            measures = {name: measured(name) for name in (*_TRIALS, *_BY_HAND)}
+            for name, values in interleave(arguments.repeats, measures, tell).items():
+                report.add(name, "images/s", values["images_s"])
+    report.compare("lakelens memory", "memory", at_least=_LOOP)
+    loaders = sorted(_BY_HAND[1:], key=lambda name: report.series[name].median)
+    report.compare("lakelens", loaders[0])
+    report.compare("lakelens", loaders[1], at_least=_LOADER)
+    report.compare("lakelens", "lakelens memory")
+    report.aims.append(
+        Aim("share of its time that lakelens waited for the feed", statistics.median(waits), at_most=_WAIT)
+    )
+    return report
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command."""
+    flags = parser("Images/s of lakelens train on a TorchTrial next to loops written by hand.")
+    flags.add_argument("--photographs", type=positive, default=1024, help="how many rows")
+    flags.add_argument("--side", type=positive, default=96, help="side of the images")
+    flags.add_argument("--ranks", type=positive, default=2, help="number of ranks")
+    flags.add_argument("--epochs", type=positive, default=5, help="epochs of each training")
+    arguments = flags.parse_args(argv)
+    run(arguments).show(arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
