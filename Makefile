@@ -5,7 +5,7 @@
 #   make test STACK=spark-3.5             another set of versions, a file of constraints/, in .venv-spark-3.5
 #   make test STACK=17.3                  one story on the packages of a Databricks runtime: 15.4, 16.4, 17.3 or 18
 #   make demo IMAGES=/class/folders       your own images instead of the digits
-#   make demo FRAMEWORK=torch             the same with PyTorch, in a separate environment; not run to its end yet
+#   make demo FRAMEWORK=torch             the same with PyTorch, in a separate environment
 #   make demo SEARCH=1                    a search over one version, with its report
 #   make demo DETECTION=1                 detectors on two versions of a table with boxes
 
