@@ -75,9 +75,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for name in _OF_A_NEW_RUN:
             value = getattr(args, name)
             if value is not None and value is not False and value != []:
-                raise InvalidArgumentError(
-                    f"--{name.replace('_', '-')} beside --resume {args.resume}: a resumed run keeps its configuration"
-                )
+                flag = f"--{name.replace('_', '-')} cannot be combined with --resume {args.resume}"
+                raise InvalidArgumentError(f"{flag}: a resumed run keeps its configuration")
         return resume_run(args)
     from lakelens.locations import without_password
     from lakelens.training.experiment.dry_run import plan_of

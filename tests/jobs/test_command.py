@@ -228,11 +228,11 @@ def test_key_values_are_split_at_the_first_equals_sign() -> None:
         ),
         (
             ["train", "--resume", "r1", "--epochs", "3"],
-            "--epochs beside --resume r1: a resumed run keeps its configuration",
+            "--epochs cannot be combined with --resume r1: a resumed run keeps its configuration",
         ),
         (
             ["train", "--resume", "r1", "--seed", "0"],
-            "--seed beside --resume r1: a resumed run keeps its configuration",
+            "--seed cannot be combined with --resume r1: a resumed run keeps its configuration",
         ),
     ],
 )

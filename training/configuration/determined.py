@@ -74,4 +74,4 @@ def instead_of(path: tuple[str | int, ...]) -> str | None:
     """Returns the sentence on what to use instead of a key of Determined; None for any other key."""
     dotted = ".".join(str(part) for part in path)
     said = INSTEAD.get(dotted) or INSTEAD.get(f"resources.{dotted}")
-    return f"is a key of Determined that has no meaning here: {said}" if said else None
+    return f"this is a key of Determined that has no meaning here: {said}" if said else None
