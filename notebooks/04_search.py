@@ -135,9 +135,7 @@ plt.show()
 
 # COMMAND ----------
 
-from lakelens.search.report.write import write_report
-
-displayHTML(write_report(folder / "checkpoints" / result.run_id, folder / "search-report").read_text())
+displayHTML((folder / "checkpoints" / result.run_id / "report" / "report.html").read_text())
 
 # COMMAND ----------
 
