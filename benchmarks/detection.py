@@ -7,7 +7,8 @@ Scenes are written as Pascal VOC and ingested. The Trial `Detector` trains on th
 random weights. Average precision is that of the held-out scenes, whose digits no training scene shows, at the best
 epoch.
 `plain` is `fit` of the same model on the same scenes, decoded in memory, with the same augmentation on tf.data, in one
-process; its images/s are compared with those of `lakelens` in one process, each without the first epoch.
+process; its images/s are compared with those of `lakelens` in one process, each without the first epoch. `plain` pads
+boxes to the fullest scene of the table, lakelens to that of the batch.
 With `--search-trials` a search over learning rate and weight of the boxes runs on two slots instead, and its best trial
 is compared with a training of as many epochs with the defaults.
 """
@@ -127,6 +128,22 @@ def measure_quality(report: Report, table: Path, folder: Path, epochs: int, rank
     return result
 
 
+def measure_scoring(report: Report, table: Path, folder: Path, result: Any) -> None:
+    """Adds rows/s of a scoring of all scenes with the trained detector, Spark's workers started before."""
+    from lakelens.inference.scoring.score import score
+
+    spark = session(folder)
+    try:
+        for split in ("validation", "train"):  # the first starts the workers, which import TensorFlow
+            started = time.perf_counter()
+            where = {"split": split, "tracking_uri": f"sqlite:///{folder}/mlflow.db"}
+            scored = score(spark, f"runs:/{result.run_id}", str(table), str(folder / "predictions"), **where)
+            seconds = time.perf_counter() - started
+        report.add("score", "rows/s", [scored.scored / seconds])
+    finally:
+        spark.stop()
+
+
 def measure_speed(report: Report, arguments: Any, table: Path, folder: Path) -> None:
     """Adds images/s in one process beside the plain loop."""
     from lakelens.training.experiment.train import train
@@ -192,7 +209,8 @@ def run(arguments: Any) -> Report:
         if arguments.search_trials:
             measure_search(report, arguments, table, temporary)
             return report
-        measure_quality(report, table, temporary / "quality", arguments.epochs, arguments.ranks)
+        result = measure_quality(report, table, temporary / "quality", arguments.epochs, arguments.ranks)
+        measure_scoring(report, table, temporary / "quality", result)
         if not arguments.only_quality:
             measure_speed(report, arguments, table, temporary)
     return report

@@ -81,6 +81,7 @@ def promote(
     image_column: str = "image",
     label_column: str = "label",
     key: str = "content_hash",
+    engine: str | None = None,
     tracking_uri: str | None = None,
 ) -> Promotion:
     """Registers a model and moves an alias to it if it is better than the alias's current model.
@@ -106,6 +107,7 @@ def promote(
         image_column: As for `evaluate`.
         label_column: As for `evaluate`.
         key: As for `evaluate`.
+        engine: As for `evaluate`.
         tracking_uri: As for `train`.
 
     Raises:
@@ -143,6 +145,7 @@ def promote(
             image_column=image_column,
             label_column=label_column,
             key=key,
+            engine=engine,
             tracking_uri=uri,
         )
     version = register(f"runs:/{run_id}", name, tracking_uri=uri)

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.jobs.run_lines import evaluation_lines
 
     result = evaluate(
-        session_of(args, f"lakelens evaluate {args.table}", "pyspark", "tensorflow"),
+        session_of(args, f"lakelens evaluate {args.table}", "pyspark"),
         args.model,
         args.table,
         split=None if args.all_splits else args.split,

@@ -16,7 +16,7 @@ from lakelens.jobs.command import (
     add_tracking_argument,
     session_of,
 )
-from lakelens.jobs.score import add_column_arguments, columns_of
+from lakelens.jobs.score import add_column_arguments, add_engine_argument, columns_of
 from lakelens.table import Table
 
 DESCRIPTION = "Register models, list and compare them, and move an alias to the better one."
@@ -75,6 +75,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
         help="with --if-better: never promote a model that fails to score a larger share of the rows",
     )
     action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
+    add_engine_argument(action)
     add_column_arguments(action)
     add_session_arguments(action)
 
@@ -145,6 +146,7 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
         by=args.by,
         max_errors=args.max_errors,
         predictions=args.predictions,
+        engine=args.engine,
         tracking_uri=args.tracking_uri,
         **columns_of(args),
     )

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidArgumentError(f"{flags}: for --stream alone; add that, or leave them out")
     if args.stream and args.checkpoint is None:
         raise InvalidArgumentError("--stream needs --checkpoint FOLDER, a folder for this stream alone")
-    session = session_of(args, f"lakelens score {args.table}", "pyspark", "tensorflow")
+    session = session_of(args, f"lakelens score {args.table}", "pyspark")
     named = (session, args.model, args.table, args.predictions)
     options: dict[str, Any] = {
         "split": args.split,

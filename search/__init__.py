@@ -52,5 +52,9 @@ class _CallableModule(ModuleType):
 
         return search(*args, **options)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles it by its name, as modules are: cloudpickle knows them by their exact type."""
+        return importlib.import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -47,9 +47,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
             (folder / name).write_bytes(data)
     except OSError as error:
-        raise InvalidArgumentError(
-            f"output = {str(folder)!r} cannot be written ({error}); give another folder"
-        ) from error
+        raise InvalidArgumentError(f"out = {str(folder)!r} cannot be written ({error}); give another folder") from error
 
 
 def record_evaluation(

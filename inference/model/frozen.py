@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,19 @@ def freeze(
         return keras_outputs, f"{KERAS}: the model cannot be frozen, {first_line(error)}"
     problem = difference(tf.nest.flatten(expected), tf.nest.flatten(given))
     return (frozen_outputs, FROZEN) if problem is None else (keras_outputs, f"{KERAS}: frozen, {problem}")
+
+
+@contextmanager
+def without_tensor_float_32() -> Iterator[None]:
+    """Computes float32 products on a GPU in float32, so that they may be compared with those of a processor."""
+    import tensorflow as tf
+
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def difference(expected: list[Any], given: list[Any]) -> str | None:

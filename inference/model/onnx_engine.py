@@ -17,7 +17,7 @@ from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.checkpoints.manifests import KERAS
 from ...training.checkpoints.references import ModelRef
 from .failures import first_line
-from .frozen import check_images, difference
+from .frozen import check_images, difference, without_tensor_float_32
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -94,7 +94,8 @@ def write_engine(
         ModelMismatchError: If the model cannot be converted, or its outputs differ.
     """
     images = check_images(checkpoint.input_shape)
-    expected = np.asarray(traced(images))  # first: converting removes functions that TensorFlow does not inline
+    with without_tensor_float_32():
+        expected = np.asarray(traced(images))  # first: converting removes functions that TensorFlow does not inline
     try:
         write_graph(traced, folder / GRAPH_FILE, {_DESCRIBED: json.dumps(dict(described))})
     except ModelMismatchError as error:

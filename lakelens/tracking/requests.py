@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ..errors import InvalidArgumentError
 from .child_runs import TRIAL_TAG
+from .heartbeat import HEARTBEAT_TAG, LOST_AFTER_S, RENEW_S, Heartbeat
 from .run_listing import RunSummary, get_run, open_existing_store, show_run
 from .runs import REQUEST_TAG, SEARCH_TAG, RunReference, as_tracking_errors, open_client
 
@@ -25,6 +26,8 @@ Action = Literal["pause", "kill"]
 SearchAction = Literal["pause", "resume", "stop"]
 _ACTIONS = {*get_args(Action), *get_args(SearchAction)}
 _POLL_S = 2.0
+# A process that lives has renewed its heartbeat meanwhile.
+_SILENT_S = 3 * RENEW_S
 
 
 def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: float = 60.0) -> RunSummary:
@@ -83,6 +86,15 @@ def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = Non
             f"no process runs the search {run_id}, so there is nothing to {action}; it is {details.summary.state}. "
             f"lakelens search resume {run_id} resumes one that has not finished"
         )
+    heartbeat = Heartbeat.parse(details.tags.get(HEARTBEAT_TAG))
+    silent_s = 0.0 if heartbeat is None else time.time() - heartbeat.time
+    if silent_s > _SILENT_S:
+        raise InvalidArgumentError(
+            f"{heartbeat.process if heartbeat else ''}, which ran the search {run_id}, has given no sign of life for "
+            f"{silent_s:.0f} s. If it is gone, the run counts as failed after {LOST_AFTER_S:.0f} s; try again then"
+        )
+    if action == "resume" and details.tags.get(REQUEST_TAG) != "pause":
+        raise InvalidArgumentError(f"the search {run_id} is not paused; a process runs it")
     _send(run_id, action, tracking_uri)
 
 

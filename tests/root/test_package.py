@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import cloudpickle
 import pytest
 
 import lakelens
@@ -25,6 +26,11 @@ def test_import_needs_neither_spark_nor_tensorflow() -> None:
 def test_every_public_name_can_be_imported() -> None:
     for name in lakelens.__all__:
         assert getattr(lakelens, name) is not None, name
+
+
+def test_a_function_that_names_the_search_is_sent_to_ranks_as_one_that_names_a_module() -> None:
+    search = lakelens.search
+    assert cloudpickle.loads(cloudpickle.dumps(lambda: search))() is search
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

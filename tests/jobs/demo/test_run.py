@@ -102,6 +102,8 @@ def test_the_demo_of_detection_brings_a_class_and_leads_from_a_wrong_box_to_its_
     assert ExperimentConfig.read(out / "experiment.yaml").task == "detection"
     client = open_client(f"sqlite:///{out / 'mlflow.db'}")
     assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
+    files = {file.path for file in client.list_artifacts(summary["runs"][1], "validation")}
+    assert files >= {f"validation/{name}" for name in ("per_class.csv", "precision_recall.png", "pictures")}
     wrong = summary["wrong_box"]
     assert (wrong["label_name"], wrong["version"]) == ("seven", 0)
     assert wrong["predicted_name"] in ("two", "four")

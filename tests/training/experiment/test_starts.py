@@ -16,7 +16,8 @@ from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
 from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError
 from lakelens.tracking.logged_models import register_model
 from lakelens.tracking.runs import open_client
-from lakelens.training.checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint
+from lakelens.training.checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint, write_checkpoint
+from lakelens.training.checkpoints.manifests import STATE_FILE
 from lakelens.training.checkpoints.references import ModelRef
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.config_record import read_config
@@ -181,6 +182,20 @@ def test_a_warm_start_from_a_model_for_another_task_is_refused(keys, finished, t
     words = r"is a model for task classification, and this experiment's task is detection; name a model for detection"
     with pytest.raises(ConfigurationError, match=words):
         train(keys | detection)
+
+
+@pytest.mark.system
+def test_a_classifier_is_not_started_from_a_detector(keys, tmp_path):
+    described = {
+        "input": {"height": 16, "width": 16, "channels": 3},
+        "backend": "keras",
+        "task": {"name": "detection"},
+    }
+    files = {name: lambda path: path.write_bytes(b"{}") for name in ("model.keras", STATE_FILE)}
+    detector = write_checkpoint(tmp_path / "checkpoints", files=files, metadata=described, name="detector")
+    words = r"is a model for task detection, and this experiment's task is classification; name a model for classif"
+    with pytest.raises(ConfigurationError, match=words):
+        train(keys | {"warm_start": str(detector.path)})
 
 
 @pytest.mark.unit

@@ -35,6 +35,13 @@ def test_a_name_that_only_horovod_has_says_what_to_use_instead(hvd, name, words)
         getattr(hvd, name)
 
 
+def test_its_modules_are_imported_by_either_name(hvd):
+    import lakelens.hvd.callbacks as callbacks
+    import lakelens.training.distributed.callbacks as own
+
+    assert callbacks is own is hvd.callbacks
+
+
 def test_every_public_name_of_horovods_keras_api_is_there_or_says_why_not(hvd):
     from pathlib import Path
 

@@ -22,5 +22,7 @@ def on_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, dict):
         return {name: on_device(part, device) for name, part in value.items()}
     if device.type == "cuda" and value.device.type == "cpu":
+        if 0 in value.stride():  # of `expand`: rows that share their memory cannot be pinned
+            value = value.clone(memory_format=torch.contiguous_format)
         value = value.pin_memory()  # a copy from other memory waits for the GPU
     return value.to(device, non_blocking=True)
