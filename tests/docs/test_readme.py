@@ -84,7 +84,7 @@ def command_lines() -> list[str]:
 @pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_the_quick_start_and_the_training_function_run_as_written(read: Path) -> None:
     said = run_python(blocks("python")[1], read)
     # What the ranks print of their training, and what the function returns.
@@ -95,7 +95,7 @@ def test_the_quick_start_and_the_training_function_run_as_written(read: Path) ->
 @pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_each_command_runs_as_written_one_after_the_other(read: Path) -> None:
     """RUN is the run of the last training, and PATH the path of a scored image."""
     (read / "experiment.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
@@ -171,7 +171,7 @@ assert spark.sql("select predict(image).predicted_name from images").count() > 0
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_the_examples_of_the_pages_run_as_written_one_after_the_other(
     read: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
