@@ -102,6 +102,7 @@ def test_the_demo_of_detection_brings_a_class_and_leads_from_a_wrong_box_to_its_
     assert ExperimentConfig.read(out / "experiment.yaml").task == "detection"
     client = open_client(f"sqlite:///{out / 'mlflow.db'}")
     assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
+    assert client.get_run(summary["runs"][1]).data.metrics["val_map50"] >= 0.4
     files = {file.path for file in client.list_artifacts(summary["runs"][1], "validation")}
     assert files >= {f"validation/{name}" for name in ("per_class.csv", "precision_recall.png", "pictures")}
     wrong = summary["wrong_box"]
