@@ -188,8 +188,8 @@ def test_the_examples_of_the_pages_run_as_written_one_after_the_other(
     }
     shown = {name: blocks("python", DOCS / page) for name, page in pages.items()}
     shown["feed"], shown["cache"] = shown["feed"][:1], shown["feed"][1:]
-    # A detector's: in tests/inference/stories/test_detection.py.
-    shown["score"] = [text for text in shown["score"] if "detections" not in text]
+    # A detector's: in tests/inference/stories/test_detection.py; an export's: in tests/inference/export/test_export.py.
+    shown["score"] = [text for text in shown["score"] if "detections" not in text and '"served"' not in text]
     assert all(shown.values())
     run_python(STORY.format(**{name: "\n".join(texts) for name, texts in shown.items()}), folder)
 
