@@ -89,15 +89,10 @@ def option_of(spark: SparkSession, name: str, default: str) -> str: ...
 def option_of(spark: SparkSession, name: str, default: str | None = None) -> str | None: ...
 def option_of(spark: SparkSession, name: str, default: str | None = None) -> str | None:
     """Returns an option of a session; the default also where a Connect server tells nobody, as serverless compute."""
-    from pyspark.errors import PySparkException
-
-    try:
-        found: str | None = spark.conf.get(name, default)
-    except PySparkException:
-        if not is_connect(spark):
-            raise
-        return default
-    return found
+    found: str | None = default
+    with _refusable(spark):
+        found = spark.conf.get(name, default)
+    return found  # noqa: RET504  the default, if the block was refused
 
 
 def set_log_level(spark: SparkSession, level: str) -> None:
@@ -338,13 +333,20 @@ def set_all(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 
 def _set(spark: SparkSession, name: str, value: str | None) -> None:
-    from pyspark.errors import PySparkException
-
-    try:
+    with _refusable(spark):
         if value is None:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
+
+
+@contextmanager
+def _refusable(spark: SparkSession) -> Iterator[None]:
+    """Ends the block without an error where a Connect server refuses it, as serverless compute does."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
     except PySparkException:
         if not is_connect(spark):
             raise
@@ -359,25 +361,18 @@ def keep(frame: DataFrame, level: StorageLevel | None = None) -> DataFrame:
         frame: The DataFrame.
         level: Where the executors keep them; default: in memory, and on disk what does not fit.
     """
-    from pyspark.errors import PySparkException
-
-    try:
-        return frame.persist() if level is None else frame.persist(level)
-    except PySparkException:
-        if not is_connect(frame.sparkSession):
-            raise
-        return frame
+    with _refusable(frame.sparkSession):
+        if level is None:
+            frame.persist()
+        else:
+            frame.persist(level)
+    return frame
 
 
 def forget(frame: DataFrame) -> None:
     """Lets Spark forget the rows of a DataFrame that `keep` has returned."""
-    from pyspark.errors import PySparkException
-
-    try:
+    with _refusable(frame.sparkSession):
         frame.unpersist()
-    except PySparkException:
-        if not is_connect(frame.sparkSession):
-            raise
 
 
 @contextmanager
