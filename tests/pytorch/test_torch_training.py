@@ -60,6 +60,20 @@ def test_two_ranks_train_as_one_process_on_the_rows_of_both(place, rows, rules):
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
+@pytest.mark.parametrize("rows", ["squares", "one over", "odd"])
+def test_torchmetrics_give_on_two_ranks_what_they_give_in_one_process(place, rows):
+    """21 rows in batches of 16 are 11 and 10, 17 are 9 and 8; of 1 row the second rank has none."""
+    found = []
+    for ranks in (1, 2):
+        job = place.job(f"measured {rows} {ranks}", "Measured", rows, epochs=1)
+        train(job, ranks=ranks)
+        found.append({name: history(job)[-1][f"val_{name}"] for name in ("acc", "auroc", "kappa", "accuracy", "loss")})
+    alone, shared = found
+    assert shared == pytest.approx(alone, abs=1e-6, nan_ok=True)
+    if rows != "odd":
+        assert len({round(alone[name], 3) for name in ("acc", "auroc", "kappa")}) == 3
+
+
 def test_two_ranks_with_every_optimization_train_as_a_loop_by_hand(place):
     """Autocast, float16 gradients between ranks, a scaled rate and a warm-up that ends within the second epoch."""
     rules = {"mixed_precision": "bfloat16", "gradient_compression": "fp16"}
@@ -128,6 +142,7 @@ def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_
         ("Detached", 1, TrialError, r"training_step returned Tensor \(\) as its loss"),
         ("Unused", 2, TrialError, "does not depend on head.weight, head.bias, so they get no gradients"),
         ("Diverging", 1, NotFiniteError, "loss is nan after step 6"),
+        ("Matrix", 1, TrialError, r"build_metrics: 'confusion' computes a tensor \[3, 3\]; a metric is one number"),
         ("OfFloats", 1, TrialError, "the model does not take the feed's images, uint8 .*Make scaling to floats a part"),
         ("Short", 2, RankFailedError, "build_training_dataset gave 5 batches of an epoch of 6"),
     ],
@@ -135,6 +150,12 @@ def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_
 def test_what_a_trial_does_wrong_is_named(place, trial, ranks, error, message):
     with pytest.raises(error, match=message):
         train(place.job(f"wrong {trial}", trial), ranks=ranks)
+
+
+def test_statistics_of_batch_normalization_that_ranks_cannot_share_on_processors_are_refused(place):
+    job = place.job("shared statistics", optimizations={"sync_batch_norm": True})
+    with pytest.raises(TrialError, match=r"sync_batch_norm needs a GPU for each rank: .* has no CPU version"):
+        train(job, ranks=2)
 
 
 def test_a_metric_that_no_one_measures_is_named(place):

@@ -105,6 +105,22 @@ TRIALS = """
         def training_step(self, model, batch):
             return super().training_step(model, batch) * float("nan")
 
+    class Measured(Plain):
+        '''Metrics of scores that are often wrong; two are no means over batches.'''
+
+        def validation_step(self, model, batch):
+            return torch.sin(batch[0].flatten(2).sum(2).float())
+
+        def build_metrics(self):
+            from torchmetrics import classification
+            kinds = {"acc": "MulticlassAccuracy", "auroc": "MulticlassAUROC", "kappa": "MulticlassCohenKappa"}
+            return {name: getattr(classification, kind)(self.context.num_classes) for name, kind in kinds.items()}
+
+    class Matrix(Plain):
+        def build_metrics(self):
+            from torchmetrics.classification import MulticlassConfusionMatrix
+            return {"confusion": MulticlassConfusionMatrix(self.context.num_classes)}
+
     class OfFloats(Plain):
         def build_model(self):
             return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))
@@ -200,9 +216,10 @@ def by_hand(job: TrainingJob, ranks: int, factor: float, warmup_steps: int) -> d
 
 
 def place_in(folder: Path) -> Place:
-    """Makes tables and Trials in a folder; of the second table, the last batch of an epoch has one row."""
+    """Makes tables and Trials in a folder; the last batch has one row: in `odd`, and of `one over`'s validation."""
     coloured_table(folder / "squares")
     coloured_table(folder / "odd", train=81, validation=1)
+    coloured_table(folder / "one over", validation=17)
     (folder / "trials.py").write_text(textwrap.dedent(TRIALS))
     return Place(folder)
 

@@ -39,7 +39,7 @@ class Validation:
 
     def __init__(self, trial: TorchTrial, job: TrainingJob, world: TorchWorld) -> None:
         self._trial, self._job, self._world = trial, job, world
-        self._metrics = {name: metric.to(world.device) for name, metric in trial.build_metrics().items()}
+        self._metrics = {name: self._over_ranks(metric) for name, metric in trial.build_metrics().items()}
         self.picture: bytes | None = None
         self._kept: list[tuple[torch.Tensor, Any]] | None = None
 
@@ -70,8 +70,23 @@ class Validation:
         failures = [each for each in self._world.allgather_object(failure, name="lakelens.measured") if each]
         if failures:
             raise TrialError(failures[0])
-        found = sums.over_ranks(self._world) | {name: float(each.compute()) for name, each in self._metrics.items()}
+        found = sums.over_ranks(self._world) | {name: _number(name, each) for name, each in self._metrics.items()}
         return {f"val_{name}": value for name, value in found.items()}
+
+    def _over_ranks(self, metric: Any) -> Any:
+        """Lets a torchmetrics metric, and those that it is made of, gather their states through the ranks' own link."""
+        for part in metric.to(self._world.device).modules():
+            part.dist_sync_fn = self._gathered
+        return metric
+
+    def _gathered(self, state: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+        """Gathers a state of all ranks.
+
+        A rank without rows has an empty one, whose type and shape are not those of the others: torchmetrics' own
+        gathering ends that process.
+        """
+        found = self._world.allgather_object(state.cpu(), name="lakelens.metric")
+        return [each.to(state.device) for each in found if each.numel()] or [state]
 
     def count(self, model: torch.nn.Module, described: Mapping[str, Any]) -> Counts:
         """Counts for the task's evaluation, on the rows of this rank.
@@ -129,6 +144,14 @@ class Validation:
                 yield found
         if keeps:
             self._kept = kept
+
+
+def _number(name: str, metric: Any) -> float:
+    value = metric.compute()
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    found = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{type(value).__name__}"
+    raise TrialError(f"build_metrics: {name!r} computes {found}; a metric is one number")
 
 
 def _arrays(values: Any) -> Any:
