@@ -86,7 +86,8 @@ class ImageTable(TableVersions):
                 splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
                 split_seed: Seed of the split by content hash; 0 for a new table.
                 limits: A `lakelens.Limits`: what one image may cost.
-                removed: `keep` the rows of files that the source folder no longer holds, or `delete` them.
+                delete_missing: Whether to delete the rows of files that the source no longer holds; the default keeps
+                    them.
                 verify: How an unchanged file is recognised: by its `stamp` (size and time), or by its `content`, which
                     reads all.
                 classes: The only classes to store; others are quarantined, and boxes of others dropped, each counted.
@@ -97,7 +98,7 @@ class ImageTable(TableVersions):
                 near_duplicates: Whether to look for new images that look like one of another split; decodes the table's
                     images once more, at a fraction of their size.
                 allow_loss: Whether the ingest may take more than half of the stored rows out of the table, or all rows
-                    of a class of 20 or more; with `removed="delete"`, also all rows of a folder in which nothing is
+                    of a class of 20 or more; with `delete_missing`, also all rows of a folder in which nothing is
                     left.
                 retry_quarantine: Whether to read files again that are in quarantine and unchanged: after a limit was
                     raised or a decoder was installed. Files whose rows were deleted stay out.

@@ -1,4 +1,4 @@
-"""When to train again, and which model an alias points to."""
+"""Whether a model is stale, and which model an alias points to."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def promote(
         if_better: Metric of an evaluation by which the candidate must be better, such as `accuracy` or `ece`; None
             promotes without a comparison.
         on: `table@version` that both are evaluated on.
-        split: Split of the table; None takes all rows.
+        split: As for `evaluate`.
         by: The candidate must be better by more than this; not negative.
         max_errors: Largest share of the labelled rows, 0..1, that a promoted model may fail to score. Only checked with
             `if_better`.
@@ -217,11 +217,11 @@ def _decided(
 
 
 @dataclass(frozen=True, repr=False)
-class Due(ReadableResult):
-    """Whether a model should be trained again.
+class Staleness(ReadableResult):
+    """Whether a model is stale: its table has changed enough to train again.
 
     Attributes:
-        due: Whether it should.
+        stale: Whether it is; true if no version of the model was trained on the table.
         reason: Why, in a sentence.
         table: Location of the table.
         version: The version that would be trained on.
@@ -231,7 +231,7 @@ class Due(ReadableResult):
         drifted_class: The class of that change.
     """
 
-    due: bool
+    stale: bool
     reason: str
     table: str
     version: int
@@ -242,7 +242,7 @@ class Due(ReadableResult):
 
 
 @named_options
-def training_due(
+def staleness(
     name: str,
     table: str | Path,
     *,
@@ -251,17 +251,17 @@ def training_due(
     tracking_uri: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     spark: SessionSource | None = None,
-) -> Due:
+) -> Staleness:
     """Decides whether a table has changed enough since the newest version of a registered model was trained on it.
 
-    Training is due if the model does not exist, if enough rows are new, or if a class's share of the rows has
-    moved. Only a catalog table needs Spark.
+    A model is stale if it does not exist, if enough rows are new, or if a class's share of the rows has moved. Only a
+    catalog table needs Spark.
 
     Args:
         name: Registered model; need not exist yet.
         table: The table: path, URI or catalog name; `table@version` names the version that would be trained on.
-        min_new_rows: Training is due from this number of added or changed rows.
-        max_drift: Training is due if a class's share of all rows changes by more than this, 0..1.
+        min_new_rows: Number of added or changed rows from which the model is stale.
+        max_drift: Change of a class's share of all rows, 0..1, above which the model is stale.
         tracking_uri: As for `train`.
         storage_options: Access to an object store.
         spark: The session, which only a catalog name needs.
@@ -278,10 +278,10 @@ def training_due(
     now = named.snapshot()
     trained_on = _newest_training(name, now.location, tracking_uri)
     if trained_on is None:
-        return Due(True, f"no version of model {name!r} was trained on this table", now.location, now.version)
+        return Staleness(True, f"no version of model {name!r} was trained on this table", now.location, now.version)
     if trained_on >= now.version:
         reason = f"the newest model was trained on version {trained_on}"
-        return Due(False, reason, now.location, now.version, trained_on)
+        return Staleness(False, reason, now.location, now.version, trained_on)
     found = diff(now.table, trained_on, now.version)
     new_rows = sum(found.added.values()) + sum(found.changed.values())
     then = named.at(trained_on).snapshot()
@@ -295,7 +295,7 @@ def training_due(
     if drifted_class is not None:
         reason += f"; the share of {drifted_class!r} has moved by {drift:.3f} ({'more' if moved else 'not more'} than "
         reason += f"{max_drift:g})"
-    return Due(enough or moved, reason, now.location, now.version, trained_on, new_rows, drift, drifted_class)
+    return Staleness(enough or moved, reason, now.location, now.version, trained_on, new_rows, drift, drifted_class)
 
 
 def _newest_training(name: str, location: str, tracking_uri: str | None) -> int | None:

@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--list-ignored", action="store_true", help="list the number of skipped files by reason and suffix"
     )
     parser.add_argument(
-        "--removed", choices=("keep", "delete"), default="keep", help="what to do with rows whose source file is gone"
+        "--delete-missing",
+        action="store_true",
+        help="delete the rows of files that the source no longer holds; by default they are kept",
     )
     parser.add_argument(
         "--verify",
@@ -169,7 +171,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         Source(args.source, args.layout, args.annotations, args.images),
         {**recipe, "splits": fractions(args.split) if args.split else None},
         Limits(**{name: value for name, value in limits.items() if value is not None}),
-        removed=args.removed,
+        delete_missing=args.delete_missing,
         verify=args.verify,
         classes=args.classes or None,
         batch_id=args.batch_id,

@@ -22,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     add_model_argument(parser)
     add_table_argument(parser)
-    parser.add_argument("--split", default="test", help="only this split")
-    parser.add_argument("--all-splits", action="store_true", help="all rows, whatever their split")
+    add_split_arguments(parser)
     parser.add_argument(
         "--compare", default=None, metavar="MODEL", help="a model to compare with, such as the previous one"
     )
@@ -49,6 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_arguments(parser)
 
 
+def add_split_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that choose the evaluated rows."""
+    parser.add_argument(
+        "--split", default="test", help="only this split (score takes all rows; metrics need rows without training)"
+    )
+    parser.add_argument("--all-splits", action="store_true", help="all rows, whatever their split")
+
+
+def split_of(args: argparse.Namespace) -> str | None:
+    """Gives what the flags of `add_split_arguments` say, as an argument of `evaluate` and `promote`."""
+    return None if args.all_splits else str(args.split)
+
+
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the evaluation and returns its numbers."""
     from lakelens.inference.evaluation.evaluate import evaluate
@@ -58,7 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         session_of(args, f"lakelens evaluate {args.table}", "pyspark"),
         args.model,
         args.table,
-        split=None if args.all_splits else args.split,
+        split=split_of(args),
         compare=args.compare,
         slices=args.slices,
         predictions=args.predictions,

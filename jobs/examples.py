@@ -39,8 +39,8 @@ lakelens models register runs:/RUN birds --alias candidate
 lakelens models alias models:/birds/2 champion
 lakelens models compare models:/birds/1 models:/birds/2
 lakelens models promote runs:/RUN birds --if-better accuracy --on tables/photos@3
-lakelens models has birds champion
-lakelens models due birds tables/photos --min-new-rows 1000
+lakelens models exists birds champion
+lakelens models stale birds tables/photos --min-new-rows 1000
 lakelens export models:/birds@champion --format savedmodel --out served/
 lakelens runs --experiment birds --limit 20
 lakelens runs show RUN

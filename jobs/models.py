@@ -16,6 +16,7 @@ from lakelens.jobs.command import (
     add_tracking_argument,
     session_of,
 )
+from lakelens.jobs.evaluate import add_split_arguments, split_of
 from lakelens.jobs.score import add_column_arguments, add_engine_argument, columns_of
 from lakelens.table import Table
 
@@ -40,21 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alias = add("alias", "set an alias to a version, if its files are those that its run wrote", _alias)
     alias.add_argument("version", metavar="MODEL/VERSION", help="models:/<name>/<version>")
     alias.add_argument("alias", help="the alias, such as champion")
-    has = add(
-        "has", "show whether an alias of a model points to a version; a missing alias or model is not an error", _has
-    )
-    has.add_argument("name", help="the registered model; need not exist yet")
-    has.add_argument("alias", help="the alias, such as champion")
+    exists = add("exists", "show whether an alias of a model exists; a missing alias or model is not an error", _exists)
+    exists.add_argument("name", help="the registered model; need not exist yet")
+    exists.add_argument("alias", help="the alias, such as champion")
     compared = add("compare", "show how two models differ: data, parameters and metrics of their runs", _compare)
     add_model_argument(compared, "first")
     add_model_argument(compared, "second")
     _add_promotion(add("promote", "register a model and set an alias to it, if it is better", _promote))
-    due = add("due", "show whether a table has changed enough to train again", _due)
-    due.add_argument("name", help="the registered model; need not exist yet")
-    add_table_argument(due)
-    due.add_argument("--min-new-rows", type=int, default=1, help="rows, added or changed, from which it is due")
-    due.add_argument("--max-drift", type=float, default=0.1, help="change of a class's share above which it is due")
-    add_session_arguments(due)
+    stale = add("stale", "show whether a table has changed enough to train the model again", _stale)
+    stale.add_argument("name", help="the registered model; need not exist yet")
+    add_table_argument(stale)
+    stale.add_argument(
+        "--min-new-rows", type=int, default=1, help="rows, added or changed, from which the model is stale"
+    )
+    stale.add_argument(
+        "--max-drift", type=float, default=0.1, help="change of a class's share above which the model is stale"
+    )
+    add_session_arguments(stale)
 
 
 def _add_promotion(action: argparse.ArgumentParser) -> None:
@@ -65,7 +68,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
         "--if-better", default=None, metavar="METRIC", help="accuracy, macro_f1, ece, ...; of detectors map50, map, ..."
     )
     action.add_argument("--on", default=None, metavar="TABLE@VERSION", help="what both models are evaluated on")
-    action.add_argument("--split", default="test", help="only this split")
+    add_split_arguments(action)
     action.add_argument("--by", type=float, default=0.0, help="better by more than this; at least 0")
     action.add_argument(
         "--max-errors",
@@ -106,13 +109,13 @@ def _alias(args: argparse.Namespace) -> dict[str, Any]:
     return {"model": version.uri, **dataclasses.asdict(version)}
 
 
-def _has(args: argparse.Namespace) -> dict[str, Any]:
+def _exists(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.inference.model.registry import version_behind
 
     found = version_behind(args.name, args.alias, args.tracking_uri)
     return {
         "model": f"models:/{args.name}@{args.alias}",
-        "found": found is not None,
+        "exists": found is not None,
         "version": None if found is None else found.version,
     }
 
@@ -142,7 +145,7 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
         spark=spark,
         if_better=args.if_better,
         on=args.on,
-        split=args.split,
+        split=split_of(args),
         by=args.by,
         max_errors=args.max_errors,
         predictions=args.predictions,
@@ -154,16 +157,16 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
     return {"model": f"models:/{decided.name}@{decided.alias}", **dataclasses.asdict(decided)}
 
 
-def _due(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.inference.promotion import training_due
+def _stale(args: argparse.Namespace) -> dict[str, Any]:
+    from lakelens.inference.promotion import staleness
 
-    found = training_due(
+    found = staleness(
         args.name,
         args.table,
         min_new_rows=args.min_new_rows,
         max_drift=args.max_drift,
         tracking_uri=args.tracking_uri,
-        spark=session_of(args, f"lakelens models due {args.table}") if Table.of(args.table).is_name else None,
+        spark=session_of(args, f"lakelens models stale {args.table}") if Table.of(args.table).is_name else None,
     )
     print(found.reason, file=sys.stderr)
     return dataclasses.asdict(found)

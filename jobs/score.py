@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_table_argument(parser)
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
-    parser.add_argument("--split", default=None, help="only this split")
+    parser.add_argument(
+        "--split",
+        default=None,
+        help="only this split; default: all rows (evaluate takes test, for metrics on rows without training)",
+    )
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
     )

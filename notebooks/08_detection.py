@@ -12,11 +12,18 @@
 
 # COMMAND ----------
 
+# MAGIC %run ./scenes
+
+# COMMAND ----------
+
 dbutils.widgets.text("folder", default_folder(), "Folder (a volume on Databricks)")
 dbutils.widgets.text("table", "", "Image table; one in the folder when empty")
 dbutils.widgets.text("scenes", "360", "Scenes of the first version")
 dbutils.widgets.text("epochs", "7", "Epochs of each training")
+import io
 import shutil
+
+from PIL import Image, ImageDraw
 
 folder = folder_of("folder") / "detection"
 shutil.rmtree(folder, ignore_errors=True)
@@ -33,15 +40,9 @@ scenes, epochs = (int(dbutils.widgets.get(name)) for name in ("scenes", "epochs"
 
 # COMMAND ----------
 
-from lakelens.jobs.demo.detection import EQUAL, OFTEN, RARE, scenes_of
-from lakelens.jobs.demo.images import DIGIT_NAMES
-from lakelens.jobs.demo.scene_files import write_coco, write_voc
-
-SIDE = 160
-name_of = DIGIT_NAMES.__getitem__
-write_voc(folder / "voc", scenes_of(1, SIDE, RARE), scenes, "train", name_of)
-write_voc(folder / "voc", scenes_of(2, SIDE, EQUAL, held_out=True), 40, "val", name_of)
-write_voc(folder / "voc", scenes_of(3, SIDE, EQUAL, held_out=True), 80, "test", name_of)
+write_voc(folder / "voc", "train", scenes_of(scenes, seed=1, sevens=0.005))
+write_voc(folder / "voc", "val", scenes_of(40, seed=2, held_out=True))
+write_voc(folder / "voc", "test", scenes_of(80, seed=3, held_out=True))
 table = new_table(folder)
 version_0 = table.ingest(str(folder / "voc"), layout="voc", size=SIDE).version
 
@@ -88,17 +89,26 @@ print({name: round(value, 3) for name, value in old.metrics.items()})
 
 # MAGIC %md
 # MAGIC ## A wrong box
-# MAGIC The model scores the held-out scenes. Each row of the predictions has the boxes of one image. Which of them lie
-# MAGIC on a `seven` and say something else?
+# MAGIC The model scores the held-out scenes. Each row of the predictions has the boxes of one image. Boxes are a
+# MAGIC column, so SQL finds those that lie on a `seven` and say something else.
 
 # COMMAND ----------
-
-from lakelens.jobs.demo.wrong_boxes import draw_box, wrong_boxes
 
 predictions = str(folder / "tables" / "predictions")
 lakelens.score(spark, f"runs:/{old.run_id}", table.location, predictions, version_0, split="test", tracking_uri=store)
 scored = spark.read.format("delta").load(predictions)
-wrong = wrong_boxes(scored, table.read(version_0)).where("truth.label_name = 'seven'")
+pairs = (
+    scored.selectExpr("path", "explode(detections) as found")
+    .join(table.read(version_0).selectExpr("path", "explode(annotations) as truth"), "path")
+    .where("truth.label_name = 'seven' and found.label_name != 'seven'")
+    .selectExpr(
+        "*",
+        "greatest(least(found.xmax, truth.xmax) - greatest(found.xmin, truth.xmin), 0)"
+        " * greatest(least(found.ymax, truth.ymax) - greatest(found.ymin, truth.ymin), 0) as shared",
+        "(truth.xmax - truth.xmin) * (truth.ymax - truth.ymin) as area",
+    )
+)
+wrong = pairs.where("shared >= 0.5 * area").orderBy("found.score", ascending=False)
 display(wrong.selectExpr("truth.label_name as object", "found.label_name as said", "found.score", "path").limit(5))
 case = wrong.first()
 
@@ -115,7 +125,10 @@ print("source image:", trace.source["path"])
 print("run:         ", trace.run.summary.run_id, trace.run.summary.name)
 print("trained on:  ", trace.trained_on)
 source = spark.read.format("binaryFile").load(trace.source["path"]).first().content
-show_picture(draw_box(bytes(source), case.truth.asDict(), case.found.asDict()), width=320)
+image = Image.open(io.BytesIO(source))
+for box, colour in ((case.truth, "green"), (case.found, "orange")):
+    ImageDraw.Draw(image).rectangle((box.xmin, box.ymin, box.xmax, box.ymax), outline=colour, width=2)
+display(image.resize((320, 320)))
 counts = dict(objects_of(int(trace.trained_on.rpartition("@")[2])).collect())
 print("its objects: ", counts)
 assert counts.get("seven", 0) < counts["two"] / 10
@@ -128,7 +141,7 @@ assert counts.get("seven", 0) < counts["two"] / 10
 
 # COMMAND ----------
 
-write_coco(folder / "coco", scenes_of(4, SIDE, OFTEN), scenes * 2 // 3, "train", name_of)
+write_coco(folder / "coco", "train", scenes_of(scenes * 2 // 3, seed=4, sevens=4.0))
 version_1 = table.ingest(str(folder / "coco"), layout="coco").version
 print("added:", table.diff(version_0, version_1).added)
 display(objects_of(version_1))

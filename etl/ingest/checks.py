@@ -16,7 +16,7 @@ from ..annotations.manifest import manifest_format
 from ..files.class_folders import Wanted, check_class_folder, list_top
 from ..files.layouts import CLASS_FOLDERS, MANIFEST, class_of_folder
 from ..images.recipe import Recipe
-from .results import DELETE, IngestRequest
+from .results import IngestRequest
 
 
 def check_without_spark(location: str, request: IngestRequest) -> None:
@@ -43,7 +43,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     if source.layout != MANIFEST and not has_scheme(folder):
         top = list_top(os.fsencode(folder))
         top.check(folder, Wanted(source.layout))
-        if request.removed != DELETE:
+        if not request.delete_missing:
             check_class_folder(folder, top, Wanted(source.layout))
     table = absolute(location)
     if is_table_name(table) or has_scheme(table):

@@ -35,7 +35,7 @@ class IngestOptions(RecipeOptions, total=False):
 
     recipe: Recipe | None
     limits: Limits | None
-    removed: str
+    delete_missing: bool
     verify: str
     classes: Sequence[str] | None
     annotations: str | None

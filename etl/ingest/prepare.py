@@ -27,7 +27,7 @@ from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.writing_session import writing_session
 from .checks import check_classes_known, check_place
 from .loss import LossGuard
-from .results import CONTENT, DELETE, IngestRequest
+from .results import CONTENT, IngestRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,11 +76,6 @@ class Prepared:
         """Classes that get a number."""
         return tuple(name for name in self.class_names if self.known is None or name not in self.known.labels)
 
-    @property
-    def removes(self) -> bool:
-        """Whether rows of files that the source no longer has are deleted."""
-        return self.request.removed == DELETE
-
     def stored_counts(self) -> Mapping[str, int]:
         """Rows by class of the version that the ingest starts from."""
         if self.version is None:
@@ -94,7 +89,7 @@ class Prepared:
         Raises:
             ClassNumbersError: If two classes of the table have one number, or one has two.
         """
-        is_write = plan.work or (self.removes and plan.counts[GONE])
+        is_write = plan.work or (self.request.delete_missing and plan.counts[GONE])
         known = None
         if self.transaction is not None and is_write:
             known = sound_classes(self.spark, self.transaction)
@@ -130,12 +125,12 @@ class Prepared:
             EmptySourceError: If it holds none, and no row is to be removed.
         """
         plan, source = self.plan, self.request.source
-        if plan.rows_in or (self.removes and plan.counts[GONE]):
+        if plan.rows_in or (self.request.delete_missing and plan.counts[GONE]):
             return
         ignored = ", ".join(f"{count} {reason}" for reason, count in sorted(plan.ignored.items())) or "nothing"
         emptied = (
-            ". If it was emptied on purpose, remove its rows: removed='delete' with allow_loss=True (--removed delete "
-            "--allow-loss)"
+            ". If it was emptied on purpose, remove its rows: delete_missing=True with allow_loss=True "
+            "(--delete-missing --allow-loss)"
         )
         raise EmptySourceError(
             f"{source.name} holds no image file in layout {source.layout!r} ({ignored} found); check the folder and "

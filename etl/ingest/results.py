@@ -15,8 +15,6 @@ from ..sources.source import Source
 from .label_changes import ClassChanges
 from .near_duplicates import NearDuplicates
 
-KEEP = "keep"
-DELETE = "delete"
 STAMP = "stamp"
 CONTENT = "content"
 
@@ -29,7 +27,7 @@ class IngestRequest:
         source: Where the images come from.
         recipe_changes: Fields of `Recipe` that were given, None for those that were not.
         limits: What one source may cost.
-        removed: `keep` the rows of files that the source no longer holds, or `delete` them.
+        delete_missing: Whether to delete the rows of files that the source no longer holds.
         verify: How an unchanged file is recognised: by its `stamp` (size and time) or its `content`.
         classes: The only classes that may be stored; None takes every class that the source names.
         batch_id: Name of the batch in every row and in the table's history; None makes one up.
@@ -45,7 +43,7 @@ class IngestRequest:
     source: Source
     recipe_changes: Mapping[str, Any]
     limits: Limits = dataclasses.field(default_factory=Limits)
-    removed: str = KEEP
+    delete_missing: bool = False
     verify: str = STAMP
     classes: Sequence[str] | None = None
     batch_id: str | None = None
@@ -55,8 +53,6 @@ class IngestRequest:
 
     def __post_init__(self) -> None:
         Recipe().with_changes(**self.recipe_changes)
-        if self.removed not in (KEEP, DELETE):
-            raise InvalidArgumentError(f"removed = {self.removed!r} is neither 'keep' nor 'delete'")
         if self.verify not in (STAMP, CONTENT):
             raise InvalidArgumentError(f"verify = {self.verify!r} is neither 'stamp' nor 'content'")
         if isinstance(self.classes, str) or (self.classes is not None and not self.classes):
@@ -64,7 +60,7 @@ class IngestRequest:
         for name in self.classes or ():
             if not isinstance(name, str):
                 raise InvalidArgumentError(f"classes = {self.classes!r}: {name!r} is not a text; give names of classes")
-        for option in ("near_duplicates", "allow_loss", "retry_quarantine"):
+        for option in ("delete_missing", "near_duplicates", "allow_loss", "retry_quarantine"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidArgumentError(f"{option} = {getattr(self, option)!r}: give True or False")
         if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):

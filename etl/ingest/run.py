@@ -139,7 +139,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         InvalidArgumentError: If a DataFrame gave other rows than before; nothing was committed.
     """
     plan, batch_id = prepared.plan, prepared.request.batch_id or uuid.uuid4().hex
-    if prepared.removes:
+    if prepared.request.delete_missing:
         gone = {(class_name, FILE_GONE): rows for class_name, rows in plan.gone_by_class.items()}
         prepared.guard.add(gone, prepared.stored_counts)
     try:
@@ -164,7 +164,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         skipped=plan.rows_in - plan.work,
         changed=plan.counts[CHANGED],
         gone=plan.counts[GONE],
-        removed=plan.counts[GONE] if prepared.removes else 0,
+        removed=plan.counts[GONE] if prepared.request.delete_missing else 0,
         ignored=dict(plan.ignored),
         reasons=dict(bad.reasons),
         repairs=dict(decoded.repairs),
@@ -189,7 +189,7 @@ def _commit(prepared: Prepared, decoded: DecodedFiles) -> int | None:
     counts = Counter(prepared.stored_counts())
     counts.update(decoded.counts)
     counts.subtract(prepared.plan.changed_by_class)
-    counts.subtract(prepared.plan.gone_by_class if prepared.removes else {})
+    counts.subtract(prepared.plan.gone_by_class if prepared.request.delete_missing else {})
     version = transaction.commit(Batch(decoded.rows, note, stale))
     if version is not None:
         is_known = version == transaction.version + 1 and min(counts.values(), default=0) >= 0
@@ -214,9 +214,9 @@ def _note(prepared: Prepared, decoded: DecodedFiles) -> str:
 def _stale_paths(prepared: Prepared) -> DataFrame | None:
     """The paths whose rows this ingest replaces or removes, or None."""
     plan = prepared.plan
-    if not (plan.changed_by_class or (prepared.removes and plan.gone_by_class)):
+    if not (plan.changed_by_class or (prepared.request.delete_missing and plan.gone_by_class)):
         return None
-    statuses = (CHANGED, GONE) if prepared.removes else (CHANGED,)
+    statuses = (CHANGED, GONE) if prepared.request.delete_missing else (CHANGED,)
     files = plan.files
     return files.where(files[STATUS].isin(*statuses) & files[STORED_CLASS].isNotNull()).select(schema.PATH)
 
@@ -229,8 +229,12 @@ def _settle_quarantine(prepared: Prepared, bad: BadFiles, version: int) -> None:
             table, would find all images known and report an ingest that stored none.
     """
     plan, leaving = prepared.plan, None
-    if plan.known_in_quarantine or plan.work_in_quarantine or (prepared.removes and plan.gone_in_quarantine):
-        leaving = plan.leaving_quarantine(with_gone=prepared.removes)
+    if (
+        plan.known_in_quarantine
+        or plan.work_in_quarantine
+        or (prepared.request.delete_missing and plan.gone_in_quarantine)
+    ):
+        leaving = plan.leaving_quarantine(with_gone=prepared.request.delete_missing)
     quarantine = Quarantine(prepared.spark, prepared.table)
     try:
         if bad.frame is not None or (leaving is not None and quarantine.exists()):

@@ -71,7 +71,7 @@ def list_quarantine(
 ) -> QuarantineList:
     """Lists the files that are in quarantine.
 
-    A file that was repaired, or is gone from a source that is ingested with `removed="delete"`, leaves the quarantine
+    A file that was repaired, or is gone from a source that is ingested with `delete_missing`, leaves the quarantine
     with that ingest.
 
     Args:

@@ -34,6 +34,7 @@ from .result import EvaluationResult
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Not all rows, as `score` takes: metrics on rows that a model was trained on are too good.
 DEFAULT_SPLIT = "test"
 
 
@@ -72,7 +73,8 @@ def evaluate(
         model: `runs:/<run id>`, `models:/<name>@<alias>`, `experiment:<id>` or a checkpoint's path (`resolve_model`).
         table: The image table: path, URI or catalog name; `table@version` names the version too.
         version: Number, timestamp, pin's name, or None or "latest".
-        split: Only this split; None takes all rows.
+        split: Only this split; None takes all rows. The default is `test`, because metrics on rows that the model was
+            trained on are too good; `score` predicts all rows by default, because predictions are wanted for each.
         compare: The earlier model, in the same forms.
         slices: Columns of the table; the metrics are computed separately for each value of them.
         predictions: A predictions table for the answers: rows that the models have scored before are not scored

@@ -118,7 +118,8 @@ def score(
             `content_hash` are used if they exist.
         predictions: The predictions table: path, URI or catalog name; created if it does not exist.
         version: Number, timestamp, pin's name, or None or "latest".
-        split: Score only this split; None scores all rows.
+        split: Only this split; None, the default, takes all rows, because predictions are wanted for each. `evaluate`
+            and `promote` take `test` by default, because metrics on rows that the model was trained on are too good.
         strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
         rows_per_commit: Most rows of a part, in whole data files, at least one; None adapts it to the time that parts
             take.

@@ -76,9 +76,9 @@ ETL = Step("etl", ("etl", "<source>", "<table>", "--size", "<size>"))
 TRAINING = (
     ETL,
     Step(
-        "due",
+        "stale",
         (
-            *("models", "due", "<model>", "<table>@<etl.version>"),
+            *("models", "stale", "<model>", "<table>@<etl.version>"),
             *("--min-new-rows", "<min_new_rows>", "--max-drift", "<max_drift>"),
         ),
         after=("etl",),
@@ -91,8 +91,8 @@ TRAINING = (
             *("--epochs", "<epochs>", "--global-batch-size", "<global_batch_size>"),
             *("--set", "tracking.experiment=<experiment>", "--set", "checkpoint_storage.path=<checkpoints>"),
         ),
-        after=("due",),
-        only_if="due.due",
+        after=("stale",),
+        only_if="stale.stale",
     ),
     Step(
         "score",
@@ -120,11 +120,11 @@ TRAINING = (
 # New images become a version, and the champion, once there is one, scores what it has not scored before.
 SCORING = (
     ETL,
-    Step("champion", ("models", "has", "<model>", "champion"), after=("etl",)),
+    Step("champion", ("models", "exists", "<model>", "champion"), after=("etl",)),
     Step(
         "score",
         ("score", "models:/<model>@champion", "<table>@<etl.version>", "<predictions>"),
         after=("champion",),
-        only_if="champion.found",
+        only_if="champion.exists",
     ),
 )

@@ -34,7 +34,7 @@ PER_CLASS = 24
 # Images of one class that arrive late enough to move its share, too few to be enough new rows.
 LATE_CLASS, LATE_IMAGES = "three", 12
 TRAINING_5 = ("lakelens_training", 5)
-TRAINING_TASKS = ("etl", "due", "if_due", "train", "score", "evaluate", "promote")
+TRAINING_TASKS = ("etl", "stale", "if_stale", "train", "score", "evaluate", "promote")
 
 
 class Pipeline:
@@ -198,14 +198,14 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipeline: Pipeline) -> None:
     early = pipeline.run("lakelens_scoring", 1)
-    assert (early["champion"]["found"], early["score"]) == (False, None)
+    assert (early["champion"]["exists"], early["score"]) == (False, None)
     first = pipeline.run("lakelens_training", 1)
     assert set(first) == set(TRAINING_TASKS)
-    assert (first["etl"]["version"], first["due"]["due"], first["train"]["version"]) == (0, True, 0)
+    assert (first["etl"]["version"], first["stale"]["stale"], first["train"]["version"]) == (0, True, 0)
     assert first["score"]["scored"] == first["evaluate"]["rows"] > 0
     assert (first["promote"]["promoted"], first["promote"]["version"]) == (True, 1)
     again = pipeline.run("lakelens_training", 2)
-    assert (again["etl"]["version"], again["etl"]["stored"], again["due"]["due"]) == (0, 0, False)
+    assert (again["etl"]["version"], again["etl"]["stored"], again["stale"]["stale"]) == (0, 0, False)
     assert [again[task] for task in TRAINING_TASKS[3:]] == [None] * 4
     hourly = [pipeline.run("lakelens_scoring", day) for day in (3, 4)]
     assert hourly[0]["champion"]["version"] == 1
@@ -259,10 +259,10 @@ def test_the_same_steps_run_by_spark_submit(pipeline: Pipeline) -> None:
         file.rename(pipeline.late_folder / file.name)
     short = {"epochs": 1, "min_new_rows": 1000, "max_drift": 0.01}
     training = pipeline.run("lakelens_training", 7, flavour="spark", **short)
-    due, promote = training["due"], training["promote"]
-    assert (due["due"], due["new_rows"], due["drifted_class"]) == (True, LATE_IMAGES, LATE_CLASS)
-    assert f"fewer than 1000); the share of {LATE_CLASS!r} has moved by 0.0" in due["reason"]
-    assert due["reason"].endswith("(more than 0.01)")
+    stale, promote = training["stale"], training["promote"]
+    assert (stale["stale"], stale["new_rows"], stale["drifted_class"]) == (True, LATE_IMAGES, LATE_CLASS)
+    assert f"fewer than 1000); the share of {LATE_CLASS!r} has moved by 0.0" in stale["reason"]
+    assert stale["reason"].endswith("(more than 0.01)")
     assert training["train"]["version"] == training["etl"]["version"] == promote["version"] - 1
     assert training["evaluate"]["run_id"] == training["train"]["run_id"]
     assert training["evaluate"]["accuracy"] == promote["score"] < promote["previous_score"]

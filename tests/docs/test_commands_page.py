@@ -19,7 +19,7 @@ from lakelens.etl.versions.repair import RepairResult
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion
-from lakelens.inference.promotion import Due, Promotion
+from lakelens.inference.promotion import Promotion, Staleness
 from lakelens.inference.scoring.score import ScoreResult
 from lakelens.jobs import etl, train
 from lakelens.jobs.reference import COMMAND, commands, with_flags
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.unit
 def test_the_page_has_the_commands_and_flags_that_there_are() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert with_flags(text) == text, f"the flags have changed; run {COMMAND}"
-    assert "| `--removed {keep,delete}` | `keep` |" in text
+    assert "| `--verify {stamp,content}` | `stamp` |" in text
     assert "| `--limit LIMIT` | `1000` |" in text
     for name in ("table vacuum", "models promote", "runs pause"):
         assert f"## lakelens {name}\n" in text
@@ -75,7 +75,7 @@ def test_the_page_has_the_keys_of_the_results() -> None:
         ("models register", "", ["model"], RegisteredVersion),
         ("models alias", "", ["model"], RegisteredVersion),
         ("models promote", "", ["model"], Promotion),
-        ("models due", "", [], Due),
+        ("models stale", "", [], Staleness),
     ):
         found = [*more, *(one.name for one in fields(kind))]
         assert sorted(result_keys()[command, flags]) == sorted(found), (command, flags)

@@ -20,7 +20,7 @@ from lakelens.inference.model.registry import (
     set_alias,
     version_behind,
 )
-from lakelens.inference.promotion import promote, training_due
+from lakelens.inference.promotion import promote, staleness
 from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.references import resolve_model
 
@@ -62,7 +62,7 @@ def test_a_registry_whose_searches_have_pages_and_no_tags_works_as_any_other(sto
     assert list(list_versions(name, store.uri)[1].promotions) == ["champion"]
     found = {form: resolve_model(f"models:/{name}{form}", store.uri).run_id for form in ("/latest", "@champion", "/1")}
     assert found == {"/latest": runs[2], "@champion": runs[1], "/1": runs[0]}
-    assert not training_due(name, store.table, **options).due
+    assert not staleness(name, store.table, **options).stale
     others = [f"lake.nature.{bird}" for bird in ("swans", "terns", "ruffs")]
     for other in others:
         register(f"runs:/{runs[0]}", other, **options)
@@ -73,10 +73,10 @@ def test_a_registry_whose_searches_have_pages_and_no_tags_works_as_any_other(sto
 def test_no_version_has_an_alias_where_there_is_no_model_or_no_store_yet(store, tmp_path, capsys):
     assert version_behind("cranes", "champion", store.uri) is None
     absent = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    assert main(["models", "has", "cranes", "champion", "--tracking-uri", absent]) == 0
+    assert main(["models", "exists", "cranes", "champion", "--tracking-uri", absent]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
         "model": "models:/cranes@champion",
-        "found": False,
+        "exists": False,
         "version": None,
     }
     assert list(tmp_path.iterdir()) == []
@@ -220,20 +220,20 @@ def test_an_alias_is_refused_to_a_model_that_is_not_that_of_its_run(store):
 def test_a_training_is_due_when_enough_is_new_or_a_class_has_moved(store, tmp_path):
     table = tmp_path / "images"
     write_table(table, [row(number) for number in range(30)])
-    assert training_due("larks", f"{table}@0", tracking_uri=store.uri).due
+    assert staleness("larks", f"{table}@0", tracking_uri=store.uri).stale
     store.table, kept = table, store.table
     try:
         register(f"runs:/{store.run(colour_model(5.0))}", "larks", tracking_uri=store.uri)
     finally:
         store.table = kept
-    same = training_due("larks", table, tracking_uri=store.uri)
-    assert (same.due, same.reason) == (False, "the newest model was trained on version 0")
+    same = staleness("larks", table, tracking_uri=store.uri)
+    assert (same.stale, same.reason) == (False, "the newest model was trained on version 0")
     write_table(table, [row(number, "red") for number in range(30, 40)])
-    few = training_due("larks", table, min_new_rows=20, max_drift=0.5, tracking_uri=store.uri)
-    assert (few.due, few.new_rows, few.drifted_class, few.trained_on, few.version) == (False, 10, "red", 0, 1)
+    few = staleness("larks", table, min_new_rows=20, max_drift=0.5, tracking_uri=store.uri)
+    assert (few.stale, few.new_rows, few.drifted_class, few.trained_on, few.version) == (False, 10, "red", 0, 1)
     assert few.drift == pytest.approx(20 / 40 - 10 / 30)
-    assert training_due("larks", table, min_new_rows=10, max_drift=0.5, tracking_uri=store.uri).due
-    assert training_due("larks", f"{table}@1", min_new_rows=20, max_drift=0.1, tracking_uri=store.uri).due
+    assert staleness("larks", table, min_new_rows=10, max_drift=0.5, tracking_uri=store.uri).stale
+    assert staleness("larks", f"{table}@1", min_new_rows=20, max_drift=0.1, tracking_uri=store.uri).stale
 
 
 @pytest.mark.tensorflow
@@ -247,8 +247,8 @@ def test_a_class_that_was_renamed_is_no_drift(tmp_path):
         table.alter.set_table_properties({LABELS_PROPERTY: json.dumps(labels)}, raise_if_not_exists=False)
     assert table.version() == 4
     register(f"runs:/{store.run(colour_model(), version=2)}", "grebes", tracking_uri=store.uri)
-    found = training_due("grebes", store.table, min_new_rows=99, tracking_uri=store.uri)
-    assert (found.due, found.drift) == (False, 0.0)
+    found = staleness("grebes", store.table, min_new_rows=99, tracking_uri=store.uri)
+    assert (found.stale, found.drift) == (False, 0.0)
 
 
 def _wrong_for_red():

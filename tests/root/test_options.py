@@ -14,7 +14,7 @@ from lakelens.etl.image_table import ImageTable
 from lakelens.etl.images.recipe import Limits, Recipe
 from lakelens.etl.ingest.options import request_of
 from lakelens.etl.versions.table_versions import TableVersions
-from lakelens.inference.promotion import promote, training_due
+from lakelens.inference.promotion import promote, staleness
 from lakelens.options import named_options, suggestion
 
 pytestmark = pytest.mark.unit
@@ -40,7 +40,7 @@ _TABLE = lakelens.ImageTable(None, "photos")
             "did you mean 'if_better'",
         ),
         (
-            lambda: training_due("n", "t", min_rows=1),
+            lambda: staleness("n", "t", min_rows=1),
             "min_rows",
             "did you mean 'min_new_rows'",
         ),

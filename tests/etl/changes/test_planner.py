@@ -56,11 +56,11 @@ def planned(spark, tmp_path_factory):
     os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
     (source / "dog").rename(source / "DOG")
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
-    made = {"source": source, "table": table, "preview": table.preview(source, removed="delete")}
-    made["result"] = table.ingest(source, removed="delete")
+    made = {"source": source, "table": table, "preview": table.preview(source, delete_missing=True)}
+    made["result"] = table.ingest(source, delete_missing=True)
     made["rows"], made["bad"] = delta_rows(table.location), table.quarantine().files
     (source / "cat" / "text.jpg").unlink()
-    made["again"] = table.ingest(source, removed="delete")
+    made["again"] = table.ingest(source, delete_missing=True)
     write_image(source / "cat" / "late.jpg", seed=5)
     (source / "DOG" / "copy.jpg").unlink()
     return made

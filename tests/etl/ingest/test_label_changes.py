@@ -131,7 +131,7 @@ def story(spark, tmp_path_factory):
     told["seen"] = preview(spark, place, asked(source), 5)
     told["changed"] = ingest(spark, place, asked(source))
     told["again"] = ingest(spark, place, asked(source))
-    told["removed"] = ingest(spark, place, asked(source, removed="delete"))
+    told["removed"] = ingest(spark, place, asked(source, delete_missing=True))
     told["settled"] = ingest(spark, place, asked(source))
     return {"source": source, **copies, **told}
 

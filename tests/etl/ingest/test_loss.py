@@ -63,7 +63,7 @@ def test_an_ingest_that_loses_most_rows_stops_before_its_commit(spark, tmp_path)
     for cat in cats[1:]:
         cat.unlink()
     with pytest.raises(IngestLossError, match=rf"2 of 3 stored rows \({FILE_GONE}: 2\)"):
-        table.ingest(source, removed="delete")
+        table.ingest(source, delete_missing=True)
     for cat in cats[1:]:
         cat.write_text("no image any more")
     with pytest.raises(IngestLossError, match=r"2 of 3 stored rows \(not_an_image: 2\)"):

@@ -71,13 +71,15 @@ def test_an_emptied_folder_takes_its_rows_away_only_if_that_is_said_twice(spark,
     table.ingest(mine, size=16)
     shutil.rmtree(mine)
     mine.mkdir()
-    with pytest.raises(EmptySourceError, match=r"on purpose.*removed='delete' with allow_loss=True \(--removed"):
+    with pytest.raises(
+        EmptySourceError, match=r"on purpose.*delete_missing=True with allow_loss=True \(--delete-missing"
+    ):
         table.ingest(mine)
     with pytest.raises(IngestLossError, match="3 of 3 stored rows"):
-        table.ingest(mine, removed="delete")
+        table.ingest(mine, delete_missing=True)
     with pytest.raises(EmptySourceError, match="COCO instances file"):
-        table.ingest(mine, "coco", removed="delete")
-    result = table.ingest(mine, removed="delete", allow_loss=True)
+        table.ingest(mine, "coco", delete_missing=True)
+    result = table.ingest(mine, delete_missing=True, allow_loss=True)
     assert (result.gone, result.removed, table.class_counts()) == (3, 3, {"cat": 0, "dog": 0})
 
 

@@ -39,7 +39,7 @@ emptied = ImageTable(spark, f"{bucket}/tables/emptied", storage_options=storage_
 emptied.ingest(f"{bucket}/emptied", size=16, splits={"train": 1.0})
 print("ready", flush=True)
 input()  # until other objects are there
-found["second"] = told(table.ingest(f"{bucket}/photos", removed="delete"))
+found["second"] = told(table.ingest(f"{bucket}/photos", delete_missing=True))
 listed = ImageTable(spark, f"{bucket}/tables/listed", storage_options=storage_options)
 found["listed"] = told(
     listed.ingest(f"{bucket}/list.csv", "manifest", images=bucket, size=16, splits={"train": 1.0})
@@ -50,7 +50,7 @@ def error_of(call):
     except Exception as error:
         return [type(error).__name__, str(error)]
 
-found["emptied"] = error_of(lambda: emptied.ingest(f"{bucket}/emptied", removed="delete"))
+found["emptied"] = error_of(lambda: emptied.ingest(f"{bucket}/emptied", delete_missing=True))
 found["left"] = [emptied.read().count()]
 emptied.delete(re.search(r'delete\("(.+?)"\)', found["emptied"][1])[1])
 found["left"].append(emptied.read().count())

@@ -149,7 +149,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
             "max_errors (--max-errors) = 2.0",
         ),
         (
-            ["models", "due", "n", "table", "--max-drift", "nan"],
+            ["models", "stale", "n", "table", "--max-drift", "nan"],
             "InvalidArgumentError",
             "max_drift (--max-drift) = nan",
         ),
@@ -202,7 +202,7 @@ def test_it_is_found_where_no_jvm_can_start(
         ["search", "run", "search.yaml", "--set", "data.table={}"],
         ["score", "model", "{}", "p"],
         ["evaluate", "model", "{}"],
-        ["models", "due", "n", "{}", "--tracking-uri", "file:runs"],
+        ["models", "stale", "n", "{}", "--tracking-uri", "file:runs"],
         ["table", "counts", "{}"],
         ["table", "profile", "{}"],
         ["table", "pin", "{}", "golden"],
