@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+# Flags of other launchers, and what this command line calls them.
+_OTHER_WORDS = dict.fromkeys(("-np", "--np", "--num-proc", "--num-workers", "--gpus"), "--slots-per-trial")
 EXAMPLES_HEADING = "examples:\n"
 
 Run = Callable[[argparse.Namespace], dict[str, Any]]
@@ -49,13 +51,21 @@ class JobParser(argparse.ArgumentParser):
         """Parses; what a subcommand does not know is its own error, and not that of the parser above it."""
         known, others = super().parse_known_args(args, namespace)
         if others:
-            near = near_miss(others[0], self._option_string_actions) if others[0].startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(others)}{near}")
+            self.error(f"unrecognized arguments: {' '.join(others)}{self._near_flag(others[0])}")
         return known, others
 
+    def _near_flag(self, given: str) -> str:
+        flag = given.partition("=")[0]
+        if _OTHER_WORDS.get(flag) in self._option_string_actions:
+            return f" (did you mean {_OTHER_WORDS[flag]!r}?)"
+        return near_miss(flag, self._option_string_actions) if flag.startswith("-") else ""
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {suggestion(value, action.choices)}")
+        if action.choices is None or value in action.choices:
+            return
+        is_experiment = str(value).endswith((".yaml", ".yml")) and "run" in action.choices
+        near = f"did you mean 'run {value}'?" if is_experiment else suggestion(value, action.choices)
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {near}")
 
     def error(self, message: str) -> NoReturn:
         """Ends the process."""

@@ -27,8 +27,8 @@ def stamp(scan, rng):
 def scenes_of(count, seed, sevens=1.0, held_out=False):
     """Draws scenes: pixels, and a list of (class name, left, top, right, bottom) in pixels, half-open.
 
-    `sevens` is how often a seven is drawn compared with another class. A scene that is `held_out` shows scans that no other
-    scene shows.
+    `sevens` is how often a seven is drawn compared with another class. A scene that is `held_out` shows scans that
+    no other scene shows.
     """
     rng, digits, photographs = np.random.default_rng(seed), load_digits(), load_sample_images().images
     scans = {digit: digits.images[digits.target == digit] for digit in SHOWN}

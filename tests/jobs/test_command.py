@@ -159,7 +159,7 @@ def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixt
     shown = " ".join(capsys.readouterr().out.split())
     for nothing in ("default: None", "default: []", "default: False"):
         assert nothing not in shown
-    for default in ("source file is gone (default: keep)", "all are counted (default: 1000)"):
+    for default in ("or by reading them all (default: stamp)", "all are counted (default: 1000)"):
         assert default in shown
 
 
@@ -181,6 +181,8 @@ def test_a_missing_flag_or_command_is_a_usage_error_with_a_json_line(capsys: pyt
         (["trian"], "invalid choice: 'trian'; did you mean 'train'?"),
         (["runs", "shwo"], "invalid choice: 'shwo'; did you mean 'show'?"),
         (["etl", "photos", "t", "--store", "jpg"], "invalid choice: 'jpg'; did you mean 'jpeg'?"),
+        (["train", "t", "--np", "2"], "unrecognized arguments: --np 2 (did you mean '--slots-per-trial'?)"),
+        (["search", "mine.yaml"], "invalid choice: 'mine.yaml'; did you mean 'run mine.yaml'?"),
         (["train", "t", "--epoch-s", "3"], "unrecognized arguments: --epoch-s 3 (did you mean '--epochs'?)"),
     ],
 )

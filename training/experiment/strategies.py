@@ -19,6 +19,7 @@ from ..configuration.space import largest_global_batch_size
 from ..runner.placement.gpus import list_driver_gpus
 from ..runner.runner import HorovodRunner
 from ..runner.spark.preflight import active_connect_session
+from ..runner.terms import EXPERIMENT_TERMS
 from ..segments.backend import FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ALONE = "one slot"
+
+
+class TrialRunner(HorovodRunner):
+    """The launcher of a trial's ranks: its messages name keys of the experiment."""
+
+    terms = EXPERIMENT_TERMS
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Strategy:
             spark: The session for ranks on executors; None takes the active one, or starts one.
             environment: More variables of the ranks; the experiment's own win.
         """
-        return HorovodRunner(
+        return TrialRunner(
             np=self.np,
             driver_log_verbosity=resources.driver_log_verbosity,
             stall_timeout_s=resources.stall_timeout_s,

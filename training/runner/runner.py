@@ -16,6 +16,7 @@ from .placement.conversation import Controls, OnQuestion
 from .placement.job import Job, Listener
 from .spark.preflight import active_connect_session, check_horovod, check_settings, require_classic
 from .supervisor import Supervisor
+from .terms import RUNNER_TERMS, Terms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +62,8 @@ class HorovodRunner:
         >>> lakelens.HorovodRunner(np=-1).run(main, name="one process")
         'trained by one process'
     """
+
+    terms: Terms = RUNNER_TERMS
 
     @named_options
     def __init__(
@@ -163,6 +166,7 @@ class HorovodRunner:
             environment=self.env,
             gpus=self.use_gpu,
             needs_horovod=self.needs_horovod,
+            terms=self.terms,
             preload=tuple(name for name in self.preload if size > 1 or not name.startswith("horovod")),
             attempt=attempt,
         )
@@ -178,7 +182,7 @@ class HorovodRunner:
 
     def _size(self) -> int:
         if self.np < -1 and self.needs_horovod:
-            check_horovod()
+            check_horovod(self.terms)
         if self.np < 0:
             return -self.np
         if self.np > 0:
@@ -190,8 +194,8 @@ class HorovodRunner:
         slots = total_slots(self._session(), self.slots_wait_s)
         if slots == 0:
             raise NotEnoughSlotsError(
-                f"np=0 takes every slot of the cluster, and no executor has registered within {self.slots_wait_s:g} s; "
-                f"check the cluster, or wait longer (slots_wait_s)"
+                f"{self.terms.every_slot} takes every slot of the cluster, and no executor has registered within "
+                f"{self.slots_wait_s:g} s; check the cluster, or wait longer (slots_wait_s)"
             )
         return slots
 
@@ -200,7 +204,7 @@ class HorovodRunner:
             from ...spark.session import running_session, spark_session
 
             self._spark = active_connect_session() or running_session() or spark_session()
-        require_classic(self._spark)
+        require_classic(self._spark, self.terms)
         ship_wheel(self._spark)
         return self._spark
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.horovod
 
 SCRIPT = """
 from lakelens.errors import MissingDependencyError
+from lakelens.training.experiment.strategies import TrialRunner
 from lakelens.training.runner.runner import HorovodRunner
 
 def main():
@@ -24,6 +25,10 @@ def main():
 HorovodRunner(np=-1).run(main)
 try:
     HorovodRunner(np=-2).run(main)
+except MissingDependencyError as error:
+    print(error)
+try:
+    TrialRunner(np=-2).run(main)
 except MissingDependencyError as error:
     print(error)
 """
@@ -62,8 +67,9 @@ def test_a_horovod_that_does_not_fit_is_named_before_anything_starts_and_one_ran
         timeout=240,
         check=True,
     )
-    ran, error = run.stdout.splitlines()
+    ran, error, in_training = run.stdout.splitlines()
     assert ran == "rank 0 of 1"
     assert error.startswith(words.format(tensorflow=version("tensorflow")))
     assert "python -m lakelens.horovod_build" in error
     assert "one rank (np=-1 or np=1) does not" in error
+    assert "one rank (slots_per_trial=1) does not" in in_training

@@ -271,7 +271,7 @@ def test_ranks_on_two_hosts_are_one_world(cluster, world):
     else:
         assert results["places"] == [[0, 0, 2, 0, 1], [1, 1, 2, 0, 1]]
     assert results["array"] == 3 << 20
-    assert "np=3 ranks need 3 slots and the cluster has 2" in results["slots"]
+    assert "np=3: the ranks need 3 slots and the cluster has 2" in results["slots"]
     summary, host = results["died"]
     assert "was ended by SIGKILL" in summary
     assert host.startswith(("127.0.0.", f"{NET}."))

@@ -84,7 +84,7 @@ def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str] | N
     if len(found) < ranks:
         raise ClusterConfigurationError(
             f"{ranks} ranks need {ranks} GPUs on the driver and it has {len(found)}; "
-            f"start at most {max(len(found), 1)} ranks, or pass use_gpu=False to train on the CPU"
+            f"start at most {max(len(found), 1)} ranks, or set use_gpu to False to train on the CPU"
         )
     return found[:ranks]
 
@@ -149,7 +149,7 @@ def executor_gpus(
             raise ClusterConfigurationError(
                 f"Spark gave the task of rank {placement.rank} on {hello['host']} no GPU; set "
                 f"spark.executor.resource.gpu.amount, "
-                f"spark.task.resource.gpu.amount=1 and a discovery script, or pass use_gpu=False"
+                f"spark.task.resource.gpu.amount=1 and a discovery script, or set use_gpu to False"
             )
         own.append(through_index_map(hello["gpus"][:1], hello["visible_gpus"])[0])
     shown = []

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from ..processes.rank_process import RankSpec
 from ..processes.rank_record import RankEvent
+from ..terms import RUNNER_TERMS, Terms
 from .conversation import Controls, OnQuestion
 
 
@@ -50,6 +51,7 @@ class Job:
         attempt: 0 for the first start.
         gpus: Whether each rank gets a GPU; None uses GPUs if there are any.
         needs_horovod: Whether ranks communicate through Horovod.
+        terms: The caller's words for ranks, for messages.
         key: Secret of this start, hex.
     """
 
@@ -62,6 +64,7 @@ class Job:
     attempt: int = 0
     gpus: bool | None = None
     needs_horovod: bool = True
+    terms: Terms = RUNNER_TERMS
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     def again(self) -> Job:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
 from ....horovod_build import problem
 from ....spark.port import is_connect, is_local, setting_of
+from ..terms import Terms
 from .slots import shortage, total_slots
 
 if TYPE_CHECKING:
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 _CONNECT = "pyspark.sql.connect.session"
 
 
-def check_horovod() -> None:
+def check_horovod(terms: Terms) -> None:
     """Checks, without importing it, that Horovod is installed and built for the installed TensorFlow.
+
+    Args:
+        terms: The caller's words for ranks.
 
     Raises:
         MissingDependencyError: If not; names the command that installs it.
     """
     found = problem()
     if found is not None:
-        raise MissingDependencyError(f"{found}. More than one rank needs it; one rank (np=-1 or np=1) does not.")
+        raise MissingDependencyError(f"{found}. More than one rank needs it; one rank ({terms.one_rank}) does not.")
 
 
 def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Callable[[str], None]) -> None:
@@ -41,14 +45,14 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Ca
     check_settings(spark, use_gpu=job.gpus)
     if job.size > 1 and job.needs_horovod and is_local(spark):
         # Other machines have their own environments, and each executor reports missing packages before its rank starts.
-        check_horovod()
+        check_horovod(job.terms)
     slots = total_slots(spark, slots_wait_s, job.size, lambda said: notice(f"{job.name} {said}"))
+    terms = job.terms
     if slots < job.size:
         raise NotEnoughSlotsError(
-            f"np={job.size} ranks need {job.size} slots and {shortage(spark)} (a slot for each task that "
-            f"runs at the same time: "
-            f"executors x spark.executor.cores / spark.task.cpus); use np={slots} or fewer, np=0 for all, "
-            f"np=-{job.size} for "
+            f"{terms.ranks.format(job.size)}: the ranks need {job.size} slots and {shortage(spark)} (a slot for each "
+            f"task that runs at the same time: executors x spark.executor.cores / spark.task.cpus); use "
+            f"{terms.ranks.format(slots)} or fewer, {terms.every_slot} for all, {terms.on_driver.format(job.size)} for "
             f"processes on the driver, or a larger cluster"
         )
 
@@ -70,24 +74,28 @@ def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
         )
     if use_gpu and not setting_of(spark, "spark.task.resource.gpu.amount"):
         raise ClusterConfigurationError(
-            "use_gpu=True, but spark.task.resource.gpu.amount is not set, so Spark gives tasks no GPU; set "
+            "use_gpu is True, but spark.task.resource.gpu.amount is not set, so Spark gives tasks no GPU; set "
             "spark.executor.resource.gpu.amount, spark.task.resource.gpu.amount=1 and "
             "spark.executor.resource.gpu.discoveryScript, "
-            "or pass use_gpu=False"
+            "or set use_gpu to False"
         )
 
 
-def require_classic(spark: Any) -> None:
+def require_classic(spark: Any, terms: Terms) -> None:
     """Checks that a session has its own driver.
+
+    Args:
+        spark: The session.
+        terms: The caller's words for ranks.
 
     Raises:
         SessionError: If it is a Spark Connect session.
     """
     if is_connect(spark):
         raise SessionError(
-            "this is a Spark Connect session, whose client cannot follow a barrier job; run on the "
-            "cluster's driver "
-            "(spark-submit, a notebook on a dedicated cluster), or use np=-1, -2, ... for processes on this machine"
+            "this is a Spark Connect session, whose client cannot follow a barrier job; run on the cluster's driver "
+            "(spark-submit, a notebook on a dedicated cluster), or use "
+            f"{terms.on_driver.format('N')} for processes on this machine"
         )
 
 

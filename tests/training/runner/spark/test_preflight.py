@@ -155,7 +155,7 @@ def test_zero_is_every_slot_and_one_more_is_refused_with_both_numbers(found):
     assert found["recipe"][-1] == 4
     kind, message = found["five"]
     assert kind == "NotEnoughSlotsError"
-    assert "np=5 ranks need 5 slots and the cluster has 4" in message
+    assert "np=5: the ranks need 5 slots and the cluster has 4" in message
 
 
 def test_two_runners_from_two_threads_run_at_the_same_time_if_there_are_slots_for_both(found):

@@ -14,11 +14,13 @@ from child_processes import descriptors_of_children
 from leftovers import Watch, leaves_nothing, listening
 
 from lakelens.errors import LakelensError, NotEnoughSlotsError, RankFailedError, SessionError
+from lakelens.training.experiment.strategies import TrialRunner
 from lakelens.training.runner import runner as runner_module
 from lakelens.training.runner.processes.rank_process import append
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.runner.spark import preflight, stage_ranks
 from lakelens.training.runner.spark.slots import registered_now, slots_now, total_slots
+from lakelens.training.runner.terms import EXPERIMENT_TERMS, RUNNER_TERMS
 
 pytestmark = pytest.mark.spark
 
@@ -148,9 +150,11 @@ def test_more_ranks_than_slots_is_refused_with_both_numbers(watch, spark):
     before = store.jobsList(None).size()
     # Between the two the message names executors that other tests have ended.
     with pytest.raises(
-        NotEnoughSlotsError, match=r"np=9 ranks need 9 slots and the cluster has 4\b.*use np=4 or fewer"
+        NotEnoughSlotsError, match=r"np=9: the ranks need 9 slots and the cluster has 4\b.*use np=4 or fewer"
     ):
         runner(9, watch).run(lambda: None)
+    with pytest.raises(NotEnoughSlotsError, match=r"slots_per_trial=9: .*use slots_per_trial=4 or fewer"):
+        TrialRunner(np=9, slots_wait_s=0.0, spark=spark).run(lambda: None)
     assert store.jobsList(None).size() == before  # a job of Spark's would look for slots for ten minutes
 
 
@@ -388,7 +392,7 @@ def test_a_connect_session_is_refused_before_anything_starts(watch):
 
     session = SparkSession(connection="sc://localhost:1")  # speaks to nobody until it is asked something
     for np in (0, 2):
-        with pytest.raises(SessionError, match=r"Spark Connect session.*np=-1, -2, ... for processes on this machine"):
+        with pytest.raises(SessionError, match=r"Spark Connect session.*np=-N for processes on this machine"):
             runner(np, watch, spark=session).run(lambda: 1)
     SparkSession._set_default_and_active_session(session)
     try:
@@ -403,7 +407,9 @@ def test_a_connect_session_is_known_by_its_type():
         __module__ = "pyspark.sql.connect.session"
 
     with pytest.raises(SessionError, match="Spark Connect session"):
-        preflight.require_classic(Session())
+        preflight.require_classic(Session(), RUNNER_TERMS)
+    with pytest.raises(SessionError, match="strategy=horovod_local for processes on this machine"):
+        preflight.require_classic(Session(), EXPERIMENT_TERMS)
     assert preflight.active_connect_session() is None
 
 
