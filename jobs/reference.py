@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from lakelens.jobs.cli import build_parser
 
 COMMAND = "python -m lakelens.jobs.reference docs/commands.md"
 _MARK = f"<!-- The rest is written by `{COMMAND}`. -->\n"
+_SHARED_HEADING = "## Shared flags"
+_MANY = 3  # commands from which a flag is listed as shared
 
 
 class Command(NamedTuple):
@@ -39,33 +42,38 @@ def commands(parser: argparse.ArgumentParser | None = None, prefix: str = "") ->
 
 
 def with_flags(page: str) -> str:
-    """Replaces what follows the mark of a page by the flags of all commands."""
-    return page.partition(_MARK)[0] + _MARK + "\n" + "\n".join(_section(one) for one in commands())
+    """Replaces what follows the mark of a page by the flags of all commands, each line that many share only once."""
+    found = list(commands())
+    uses = Counter(line for one in found for line in _lines(one))
+    shared = [line for line, count in uses.items() if count >= _MANY and line.startswith("- `--")]
+    parts = ["\n".join([f"{_SHARED_HEADING}\n", *shared]), *(_section(one, shared) for one in found)]
+    return page.partition(_MARK)[0] + _MARK + "\n" + "\n\n".join(parts) + "\n"
 
 
-def _section(command: Command) -> str:
-    rows = [_row(action) for action in command.parser._actions if _is_own(action)]
-    table = _table(("argument", "default", "meaning"), rows) if rows else "No other arguments."
-    return "\n\n".join([f"## lakelens {command.name}", command.does, table]) + "\n"
+def _section(command: Command, shared: Sequence[str]) -> str:
+    own = "\n".join(line for line in _lines(command) if line not in shared)
+    known = ", ".join(line.split("`")[1] for line in _lines(command) if line in shared)
+    also = f"Shared: `{known.replace(', ', '`, `')}`." if known else ""
+    return "\n\n".join(part for part in (f"## lakelens {command.name}", command.does, own, also) if part)
+
+
+def _lines(command: Command) -> list[str]:
+    return [_line(action) for action in command.parser._actions if _is_own(action)]
 
 
 def _is_own(action: argparse.Action) -> bool:
-    is_shared = action.dest in ("result_file", "quiet", "verbose")
-    return not is_shared and not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
+    is_everywhere = action.dest in ("result_file", "quiet", "verbose")
+    return not is_everywhere and not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
 
 
-def _row(action: argparse.Action) -> tuple[str, str, str]:
+def _line(action: argparse.Action) -> str:
     choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else None
     value = action.metavar or choices or action.dest.upper()
     words = " ".join([*action.option_strings, *([] if action.nargs == 0 else [str(value)])])
     name = words if action.option_strings else str(action.metavar or action.dest)
     is_unset = action.default is None or action.default is False or action.default in ([], argparse.SUPPRESS)
-    cells = f"`{name}`", "" if is_unset else f"`{action.default}`", (action.help or "").replace("<", "&lt;")
-    return cells[0].replace("|", "\\|"), cells[1], cells[2].replace("|", "\\|")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, *rows)).replace("\n", f"\n|{'---|' * len(head)}\n", 1)
+    default = "" if is_unset else f" (default: `{action.default}`)"
+    return f"- `{name}`: {(action.help or '').replace('<', '&lt;')}{default}"
 
 
 if __name__ == "__main__":
