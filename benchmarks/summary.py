@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,13 @@ _ORDER = (
 
 
 def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Writes the aims of all benchmarks as one table, then a section for each benchmark; facts stay in its file."""
-    ordered = [results[name] for name in sorted(results, key=lambda name: _ORDER.index(results[name]["benchmark"]))]
+    """Writes the aims of all benchmarks as one table, and where and when each was measured as another."""
+    names = sorted(results, key=lambda name: _ORDER.index(results[name]["benchmark"]))
     lines = ["| benchmark | compared | measured | aim | |", "|---|---|---|---|---|"]
-    for result in ordered:
-        lines += [_aim_row(result["benchmark"], aim) for aim in result["aims"]]
-    for result in ordered:
-        if result["series"] or result["ratios"]:
-            lines += ["", *_section(result)]
-    return "\n".join(lines)
+    for name in names:
+        lines += [_aim_row(results[name]["benchmark"], aim) for aim in results[name]["aims"]]
+    lines += ["", "| file | measured on | with | load average |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(_origin_row(name, results[name]) for name in names)])
 
 
 def _aim_row(benchmark: str, aim: Mapping[str, Any]) -> str:
@@ -57,28 +55,11 @@ def _aim_row(benchmark: str, aim: Mapping[str, Any]) -> str:
     return f"| {benchmark} | {aim['name']} | {rounded(aim['value'], 3):g} | {' and '.join(bounds)} | {verdict} |"
 
 
-def _section(result: Mapping[str, Any]) -> Iterator[str]:
-    here = result["machine"]
+def _origin_row(name: str, result: Mapping[str, Any]) -> str:
+    here, load = result["machine"], result["load_average"]
     settings = ", ".join(f"{key} {value}" for key, value in result["settings"].items())
-    load = result["load_average"]
-    yield f"### {result['benchmark']}"
-    yield ""
-    yield (
-        f"{result['started'][:10]}, {here['processor']}, {here['cores']} cores, Python {here['python']}; {settings}; "
-        f"load average {load['before'][0]:.1f} before, {load['after'][0]:.1f} after."
-    )
-    if result["series"]:
-        yield ""
-        yield "| | median | min to max | |"
-        yield "|---|---:|---:|---|"
-    for name, series in result["series"].items():
-        low, high = rounded(series["min"], 3), rounded(series["max"], 3)
-        yield f"| {name} | {rounded(series['median'], 3):g} | {low:g} to {high:g} | {series['unit']} |"
-    if result["ratios"]:
-        yield ""
-        yield "| ratio (median of the ratios of each repeat) | |"
-        yield "|---|---:|"
-        yield from (f"| {name} | {rounded(value, 3):g} |" for name, value in result["ratios"].items())
+    machine = f"{result['started'][:10]}, {here['processor']}, {here['cores']} cores, Python {here['python']}"
+    return f"| `{name}.json` | {machine} | {settings} | {load['before'][0]:.1f} to {load['after'][0]:.1f} |"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -354,7 +355,7 @@ def test_a_process_that_passes_its_groups_memory_is_killed_and_counted() -> None
         assert group.kills() == 1
 
 
-def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:
+def test_the_summary_shows_aims_and_where_each_file_was_measured(tmp_path: Path) -> None:
     report = harness.Report("etl", {"repeats": 2})
     report.add("lakelens", "images/s", [8.0, 6.0])
     report.add("pool", "images/s", [10.0, 10.0])
@@ -365,11 +366,7 @@ def test_the_summary_shows_aims_series_and_ratios(tmp_path: Path) -> None:
     assert summary.main(["--results", str(tmp_path), "--page", str(page)]) == 0
     text = page.read_text()
     assert "| etl | lakelens / pool | 0.7 | ≥ 0.9 | **missed** |" in text
-    assert "| lakelens | 7 | 6 to 8 | images/s |" in text
-    facts = harness.Report("quality", {}, facts={"4:2:0 90": {"bytes": 1}})
-    (tmp_path / "etl.json").write_text(json.dumps(facts.as_json()))
-    assert summary.main(["--results", str(tmp_path), "--page", str(page)]) == 0
-    assert "median" not in page.read_text()
+    assert re.search(r"\| `etl.json` \| .* cores, Python .* \| repeats 2 \|", text)
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks"):
         summary.main(["--results", str(tmp_path), "--page", str(page)])
