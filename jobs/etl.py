@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")
     if sees_the_files_of_executors(args):
-        may_be_empty = args.stream or args.removed == "delete"
+        may_be_empty = args.stream or args.delete_missing
         with contextlib.suppress(*([EmptySourceError] if may_be_empty else [])):
             # Classes of a landing folder are checked batch by batch: an empty folder is allowed.
             check_without_spark(args.table, dataclasses.replace(request, classes=None) if args.stream else request)
