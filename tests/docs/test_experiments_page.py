@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.lengths import Length
-from lakelens.training.configuration.reference import COMMAND, markdown_tables, refused_keys, with_reference
+from lakelens.training.configuration.reference import COMMAND, markdown_lists, refused_keys, with_reference
 from lakelens.training.configuration.yaml_file import read_yaml
 
 pytestmark = pytest.mark.unit
@@ -44,7 +44,7 @@ def examples(folder: Path) -> list[Path]:
 
 
 def test_the_pages_are_those_of_the_models() -> None:
-    for name, reference in (("experiments.md", markdown_tables()), ("migration/determined.md", refused_keys())):
+    for name, reference in (("experiments.md", markdown_lists()), ("migration/determined.md", refused_keys())):
         page = (PAGE.parent / name).read_text(encoding="utf-8")
         assert page == with_reference(page, reference), f"the keys have changed; run {COMMAND}"
 

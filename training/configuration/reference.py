@@ -24,21 +24,21 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **ExperimentConfig.model_json_schema()}
 
 
-def markdown_tables() -> str:
-    """Returns one table per section: key, type, default, meaning."""
-    tables = ["## Top level\n\n" + _table(ExperimentConfig)]
-    for name, section in _sections(ExperimentConfig):
-        tables.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{_table(section)}")
-    tables.append(f"## Lengths\n\n{(Length.__doc__ or '').strip()}\n\n{_table(Length)}")
-    for kind, model in KINDS.items():
-        tables.append(f"## Hyperparameters of type {kind}\n\n{(model.__doc__ or '').strip()}\n\n{_table(model)}")
-    return "\n\n".join(tables) + "\n"
+def markdown_lists() -> str:
+    """Returns one list per section: key, type, default, meaning; the spaces of hyperparameters are one list."""
+    lists = [f"## Top level\n\nEach key with its type and default.\n\n{_list(ExperimentConfig)}"]
+    for name, section in [*_sections(ExperimentConfig), ("Lengths", Length)]:
+        lists.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{_list(section)}")
+    spaces = "\n".join(_space(kind, model) for kind, model in KINDS.items())
+    return "\n\n".join([*lists, f"## Hyperparameters by type\n\n{spaces}"]) + "\n"
 
 
 def refused_keys() -> str:
-    """Returns a table of Determined's keys that are refused, with what to use instead."""
-    rows = [f"| `{key}` | {way_out} |" for key, way_out in sorted(INSTEAD.items())]
-    return "\n".join(["| key | instead |", "|---|---|", *rows]) + "\n"
+    """Returns a list of Determined's keys that are refused, with what to use instead."""
+    keys: dict[str, list[str]] = {}
+    for key, way_out in sorted(INSTEAD.items()):
+        keys.setdefault(way_out, []).append(f"`{key}`")
+    return "\n".join(f"- {', '.join(same)}: {way_out}" for way_out, same in keys.items()) + "\n"
 
 
 def with_reference(page: str, reference: str) -> str:
@@ -54,29 +54,33 @@ def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, t
             yield from _sections(nested, f"{prefix}{name}.")
 
 
-def _table(model: type[BaseModel]) -> str:
-    rows = [
-        f"| `{name}` | {_type(field)} | {_default(field)} | {field.description or ''} |"
+def _list(model: type[BaseModel]) -> str:
+    return "\n".join(
+        f"- `{name}` ({_type(field)}{_default(field)}): {field.description or ''}"
         for name, field in model.model_fields.items()
-    ]
-    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+    )
+
+
+def _space(kind: str, model: type[BaseModel]) -> str:
+    keys = ", ".join(
+        f"`{name}` ({(field.description or '').rstrip('.').lower()})"
+        for name, field in model.model_fields.items()
+        if name != "type"
+    )
+    return f"- `{kind}`: {(model.__doc__ or '').strip()} Keys: {keys}."
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "required"
+        return "; required"
     value = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(value, Length):
-        return f"`{{{value.unit}: {value.amount}}}`"
+        return f"; `{{{value.unit}: {value.amount}}}`"
     if isinstance(value, BaseModel):
-        return "see below"
-    return (
-        "null"
-        if value is None
-        else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-        if value != ""
-        else "empty"
-    )
+        return ""
+    if value is None:
+        return "; null"
+    return "; empty" if value == "" else f"; `{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _type(field: FieldInfo) -> str:
@@ -107,6 +111,6 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 if __name__ == "__main__":
-    for _path, _reference in zip(sys.argv[1:], (markdown_tables(), refused_keys()), strict=True):
+    for _path, _reference in zip(sys.argv[1:], (markdown_lists(), refused_keys()), strict=True):
         _page = Path(_path)
         _page.write_text(with_reference(_page.read_text(encoding="utf-8"), _reference), encoding="utf-8")

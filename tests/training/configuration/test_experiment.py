@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from lakelens.errors import ConfigurationError
 from lakelens.training.configuration.experiment import ExperimentConfig, require_single
 from lakelens.training.configuration.lengths import Length
-from lakelens.training.configuration.reference import json_schema, markdown_tables
+from lakelens.training.configuration.reference import json_schema, markdown_lists
 from lakelens.training.configuration.space import constants
 from lakelens.training.configuration.yaml_file import parse_value
 
@@ -288,14 +289,14 @@ def test_lengths_become_steps(length: dict[str, int], steps: int) -> None:
 
 
 def test_the_reference_has_every_key() -> None:
-    text = markdown_tables()
+    text = markdown_lists()
     for key in ("`entrypoint`", "`save_experiment_best`", "`patience`", "`slots_per_trial`", "`minval`", "`epochs`"):
         assert key in text
     assert set(json_schema()["properties"]) == set(ExperimentConfig.model_fields)
 
 
 def test_every_key_has_a_description() -> None:
-    assert "|  |" not in markdown_tables()
+    assert not re.search(r": ?$", markdown_lists(), re.MULTILINE)
 
 
 def test_the_image_size_of_an_experiment_is_known_once_it_is_resolved() -> None:
