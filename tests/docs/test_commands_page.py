@@ -46,7 +46,7 @@ def test_the_page_tells_of_every_command_that_runs_what_it_does_and_returns() ->
     names = {one.name for one in commands()} - only_actions
     assert {name for name, _ in result_keys()} == names
     text = PAGE.read_text(encoding="utf-8")
-    (reading,) = re.findall(r"^Read-only: `(.+)`\.$", text, re.MULTILINE)
+    (reading,) = re.findall(r"^Nothing: `(.+)`\.$", text, re.MULTILINE)
     writing = re.findall(r"^\| \[([a-z -]+)\]\(#", text, re.MULTILINE)
     assert sorted([*reading.split("`, `"), *writing]) == sorted(names)
 
