@@ -27,7 +27,8 @@ def json_schema() -> dict[str, Any]:
 def markdown_lists() -> str:
     """Returns one list per section: key, type, default, meaning; the spaces of hyperparameters are one list."""
     lists = [f"## Top level\n\nEach key with its type and default.\n\n{_list(ExperimentConfig)}"]
-    for name, section in [*_sections(ExperimentConfig), ("Lengths", Length)]:
+    sections: list[tuple[str, type[BaseModel]]] = [*_sections(ExperimentConfig), ("Lengths", Length)]
+    for name, section in sections:
         lists.append(f"## {name}\n\n{(section.__doc__ or '').strip()}\n\n{_list(section)}")
     spaces = "\n".join(_space(kind, model) for kind, model in KINDS.items())
     return "\n\n".join([*lists, f"## Hyperparameters by type\n\n{spaces}"]) + "\n"
