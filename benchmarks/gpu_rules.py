@@ -25,7 +25,7 @@ from lakelens.training.runner.placement.gpus import list_driver_gpus
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.trials.entrypoint import EntryPoint
 
 _SIDE, _BATCH, _EPOCHS = 64, 16, 3

@@ -39,7 +39,7 @@ from ...training.experiment.open_trial import record_outcome
 from ...training.experiment.run_folder import resuming
 from ...training.record.run_files import validation_files
 from ...training.segments.backend import FRAMEWORKS
-from ...training.segments.segment import SegmentOutcome, told_by
+from ...training.segments.outcome import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
 from ..journal import Journal, journal_folder, read_events

@@ -24,7 +24,7 @@ from ...errors import (
 from ...spark.port import set_pool
 from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.placement.conversation import Controls
-from ...training.segments.segment import SegmentOutcome
+from ...training.segments.outcome import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
 from ..searchers.base import SearchMethod
 from ..trials import Measurement, TrialState

@@ -19,7 +19,7 @@ from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.trials.entrypoint import EntryPoint
 
 RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a rank has nothing to do with the store
@@ -196,7 +196,7 @@ def by_hand(job: TrainingJob, ranks: int, factor: float, warmup_steps: int) -> d
     optimizer = trial.build_optimizer(model)
     (group,), parameters = optimizer.param_groups, list(model.parameters())
     full = group["lr"] * factor
-    epochs, size = job.schedule().epochs, config.image_size
+    epochs, size = job.schedule.epochs, config.image_size
     feeds = [job.training_feed.as_torch(BATCH, rank, ranks, epochs, image_size=size) for rank in range(ranks)]
     for step, shards in enumerate(zip(*feeds, strict=True), 1):
         group["lr"] = full * min(1.0, step / warmup_steps)

@@ -22,7 +22,7 @@ from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.trials.entrypoint import EntryPoint
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def in_a_new_process(
 
 def history(job: TrainingJob) -> list[dict[str, float]]:
     measured = [record for record in read_records(job.folder) if record.metrics]
-    assert [record.step for record in measured] == list(range(1, job.schedule().epochs + 1))
+    assert [record.step for record in measured] == list(range(1, job.schedule.epochs + 1))
     timed = ("epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_", "system/")
     return [{name: v for name, v in each.metrics.items() if not name.startswith(timed)} for each in measured]
 

@@ -27,7 +27,7 @@ from ..record.run_files import log_run_files
 from ..runner.placement.conversation import Controls
 from ..runner.runner import HorovodRunner
 from ..segments.job import TrainingJob
-from ..segments.segment import SegmentOutcome
+from ..segments.outcome import SegmentOutcome
 from ..trials.entrypoint import EntryPoint
 from .begun_run import begun_run
 from .experiment_plan import ExperimentPlan

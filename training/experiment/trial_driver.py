@@ -19,7 +19,8 @@ from ..runner.placement.conversation import Controls, OnQuestion
 from ..runner.runner import HorovodRunner
 from ..segments.decisions import Decisions, Progress
 from ..segments.job import TrainingJob
-from ..segments.segment import SegmentOutcome, train_segment
+from ..segments.outcome import SegmentOutcome
+from ..segments.segment import train_segment
 from ..segments.training_state import TrainingState
 from ..segments.verdicts import records_in
 from .interruption import pausing
@@ -88,7 +89,7 @@ def _answering(decisions: Decisions, job: TrainingJob, bar: ProgressBar | Progre
 
 def _show(question: dict[str, Any], job: TrainingJob, bar: ProgressBar | ProgressLines) -> None:
     """Updates the progress bar."""
-    schedule, reached = job.schedule(), question.get("progress") or question.get("validation")
+    schedule, reached = job.schedule, question.get("progress") or question.get("validation")
     if reached is None:
         return
     step, metric, size = reached["step"], job.config.goal.metric, job.config.global_batch_size

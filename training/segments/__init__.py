@@ -2,6 +2,7 @@
 
     driver: decisions <--questions, answers--> verdicts :ranks
     segment --> prepared_rank (Trial, model, feeds) --> training_loop --> evaluation, backend --> checkpoint
+    training_loop --> outcome :driver
 
 Start: `segment.train_segment`.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ...tracking.runs import RunReference
@@ -45,7 +46,8 @@ class TrainingJob:
     reports_progress: bool = False
     asks_to_count: bool = False
 
+    @cached_property
     def schedule(self) -> Schedule:
-        """Lays out the training's steps."""
+        """The training's steps."""
         an_epoch = self.training_feed.steps_per_epoch(self.config.global_batch_size)
         return Schedule.of(self.config, an_epoch, self.validations)

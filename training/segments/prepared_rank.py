@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.manifests import checked_metadata
 from ..trials.context import TrialContext
-from .backend import backend_class
+from .backend import Backend
 from .checks import require_backend, require_reachable
 from .job import TrainingJob
 
@@ -23,6 +23,7 @@ class PreparedRank:
 
     Args:
         job: The training job.
+        backend: The backend of the Trial's framework.
         world: The ranks.
         state: Where the training continues; None is its start.
         checkpoint: The checkpoint of that state, which rank 0 reads.
@@ -33,17 +34,26 @@ class PreparedRank:
     """
 
     def __init__(
-        self, job: TrainingJob, world: World, state: TrainingState | None, checkpoint: Checkpoint | None
+        self,
+        job: TrainingJob,
+        backend: type[Backend],
+        world: World,
+        state: TrainingState | None,
+        checkpoint: Checkpoint | None,
     ) -> None:
         self.job, self.world = job, world
         if world.rank == 0:
             require_reachable(job.folder, job.run)
+        if checkpoint is not None:
+            require_backend(checkpoint, job.entrypoint)
+        elif job.warm_start is not None and world.rank == 0:
+            require_backend(open_checkpoint(job.warm_start.folder), job.entrypoint)
         self.context = TrialContext(
             hyperparameters=job.config.trial_hyperparameters,
             task=job.config.make_task(),
             image_size=job.config.image_size,
             global_batch_size=job.config.global_batch_size,
-            epochs=job.schedule().epochs,
+            epochs=job.schedule.epochs,
             rank=world.rank,
             size=world.size,
             seed=job.config.reproducibility.experiment_seed,
@@ -51,11 +61,7 @@ class PreparedRank:
             training_feed=job.training_feed.with_equal_weights(),
             validation_feed=job.validation_feed.with_equal_weights() if job.validation_feed is not None else None,
         )
-        if checkpoint is not None:
-            require_backend(checkpoint, job.entrypoint)
-        elif job.warm_start is not None and world.rank == 0:
-            require_backend(open_checkpoint(job.warm_start.folder), job.entrypoint)
-        self.backend = backend_class(job.entrypoint.framework)(job, self.context, world, state, checkpoint)
+        self.backend = backend(job, self.context, world, state, checkpoint)
         if world.rank == 0:
             checked_metadata(self.metadata(0, {}))  # a hyperparameter may be no JSON value
 

@@ -13,7 +13,8 @@ from ..checkpoints.warm_start import WarmStart
 from ..rank import process_context
 from .backend import backend_class
 from .job import TrainingJob
-from .segment import SegmentOutcome, train_segment
+from .outcome import SegmentOutcome
+from .segment import train_segment
 
 _ASK_AGAIN_S = 0.1
 

@@ -32,6 +32,7 @@ class TrainingLoop:
         until: The step to end with; None is the end of the training.
 
     Attributes:
+        prepared: The rank.
         step: Steps trained.
         last: The checkpoint of that step, on rank 0; None if there is none.
     """
@@ -43,13 +44,13 @@ class TrainingLoop:
         checkpoint: Checkpoint | None = None,
         until: int | None = None,
     ) -> None:
-        self._prepared, self._state = prepared, state
+        self.prepared, self._state = prepared, state
         self._world, self._rank, self._job = prepared.world, prepared.world.rank, prepared.job
-        self._schedule = schedule = prepared.job.schedule()
+        self._schedule = schedule = prepared.job.schedule
         self._until = min(until or schedule.length, schedule.length)
         self.step = state.step if state is not None else 0
         self.last = checkpoint
-        self._verdicts = Verdicts(self._job, state.progress if state is not None else Progress(), self._world)
+        self._verdicts = Verdicts(prepared, state.progress if state is not None else Progress())
         self._agreement = Agreement(self._world, self.step)
         self._report: Report | None = None
         self._pace = Pace()
@@ -65,6 +66,11 @@ class TrainingLoop:
     def epochs(self) -> int:
         """Trained epochs; one in progress counts."""
         return -(-self.step // self._schedule.steps_per_epoch)
+
+    def best_checkpoint(self) -> Checkpoint | None:
+        """Returns the checkpoint of the best validation, on rank 0; None if it is not kept."""
+        kept = list_checkpoints(self._job.folder)
+        return next((each for each in kept if each.metadata.get("step") == self.progress.best_step), None)
 
     def train(self) -> Reason:
         """Trains; rank 0 writes checkpoints and records.
@@ -100,7 +106,7 @@ class TrainingLoop:
 
     def _validate_first(self) -> None:
         """Validates before the first step; its metrics can be the best."""
-        metrics = validate(self._prepared, self.step)
+        metrics = validate(self.prepared, self.step)
         if not metrics:
             return
         if self._report is not None:
@@ -114,8 +120,7 @@ class TrainingLoop:
             return
         path = None
         if self._rank == 0:
-            kept = list_checkpoints(self._job.folder)
-            best = next((each for each in kept if each.metadata["step"] == self.progress.best_step), None)
+            best = self.best_checkpoint()
             if best is None:
                 raise CheckpointError(
                     f"{self._job.folder} has no complete checkpoint of step {self.progress.best_step}, the best, whose "
@@ -129,7 +134,7 @@ class TrainingLoop:
         if self._rank == 0:
             records = RecordFile(self._job.folder)
             if not records.read():
-                given = self._prepared.context.hyperparameters.items()
+                given = self.prepared.context.hyperparameters.items()
                 records.add(RunRecord(params={f"hyperparameters.{name}": value for name, value in given}))
             self._report = Report(records, self._schedule, self._job, self.step)
         self._backend.begin(self._pace)
@@ -195,7 +200,7 @@ class TrainingLoop:
         if self._report is not None:
             self._report.trained(self.step, times)
         self._backend.average_statistics()
-        return metrics | validate(self._prepared, self.step) if validates else metrics
+        return metrics | validate(self.prepared, self.step) if validates else metrics
 
     def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
         """Writes a checkpoint of this step on rank 0, with the state of every rank."""
@@ -224,7 +229,7 @@ class TrainingLoop:
             replicas=job.replicas,
         )
         self.last = self._backend.save(
-            self._prepared.metadata(step, metrics),
+            self.prepared.metadata(step, metrics),
             state.as_json(),
             state.arrays(),
             f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}",

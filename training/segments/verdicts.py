@@ -13,8 +13,7 @@ from ..trials.metrics import Goal
 from .decisions import Answer, Decisions, Progress
 
 if TYPE_CHECKING:
-    from .job import TrainingJob
-    from .world import World
+    from .prepared_rank import PreparedRank
 
 
 class Verdicts:
@@ -23,13 +22,12 @@ class Verdicts:
     If no driver answers (a user's training function called `train_segment`), rank 0 decides itself.
 
     Args:
-        job: The training job.
+        prepared: The rank.
         progress: The trial's progress at the start of the segment.
-        world: The ranks.
     """
 
-    def __init__(self, job: TrainingJob, progress: Progress, world: World) -> None:
-        self._job, self._goal, self._world = job, job.config.goal, world
+    def __init__(self, prepared: PreparedRank, progress: Progress) -> None:
+        self._prepared, self._goal, self._world = prepared, prepared.job.config.goal, prepared.world
         self._own: Decisions | None = None
         self.progress = progress
 
@@ -62,7 +60,8 @@ class Verdicts:
         if given:
             return given
         if self._own is None:
-            self._own = Decisions(self._job.config, self.progress, records_in(self._job.folder, self._goal))
+            job = self._prepared.job
+            self._own = Decisions(job.config, self.progress, records_in(job.folder, self._goal))
         return self._own.answer(question)
 
 

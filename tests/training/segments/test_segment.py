@@ -20,7 +20,8 @@ from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoint
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.segments.checks import PROBE_FILE
 from lakelens.training.segments.evaluation import read_counts
-from lakelens.training.segments.segment import SegmentOutcome, train_segment
+from lakelens.training.segments.outcome import SegmentOutcome
+from lakelens.training.segments.segment import train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.keras_trial import KerasTrial
 from lakelens.training.trials.trial import Trial

@@ -21,7 +21,7 @@ from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.record.run_files import validation_files
 from lakelens.training.segments.evaluation import PICTURES_FOLDER
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.trials.entrypoint import EntryPoint
 
 pytestmark = pytest.mark.tensorflow

@@ -16,7 +16,7 @@ from lakelens.errors import InvalidHyperparameters, TrialError
 from lakelens.tracking.run_records import read_records
 from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.context import TrialContext
 from lakelens.training.trials.entrypoint import EntryPoint

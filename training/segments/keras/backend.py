@@ -55,7 +55,7 @@ class KerasBackend:
         self._built = BuiltTrial(job, context, state, checkpoint)
         self._model = self._built.model
         self.described: Mapping[str, Any] = self._built.described
-        self._schedule = schedule = job.schedule()
+        self._schedule = schedule = job.schedule
         self._callbacks = keras.callbacks.CallbackList(
             self._built.callbacks,
             add_history=True,

@@ -97,7 +97,7 @@ class BuiltTrial:
         if job.warm_start is not None:
             log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
         rate = [self.learning_rate.described] if self.learning_rate.described else []
-        for line in [*job.config.optimizations.described(self._workers, job.schedule().length), *rate]:
+        for line in [*job.config.optimizations.described(self._workers, job.schedule.length), *rate]:
             log_to_driver(line)
 
     def _complete_model(self) -> None:
@@ -140,7 +140,7 @@ class BuiltTrial:
             self._context.global_batch_size,
             self._rank,
             self._size,
-            epochs=max(1, self._job.schedule().epochs - (start["epoch"] if start is not None else 0)),
+            epochs=max(1, self._job.schedule.epochs - (start["epoch"] if start is not None else 0)),
             image_size=self._context.image_size,
             start=start,
             replicas=self.replicas.count,

@@ -97,7 +97,7 @@ class BuiltTrial:
         if job.warm_start is not None:
             log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
         rate = [self.learning_rate.described] if self.learning_rate.described else []
-        for line in [*job.config.optimizations.described(self._world.size, job.schedule().length), *rate]:
+        for line in [*job.config.optimizations.described(self._world.size, job.schedule.length), *rate]:
             log_to_driver(line)
 
     def _synchronise_batch_norm(self) -> None:
@@ -122,7 +122,7 @@ class BuiltTrial:
             job.config.global_batch_size,
             self._world.rank,
             self._world.size,
-            epochs=max(1, job.schedule().epochs - (start["epoch"] if start is not None else 0)),
+            epochs=max(1, job.schedule.epochs - (start["epoch"] if start is not None else 0)),
             image_size=job.config.image_size,
             start=start,
             **{**self.trial.context.task.feed_options, **job.config.data.dataset_options},

@@ -20,7 +20,7 @@ from lakelens.training.experiment.trial_driver import run_segment
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.job import TrainingJob
-from lakelens.training.segments.segment import SegmentOutcome
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.trials.context import TrialContext
 from lakelens.training.trials.entrypoint import EntryPoint
 
