@@ -27,7 +27,7 @@ from .sections import (
     Section,
     Tracking,
 )
-from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, Space, constants
+from .space import DEFAULT_BATCH_SIZE, GLOBAL_BATCH_SIZE, Hyperparameters, constants
 from .yaml_file import Document, read_yaml, with_keys, with_overrides
 
 _INTERPRETERS = ("python", "bash", "sh", "torchrun", "horovodrun")
@@ -248,20 +248,14 @@ class ExperimentConfig(Section):
         return TASKS[self.task](self.data.class_names or ())
 
 
-def require_single(config: ExperimentConfig, name: str) -> None:
+def require_single(config: ExperimentConfig) -> None:
     """Checks that a config describes one training.
 
     Raises:
-        ConfigurationError: If its searcher runs many; names the command that does.
+        ConfigurationError: If its searcher runs many.
     """
     if config.searcher.name != SINGLE:
-        spaces = [".".join(path) for path, leaf in Space.read(config.hyperparameters).leaves() if leaf.type != "const"]
-        overrides = [
-            f"searcher.name={SINGLE}",
-            *(f"searcher.{key}=null" for key in config.searcher.keys_of_a_search()),
-            *(f"hyperparameters.{space}=VALUE" for space in spaces),
-        ]
         raise ConfigurationError(
-            f"{name}: searcher.name is {config.searcher.name}, which runs many trainings: lakelens search run {name}. "
-            f"For one training: {' '.join(f'--set {override}' for override in overrides)}"
+            f"searcher.name is {config.searcher.name}, which runs many trainings: use lakelens.search, or "
+            "lakelens search run"
         )

@@ -82,8 +82,3 @@ class SearcherConfig(BaseModel):
         if self.name in _NEEDS_MAX_TRIALS and "max_trials" not in self.model_fields_set:
             raise ValueError(f"searcher {self.name} needs max_trials: how many trials it may run")
         return self
-
-    def keys_of_a_search(self) -> list[str]:
-        """Names the keys with values that do not go with a single training."""
-        usual = SearcherConfig.model_construct()
-        return [key for key in _KEYS["adaptive_asha"] if getattr(self, key) != getattr(usual, key)]

@@ -23,7 +23,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
     Raises:
         LakelensError: As the training would before it starts its ranks.
     """
-    require_single(config, config.name or "experiment")
+    require_single(config)
     plan = ExperimentPlan.of(config, spark=spark)
     feed, schedule, ranks = plan.data.training, plan.schedule, abs(plan.ranks)
     share = max(1, ranks)  # every slot of the cluster, if 0: then the memory of one rank is an upper bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError, TrackingError
@@ -103,7 +103,6 @@ def open_trial(
         CheckpointError: If its folder cannot be written.
     """
     tags = {**start.tags, **(tags or {})}
-    plan = replace(plan, config=start.pinned(plan.config))
     if resumes is None:
         opened = begun_run(plan, tags=tags, params=plan.params)
     else:

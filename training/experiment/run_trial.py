@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import TrainingPaused
 from ...extras import require
@@ -83,10 +83,11 @@ def run_trial(
     started = time.perf_counter()
     entrypoint = entrypoint or EntryPoint.parse(config.entrypoint)
     require("a training", "mlflow", *FRAMEWORKS[entrypoint.framework].packages)
-    require_single(config, config.name or "experiment")
+    require_single(config)
     plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
     require_store(resolve_tracking_uri(config.tracking.uri))
     begin = TrainingStart.of(plan, resumes)
+    plan = replace(plan, config=begin.pinned(plan.config))
     spark = opened(spark) if plan.ranks >= 0 else None
     with open_trial(plan, begin, tags=tags, resumes=resumes, spark=spark) as trial:
         run, controls, start = trial.job.run, Controls(), trial.last_checkpoint()

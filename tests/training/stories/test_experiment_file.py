@@ -204,7 +204,7 @@ def test_a_deterministic_experiment_sets_one_thread_and_deterministic_operations
 
 @pytest.mark.unit
 def test_a_search_is_no_training(keys):
-    with pytest.raises(ConfigurationError, match="lakelens search run tiny"):
+    with pytest.raises(ConfigurationError, match=r"use lakelens\.search"):
         plan_of(config_of(keys, searcher={"name": "random", "max_trials": 3}))
 
 
