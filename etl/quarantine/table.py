@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...table import Table
 from ..commit.transaction import Batch, Transaction
 from ..model import schema
-from ..spark.catalog import create_table, is_delta_table, read_table, sql_name
+from ..spark.catalog import create_table, is_delta_table, read_table
 from ..spark.conflicts import RETRIES, conflicts_named
 from ..spark.local_frames import local_frame
 
@@ -65,14 +65,9 @@ class Quarantine:
 
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
-        from pyspark.sql import functions as F
-
         if not self.exists():
             return local_frame(self._spark, [], schema.QUARANTINE_DDL)
-        rows = read_table(self._spark, self.location)
-        if schema.CONTENT_HASH in rows.columns:
-            return rows
-        return rows.withColumn(schema.CONTENT_HASH, F.lit(None).cast("string"))  # written before rows could be deleted
+        return read_table(self._spark, self.location)
 
     def record(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         """Writes bad files, one row per path, and removes those that are repaired, in one commit.
@@ -92,8 +87,6 @@ class Quarantine:
                 with conflicts_named(self.location):
                     create_table(bad, self.location)
             return
-        if schema.CONTENT_HASH not in read_table(self._spark, self.location).columns:
-            self._spark.sql(f"ALTER TABLE {sql_name(self.location)} ADD COLUMNS ({schema.CONTENT_HASH} STRING)")
         rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
         paths = [frame.select(schema.PATH) for frame in (bad, leaving) if frame is not None]
         stale = functools.reduce(lambda one, other: one.union(other), paths)

@@ -24,7 +24,6 @@ from ..stores.clients import require_known_store, require_no_fork, store_error
 from ..stores.data_files import has_conditional_writes, local_form, names_in, read_bytes
 from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
 from ..stores.options import delta_options
-from .conversion import convert, forget
 from .ledger import ClassRows, LabelClass, Ledger, Pin, Use, Vacuum
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def read(table: Table) -> Ledger:
         StoreError: If its object store cannot be reached or refuses, or its disk cannot be read now.
     """
     found = _open(table)
-    return convert(table) if found is None else _ledger_of(table, found)
+    return Ledger() if found is None else _ledger_of(table, found)
 
 
 def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
@@ -79,7 +78,7 @@ def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
     for attempt in range(_RETRIES.attempts):
         _RETRIES.wait(attempt)
         found = _open(table)
-        before = convert(table) if found is None else _ledger_of(table, found)
+        before = Ledger() if found is None else _ledger_of(table, found)
         after = update(before)  # may raise a conflict, which ends the change
         if after == before or (_create(table, after) if found is None else _swap(table, found, after)):
             return after
@@ -153,7 +152,6 @@ def _create(table: Table, ledger: Ledger) -> bool:
             if _open(table) is None:
                 raise
             return False
-    forget(table)
     return True
 
 
