@@ -33,48 +33,21 @@ class Rename(NamedTuple):
     images: int
 
 
-class ClassConflict(NamedTuple):
-    """One content that carries several classes.
+class Conflict(NamedTuple):
+    """One content that is in several classes, or in several splits: a model is measured on what it was trained on.
 
     Attributes:
         content_hash: Of the content.
-        classes: The classes, sorted.
-        paths: A file of each class, in the same order.
+        names: The classes or splits, sorted.
+        paths: A file of each, in the same order.
     """
 
     content_hash: str
-    classes: tuple[str, ...]
+    names: tuple[str, ...]
     paths: tuple[str, ...]
 
-
-class SplitConflict(NamedTuple):
-    """One content that is in several splits: what a model is measured on may be what it was trained on.
-
-    Attributes:
-        content_hash: Of the content.
-        splits: The splits, sorted.
-        paths: A file of each split, in the same order.
-    """
-
-    content_hash: str
-    splits: tuple[str, ...]
-    paths: tuple[str, ...]
-
-
-class Conflicts(NamedTuple):
-    """Contents that came in and are in the table in several classes, or in several splits.
-
-    Attributes:
-        classes: How many are in several classes.
-        class_examples: The first of them.
-        splits: How many are in several splits.
-        split_examples: The first of them.
-    """
-
-    classes: int = 0
-    class_examples: tuple[ClassConflict, ...] = ()
-    splits: int = 0
-    split_examples: tuple[SplitConflict, ...] = ()
+    def __str__(self) -> str:
+        return ", ".join(f"{name!r} ({path})" for name, path in zip(self.names, self.paths, strict=True))
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,9 +67,9 @@ class ClassChanges(ReadableResult):
     vanished: tuple[str, ...] = ()
     renamed: tuple[Rename, ...] = ()
     conflicts: int = 0
-    examples: tuple[ClassConflict, ...] = ()
+    examples: tuple[Conflict, ...] = ()
     split_conflicts: int = 0
-    split_examples: tuple[SplitConflict, ...] = ()
+    split_examples: tuple[Conflict, ...] = ()
 
     def sentences(self) -> Iterator[str]:
         """Describes the findings in sentences."""
@@ -113,14 +86,12 @@ class ClassChanges(ReadableResult):
         if self.vanished:
             yield "rows of vanished classes stay in the table unless an ingest deletes the rows of removed files"
         if self.conflicts:
-            first = self.examples[0]
-            where = _places(first.classes, first.paths)
+            where = self.examples[0]
             yield f"images that are in several classes with the same bytes: {self.conflicts}, such as {where}"
         if self.split_conflicts:
-            where = _places(self.split_examples[0].splits, self.split_examples[0].paths)
             yield (
-                f"images that are in several splits with the same bytes: {self.split_conflicts}, such as {where}; a "
-                "model would be measured on images that it was trained on"
+                f"images that are in several splits with the same bytes: {self.split_conflicts}, such as "
+                f"{self.split_examples[0]}; a model would be measured on images that it was trained on"
             )
 
 
@@ -157,10 +128,6 @@ def _rename_of(name: str, contents: int, moved_to: Mapping[str, int], spelled: C
             return Rename(name, new, CONTENT, images)
     alike = next((other for other in spelled if other != name), None)
     return None if alike is None else Rename(name, alike, SPELLING, 0)
-
-
-def _places(names: Collection[str], paths: Collection[str]) -> str:
-    return ", ".join(f"{name!r} ({path})" for name, path in zip(names, paths, strict=True))
 
 
 def _spelling(name: str) -> str:

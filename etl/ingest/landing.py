@@ -112,9 +112,9 @@ def _with_findings(spark: SparkSession, table: Table, request: IngestRequest, re
     if not batch_ids or version is None:
         return result
     # Files of a landing folder come and go: a class without any has not vanished.
-    changes = ClassChanges((), (), *VersionRows(read_table(spark, table.location, version)).conflicts(batch_ids))
+    classes, splits = VersionRows(read_table(spark, table.location, version)).conflicts(batch_ids)
     near = find_across_splits(spark, table.location, version, batch_ids) if request.near_duplicates else None
-    return replace(result, class_changes=changes, near_duplicates=near)
+    return replace(result, class_changes=ClassChanges((), (), *classes, *splits), near_duplicates=near)
 
 
 def _version_of(spark: SparkSession, table: Table) -> int | None:

@@ -122,7 +122,10 @@ def _class_changes(prepared: Prepared, result: IngestResult) -> ClassChanges:
     rows = _rows_at(prepared, result.version)
     vanished = find_vanished(prepared.plan, stored)
     renamed = () if stored is None else find_renamed(stored, rows, vanished, prepared.plan.listed_by_class)
-    return ClassChanges(vanished, renamed, *(rows.conflicts([result.batch_id]) if result.committed else ()))
+    if not result.committed:
+        return ClassChanges(vanished, renamed)
+    classes, splits = rows.conflicts([result.batch_id])
+    return ClassChanges(vanished, renamed, *classes, *splits)
 
 
 def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:

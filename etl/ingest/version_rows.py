@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..model import schema
-from .label_changes import ClassConflict, Conflicts, SplitConflict
+from .label_changes import Conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _MOST_EXAMPLES = 10
-# How many contents, and of the first of them the values with a file of each.
-_Found = tuple[int, list[tuple[str, Mapping[str, str]]]]
+# How many contents, and the first of them.
+Conflicts: TypeAlias = tuple[int, tuple[Conflict, ...]]
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,13 @@ class VersionRows:
         joined = contents(self._of(classes), "old").join(contents(others, "new"), schema.CONTENT_HASH)
         return {(row["old"], row["new"]): row["count"] for row in joined.groupBy("old", "new").count().collect()}
 
-    def conflicts(self, batch_ids: Collection[str]) -> Conflicts:
+    def conflicts(self, batch_ids: Collection[str]) -> tuple[Conflicts, Conflicts]:
         """Finds contents of some batches that are in several classes, and those that are in several splits."""
         in_classes, in_splits = self._may_conflict(batch_ids)
-        nothing: _Found = (0, [])
-        classes = self._in_several(schema.LABEL_NAME, batch_ids) if in_classes else nothing
-        return _conflicts(classes, self._in_several(schema.SPLIT, batch_ids) if in_splits else nothing)
+        classes = self._in_several(schema.LABEL_NAME, batch_ids) if in_classes else (0, ())
+        return classes, self._in_several(schema.SPLIT, batch_ids) if in_splits else (0, ())
 
-    def _in_several(self, column: str, batch_ids: Collection[str]) -> _Found:
+    def _in_several(self, column: str, batch_ids: Collection[str]) -> Conflicts:
         """Counts contents of some batches that have several values in a column; gives the first of them."""
         from pyspark.sql import functions as F
 
@@ -64,7 +63,9 @@ class VersionRows:
         contents = values.agg(F.min(schema.PATH).alias(schema.PATH)).groupBy(schema.CONTENT_HASH)
         found = contents.agg(F.sort_array(F.collect_list(entry)).alias("entries")).where(F.size("entries") > 1)
         first = found.orderBy(schema.CONTENT_HASH).limit(_MOST_EXAMPLES).collect()
-        return found.count(), [(row[schema.CONTENT_HASH], dict(row["entries"])) for row in first]
+        return found.count(), tuple(
+            Conflict(row[schema.CONTENT_HASH], *zip(*row["entries"], strict=True)) for row in first
+        )
 
     def _of(self, classes: Collection[str]) -> DataFrame:
         return self.rows.where(_is_of(classes))
@@ -98,17 +99,3 @@ def _is_of(classes: Collection[str]) -> Column:
 
 def _counted(rows: DataFrame) -> dict[str, int]:
     return {row[schema.LABEL_NAME]: row["count"] for row in rows.groupBy(schema.LABEL_NAME).count().collect()}
-
-
-def _conflicts(classes: _Found, splits: _Found) -> Conflicts:
-    return Conflicts(
-        classes[0],
-        tuple(ClassConflict(*_sides(*found)) for found in classes[1]),
-        splits[0],
-        tuple(SplitConflict(*_sides(*found)) for found in splits[1]),
-    )
-
-
-def _sides(content: str, paths: Mapping[str, str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Returns one content's classes or splits, with a file of each."""
-    return content, tuple(sorted(paths)), tuple(paths[name] for name in sorted(paths))

@@ -12,9 +12,8 @@ from lakelens.etl.changes import planner
 from lakelens.etl.ingest import label_changes
 from lakelens.etl.ingest.label_changes import (
     ClassChanges,
-    ClassConflict,
+    Conflict,
     Rename,
-    SplitConflict,
     find_renames,
 )
 from lakelens.etl.ingest.landing import ingest_available
@@ -85,7 +84,7 @@ def test_nothing_is_said_when_nothing_changed():
 
 @pytest.mark.unit
 def test_an_image_in_several_classes_is_said_with_a_file_of_each():
-    example = ClassConflict("ab", ("cat", "dog"), ("file:/cat/1.jpg", "file:/dog/7.jpg"))
+    example = Conflict("ab", ("cat", "dog"), ("file:/cat/1.jpg", "file:/dog/7.jpg"))
     (line,) = ClassChanges(conflicts=3, examples=(example,)).sentences()
     assert "3" in line
     assert "'cat' (file:/cat/1.jpg), 'dog' (file:/dog/7.jpg)" in line
@@ -93,7 +92,7 @@ def test_an_image_in_several_classes_is_said_with_a_file_of_each():
 
 @pytest.mark.unit
 def test_equal_images_in_several_splits_are_said_with_a_file_of_each():
-    example = SplitConflict("ab", ("test", "train"), ("file:/1.jpg", "file:/7.jpg"))
+    example = Conflict("ab", ("test", "train"), ("file:/1.jpg", "file:/7.jpg"))
     (line,) = ClassChanges(split_conflicts=2, split_examples=(example,)).sentences()
     assert "several splits with the same bytes: 2, such as 'test' (file:/1.jpg), 'train' (file:/7.jpg)" in line
 
@@ -137,7 +136,7 @@ def story(spark, tmp_path_factory):
 
 
 def pairs_of(changes):
-    return {(example.classes, tuple(path.split("/")[-2] for path in example.paths)) for example in changes.examples}
+    return {(example.names, tuple(path.split("/")[-2] for path in example.paths)) for example in changes.examples}
 
 
 @pytest.mark.spark
@@ -162,7 +161,7 @@ def test_a_renamed_class_a_vanished_one_and_an_image_in_two_are_told_with_the_co
 def test_the_first_ingest_of_a_table_tells_an_image_in_two_classes(story):
     changes = story["first"].class_changes
     assert (changes.vanished, changes.renamed, changes.conflicts) == ((), (), 1)
-    assert changes.examples[0].classes == ("gnu", "yak")
+    assert changes.examples[0].names == ("gnu", "yak")
 
 
 @pytest.mark.spark
@@ -179,7 +178,7 @@ def test_a_class_renamed_by_a_manifest_and_equal_images_in_two_splits_are_told(s
     assert changes.renamed == (Rename("fox", "lynx", "content", 4),)
     assert changes.conflicts == 1
     assert changes.split_conflicts == 1
-    assert changes.split_examples[0].splits == ("test", "train")
+    assert changes.split_examples[0].names == ("test", "train")
     assert [path.split("/")[-2] for path in changes.split_examples[0].paths] == ["yak", "gnu"]
 
 
