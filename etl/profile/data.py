@@ -19,7 +19,7 @@ from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
 from ..versions.changes import KINDS, diff
 from ..versions.classes import class_counts, labels_at
-from .images import Sample, SimilarImages, source_sizes
+from .images import Sample, SimilarImages
 from .rows import read_paths, read_rows
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class TableProfile:
         boxes: A row for each box.
         class_images: Images by class and split. Numbered classes precede the others; `(no class)` is last.
         class_boxes: The same for boxes.
-        source_sizes: Sizes of the source files, as `images.source_sizes` gives them.
         samples: Samples by class name, of the classes that are shown.
         hidden_classes: Classes without samples because there are too many classes to look at.
         similar: Near-duplicates; None if they were not looked for.
@@ -84,7 +83,6 @@ class TableProfile:
     class_images: pd.DataFrame
     class_boxes: pd.DataFrame
     quarantine: pd.DataFrame
-    source_sizes: pd.DataFrame | None = None
     samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     hidden_classes: int = 0
     similar: SimilarImages | None = None
@@ -161,7 +159,6 @@ def read_numbers(snapshot: Snapshot, before: Snapshot | None = None, quarantine:
         boxes=boxes,
         class_images=class_images,
         class_boxes=_count(boxes["class_name"], box_splits, [*classes, *without], splits),
-        source_sizes=source_sizes(snapshot, images),
         conflicts=tuple((names, sorted(paths[row] for row in rows if row in paths)) for names, rows in conflicts),
         conflict_count=conflict_count,
         quarantine=_read_quarantine(

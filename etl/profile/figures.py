@@ -136,15 +136,15 @@ def _draw_sizes(profile: TableProfile) -> Figure | None:
 
 
 def _draw_sources(profile: TableProfile) -> Figure | None:
-    if profile.source_sizes is None:
+    sizes = profile.images[["source_width", "source_height"]].dropna()
+    if sizes.empty:
         return None
-    sizes = profile.source_sizes.dropna()
     figure, (widths, heights, aspects) = style.new_figure(3.0, 3)
     for axis, name in ((widths, "width"), (heights, "height")):
-        _draw_values(axis, sizes[name])
+        _draw_values(axis, sizes[f"source_{name}"])
         axis.xaxis.set_major_locator(style.few_ticks(5))
         style.name_axes(axis, "pixels", "files", f"{name} of the source files")
-    style.draw_histogram(aspects, np.log2(sizes["width"] / sizes["height"]), 24, (-3, 3))
+    style.draw_histogram(aspects, np.log2(sizes["source_width"] / sizes["source_height"]), 24, (-3, 3))
     aspects.set_xticks(range(-3, 4), ["1:8", "1:4", "1:2", "1:1", "2:1", "4:1", "8:1"])
     style.name_axes(aspects, "width : height", "files", "aspect ratio")
     return figure

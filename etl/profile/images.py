@@ -1,28 +1,23 @@
-"""Looks at the images of a version: what each looks like, which look alike, small pictures, and their source files."""
+"""Looks at the images of a version: what each looks like, which look alike, and small pictures."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ...errors import ImageError, InvalidArgumentError
-from ...locations import absolute_path
+from ...errors import ImageError
 from ...log.snapshot import Snapshot
-from ...stores.data_files import local_form
-from ..images.codec import read_size
 from ..images.near_images import decode_small, find_neighbours
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
 from ..model import schema
-from .rows import for_each_row, read_paths
+from .rows import for_each_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,11 +26,6 @@ _THUMBNAIL_QUALITY = 82
 _BOX_COLOUR = (255, 64, 0)
 _MOST_BOXES_DRAWN = 50
 _PAIRS, _PAIR_SIDE = 12, 240
-# Enough for the shape of a histogram; a slow disk reads as many headers in a few seconds.
-_MOST_SOURCES = 2000
-# The header is in the first of these unless a thumbnail or colour profile precedes it.
-_HEADER_BYTES, _WHOLE_BYTES = 1 << 16, 1 << 26
-_READERS = 8
 _IMAGE_COLUMNS = (schema.IMAGE, schema.FORMAT, schema.HEIGHT, schema.WIDTH)
 _LOOKS = [("stored_bytes", "f4"), ("brightness", "f4"), ("hash_across", "u8"), ("hash_down", "u8"), ("hashed", "?")]
 
@@ -150,39 +140,6 @@ def fetch_samples(snapshot: Snapshot, images: pd.DataFrame, rows: Iterable[int],
         for row, (jpeg, path) in found
         if jpeg is not None
     }
-
-
-def source_sizes(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame | None:
-    """Reads the sizes of the source files that this machine's disks have: of all, or of 2,000 chosen by their content.
-
-    Returns:
-        `width` and `height` in pixels, upright; NaN where a file cannot be read, or has another length than its row.
-        None if no file can be read.
-    """
-    import pandas as pd
-
-    rows = np.argsort(images["content"].to_numpy(), kind="stable")[:_MOST_SOURCES]
-    paths = read_paths(snapshot, images, rows)
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelens-sources") as pool:
-        sizes = list(pool.map(_size_of, paths.values(), images["source_bytes"].iloc[list(paths)]))
-    frame = pd.DataFrame([size or (np.nan, np.nan) for size in sizes], columns=["height", "width"])
-    return frame if frame["width"].notna().any() else None
-
-
-def _size_of(path: str, length: float) -> tuple[int, int] | None:
-    """Height and width that a file decodes to; None if it cannot be read here, or has changed since."""
-    try:
-        file = Path(local_form(absolute_path(path)) or "")
-        if not file.is_file() or file.stat().st_size != length:
-            return None
-        with file.open("rb") as stream:
-            head = stream.read(_HEADER_BYTES)
-            try:
-                return read_size(head)
-            except ImageError:
-                return read_size(head + stream.read(_WHOLE_BYTES))
-    except (ImageError, InvalidArgumentError, OSError, ValueError):  # another machine's; no permission; not a path
-        return None
 
 
 def _look_at(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -59,18 +59,18 @@ def _facts_of_images(profile: TableProfile) -> dict[str, str]:
     images = profile.images
     looked = "mode" in images
     facts = {
-        "size": _sizes(images),
+        "size": _sizes(images, "width", "height"),
         "stored as": _shares(images["format"]),
         "modes": _shares(images["mode"]) if looked else "not looked at",
-        "source files": _sources(profile.source_sizes),
+        "source files": _sizes(images, "source_width", "source_height"),
         "brightness": _brightness(images) if looked else "not looked at",
         "recipe": ", ".join(f"{key} {value}" for key, value in profile.recipe.items()),
     }
     return {name: text for name, text in facts.items() if text}
 
 
-def _sizes(images: pd.DataFrame) -> str:
-    sizes = images[["width", "height"]].dropna().astype(int)
+def _sizes(images: pd.DataFrame, width: str, height: str) -> str:
+    sizes = images[[width, height]].set_axis(["width", "height"], axis="columns").dropna().astype(int)
     distinct = len(sizes.drop_duplicates())
     if not distinct:
         return "not recorded"
@@ -78,15 +78,6 @@ def _sizes(images: pd.DataFrame) -> str:
     if distinct == 1:
         text = f"all {sizes['width'].iloc[0]} x {sizes['height'].iloc[0]} pixels"
     return text + (f"; not recorded of {len(images) - len(sizes):,}" if len(sizes) < len(images) else "")
-
-
-def _sources(sizes: pd.DataFrame | None) -> str:
-    if sizes is None:
-        return "not looked at: no disk of this machine has them unchanged"
-    read = sizes.dropna().astype(int)
-    if len(read) < len(sizes):
-        return f"{_range(read)}, of {len(read):,} that could be read among {len(sizes):,}"
-    return f"{_range(read)}, of {counted(len(read), 'file')}"
 
 
 def _brightness(images: pd.DataFrame) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...errors import NotAnImageTableError
 from ...log.data_files import batches_of, open_stored, read_batches, read_columns
 from ...log.snapshot import Snapshot
+from ..annotations.frames import SourceFile
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..versions.classes import class_column
@@ -33,12 +35,13 @@ _ROWS_AT_ONCE = 8 * _THREADS
 
 
 def read_rows(snapshot: Snapshot) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Reads the small columns of every row, about 60 bytes for each image and each box.
+    """Reads the small columns of every row, about 80 bytes for each image and each box.
 
     Returns:
         The images in the version's order: `split`, `class_name`, `format` (categories), `width` and `height` (pixels,
-        NaN where not recorded), `source_bytes`, `content` (uint64, a digest of the content hash), `boxes` (their
-        number, NaN where the image was not annotated), `file` (index of the data file).
+        NaN where not recorded), `source_width` and `source_height` (the same of the upright source), `source_bytes`,
+        `content` (uint64, a digest of the content hash), `boxes` (their number, NaN where the image was not annotated),
+        `file` (index of the data file).
         The boxes: `image` (position of its image), `class_name`, `width`, `height` (pixels of the stored image),
         `relative_width`, `relative_height`, `difficult`.
 
@@ -57,10 +60,11 @@ def read_rows(snapshot: Snapshot) -> tuple[pd.DataFrame, pd.DataFrame]:
     parts, first = [], 0
     for file in range(len(snapshot.files)):
         rows = _images_of(read_columns(snapshot, file, columns), class_name, file, first)
-        parts.append(_with_boxes(rows, _annotations_of(snapshot, file), first))
+        rows = _with_source_sizes(rows, _column_of(snapshot, file, schema.SOURCE))
+        parts.append(_with_boxes(rows, _column_of(snapshot, file, schema.ANNOTATIONS), first))
         first += len(rows)
     if not parts:
-        parts = [_with_boxes(_images_of(columns.empty_table(), class_name, 0, 0), None, 0)]
+        parts = [_with_boxes(_images_of(columns.empty_table(), class_name, 0, 0), pa.nulls(0), 0)]
     images, boxes = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
     splits = {*images["split"]}
     order = [name for name in _FIRST_SPLITS if name in splits] + sorted(splits - {*_FIRST_SPLITS})
@@ -147,6 +151,8 @@ def _images_of(rows: pa.Table, class_name: str, file: int, first: int) -> pd.Dat
             "format": _names(found[schema.FORMAT], None),
             "width": found[schema.WIDTH],
             "height": found[schema.HEIGHT],
+            "source_width": np.nan,
+            "source_height": np.nan,
             "source_bytes": found[schema.SOURCE_LENGTH],
             "content": pd.util.hash_array(np.array(contents, object), categorize=False),
             "boxes": np.nan,
@@ -155,22 +161,30 @@ def _images_of(rows: pa.Table, class_name: str, file: int, first: int) -> pd.Dat
     )
 
 
-def _annotations_of(snapshot: Snapshot, file: int) -> pa.Array | None:
-    """Reads the annotations of a data file; None if it has no column of boxes."""
-    batches = read_batches(snapshot, file, [schema.ANNOTATIONS])
-    columns = [batch.column(0) for batch in batches if batch.num_columns]
-    kind = columns[0].type if columns else pa.null()
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
-        return None
-    fields = {field.name for field in kind.value_type}
-    return pa.chunked_array(columns).combine_chunks() if fields.issuperset(_BOX_FIELDS) else None
+def _column_of(snapshot: Snapshot, file: int, name: str) -> pa.Array:
+    """Reads a column of a data file; an empty one if the file lacks it."""
+    columns = [batch.column(0) for batch in read_batches(snapshot, file, [name]) if batch.num_columns]
+    return pa.chunked_array(columns).combine_chunks() if columns else pa.nulls(0)
 
 
-def _with_boxes(images: pd.DataFrame, annotations: pa.Array | None, first: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _with_source_sizes(images: pd.DataFrame, sources: pa.Array) -> pd.DataFrame:
+    """Returns images with the sizes of their sources, if the table has them as an ingest writes them."""
+    if not _has_fields(sources.type, SourceFile._fields):
+        return images
+    sizes = {f"source_{name}": pc.struct_field(sources, name).cast(pa.float64()) for name in ("width", "height")}
+    return images.assign(**{name: np.asarray(values) for name, values in sizes.items()})
+
+
+def _has_fields(kind: pa.DataType, names: Collection[str]) -> bool:
+    return pa.types.is_struct(kind) and {field.name for field in kind}.issuperset(names)
+
+
+def _with_boxes(images: pd.DataFrame, annotations: pa.Array, first: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns images with the number of their boxes, and the boxes; one without a finite corner does not count."""
     import pandas as pd
 
-    if annotations is None:
+    is_list = pa.types.is_list(annotations.type) or pa.types.is_large_list(annotations.type)
+    if not is_list or not _has_fields(annotations.type.value_type, _BOX_FIELDS):
         boxes, image = pd.DataFrame({name: pd.Series(dtype=float) for name in _BOX_FIELDS}), np.empty(0, np.int64)
     else:
         lengths = np.asarray(annotations.value_lengths().fill_null(-1))
