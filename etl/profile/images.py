@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from ...errors import ImageError
 from ...log.snapshot import Snapshot
+from ..images.drawn_boxes import TRUTH_COLOUR, DrawnBox, draw_boxes
+from ..images.encoding import encode_jpeg
 from ..images.near_images import decode_small, find_neighbours
 from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _THUMBNAIL_QUALITY = 82
-_BOX_COLOUR = (255, 64, 0)
 _MOST_BOXES_DRAWN = 50
 _PAIRS, _PAIR_SIDE = 12, 240
 _IMAGE_COLUMNS = (schema.IMAGE, schema.FORMAT, schema.HEIGHT, schema.WIDTH)
@@ -159,20 +159,9 @@ def _small_jpeg(row: Mapping[str, Any], side: int) -> bytes | None:
         image = decode_image(StoredImage.of_row(row)).image
     except ImageError:
         return None
-    full_size, scale = image.size, min(1.0, side / max(image.size))
-    image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), reducing_gap=3.0)
-    _draw_boxes(image, row.get(schema.ANNOTATIONS) or (), full_size)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_THUMBNAIL_QUALITY)
-    return buffer.getvalue()
-
-
-def _draw_boxes(image: Image.Image, boxes: Sequence[Mapping[str, Any] | None], full_size: tuple[int, int]) -> None:
-    draw = ImageDraw.Draw(image)
-    across, down = image.width / full_size[0], image.height / full_size[1]
-    for box in boxes[:_MOST_BOXES_DRAWN]:
-        if box is None or any(box[name] is None or not math.isfinite(box[name]) for name in schema.BOX_CORNERS):
-            continue
-        corners = [box["xmin"] * across, box["ymin"] * down, box["xmax"] * across - 1, box["ymax"] * down - 1]
-        if corners[0] <= corners[2] and corners[1] <= corners[3]:
-            draw.rectangle(corners, outline=_BOX_COLOUR, width=max(1, round(max(image.size) / 100)))
+    scale = min(1.0, side / max(image.size))
+    small = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), reducing_gap=3.0)
+    corners = ([box[name] for name in schema.BOX_CORNERS] for box in row.get(schema.ANNOTATIONS) or () if box)
+    boxes = (DrawnBox(each, TRUTH_COLOUR) for each in corners if None not in each)
+    draw_boxes(small, itertools.islice(boxes, _MOST_BOXES_DRAWN), image.size)
+    return encode_jpeg(small, _THUMBNAIL_QUALITY)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-from PIL import Image, ImageDraw
+from typing import Any
 
 from ... import figures as style
 from ...errors import ImageError
-from ...etl.images.stored_image import decode_image, size_of
+from ...etl.images.drawn_boxes import FOUND_COLOUR, TRUTH_COLOUR, DrawnBox, draw_boxes
+from ...etl.images.encoding import encode_jpeg
+from ...etl.images.stored_image import decode_image
 from ...etl.model.schema import BOX_CORNERS
 from ...training.tasks.precision_plot import draw_precision_recall
 from .detection_metrics import DetectionComparison, DetectionMetrics, most_changed
-from .result import Boxes, ShownBoxes
+from .result import ShownBoxes
 
 MOST_CLASSES_DRAWN = 25
 SIDE_PX = 320
-_TRUTH, _FOUND = "#19c37d", "#ff8c1a"
 _BEFORE, _AFTER = "#b8bec6", "#2a6fb0"
 _AP50, _RECALL = "#E69F00", "#0072B2"
 _LABEL_LENGTH = 24
-_NAME_LENGTH = 16
-_LINE_PX = 12
-# Fainter detections are rarely what a mistake is about, and hide the others.
-LEAST_DRAWN_SCORE = 0.3
+_QUALITY = 88
 
 
 def draw_detection_plots(evaluation: DetectionMetrics) -> dict[str, bytes]:
@@ -69,58 +64,23 @@ def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
     if shown.image is None:
         return []
     try:
-        whole = decode_image(shown.image, target_size=SIDE_PX).image.convert("RGB")
-        height, width = size_of(shown.image)
+        decoded = decode_image(shown.image, target_size=SIDE_PX)
     except ImageError:
         return []
-    scale = SIDE_PX / max(whole.size)
-    whole = whole.resize((max(1, round(whole.width * scale)), max(1, round(whole.height * scale))))
-    return [_drawn(whole, width, height, shown.truths, found) for found in shown.detections]
+    scale = SIDE_PX / max(decoded.image.size)
+    whole = decoded.image.resize([max(1, round(side * scale)) for side in decoded.image.size])
+    jpegs = []
+    for found in shown.detections:
+        image = whole.copy()
+        boxes = [_drawn(box, TRUTH_COLOUR) for box in shown.truths] + [_drawn(box, FOUND_COLOUR) for box in found]
+        draw_boxes(image, boxes, (decoded.width, decoded.height))
+        jpegs.append(encode_jpeg(image, _QUALITY))
+    return jpegs
 
 
-def _drawn(whole: Image.Image, width: int, height: int, truths: Boxes, detections: Boxes) -> bytes:
-    image = whole.copy()
-    draw = ImageDraw.Draw(image)
-    sure = [box for box in detections if box["score"] >= LEAST_DRAWN_SCORE]
-    labels: list[Label] = []
-    for boxes, colour in ((truths, _TRUTH), (sure, _FOUND)):
-        for box in boxes:
-            scales = (image.width / width, image.height / height) * 2
-            left, top, right, bottom = (box[name] * scale for name, scale in zip(BOX_CORNERS, scales, strict=True))
-            draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
-            name = str(box["label_name"] or box["label"])[:_NAME_LENGTH]
-            place, text = (top, f"{name} {box['score']:.2f}") if "score" in box else (bottom - _LINE_PX, name)
-            label = Label(left, place, draw.textlength(text) + 3, text, colour)
-            labels.append(label.without_overlap(labels, image.height))
-    for label in labels:  # above the outlines of all boxes
-        draw.rectangle((label.left, label.top, label.left + label.width, label.top + _LINE_PX - 1), fill=label.colour)
-        draw.text((label.left + 2, label.top), label.text, fill="black")
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=88)
-    return buffer.getvalue()
-
-
-class Label(NamedTuple):
-    """The name of a box, on a line of its colour; left, top and width in pixels."""
-
-    left: float
-    top: float
-    width: float
-    text: str
-    colour: str
-
-    def without_overlap(self, others: Sequence[Label], height: int) -> Label:
-        """Moves the label down to the first free line; it stays where it is if there is none within the image."""
-        for line in range(int(height - self.top) // _LINE_PX):
-            moved = self._replace(top=self.top + line * _LINE_PX)
-            if not any(moved.overlaps(other) for other in others):
-                return moved
-        return self
-
-    def overlaps(self, other: Label) -> bool:
-        """Returns whether both cover a pixel."""
-        is_beside = self.left >= other.left + other.width or other.left >= self.left + self.width
-        return not is_beside and abs(self.top - other.top) < _LINE_PX
+def _drawn(box: Mapping[str, Any], colour: str) -> DrawnBox:
+    name = str(box["label_name"] or box["label"])
+    return DrawnBox([box[corner] for corner in BOX_CORNERS], colour, name, box.get("score"))
 
 
 def _bars(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
+from PIL import Image
 
+from ...etl.images.drawn_boxes import FOUND_COLOUR, IGNORED_COLOUR, TRUTH_COLOUR, DrawnBox, draw_boxes
+from ...etl.images.encoding import encode_jpeg
 from .boxes import DETECTED, IGNORED, LABEL, NO_BOX, SCORE, Floats
 
-# Colour-blind safe (Okabe and Ito, 2008).
-_TRUTH, _SKIPPED, _FOUND = "#56B4E9", "#999999", "#E69F00"
 _SIDE = 256
 _COLUMNS = 4
-# Detections with lower scores would cover the image.
-_LEAST_SCORE = 0.3
 _QUALITY = 85
-_NAME_LENGTH = 16
 
 
 def draw_detections(images: npt.NDArray[np.float32], detections: Floats, truths: Floats, names: Sequence[str]) -> bytes:
-    """Draws true boxes in blue, ignored ones in grey, and detections with a score from 0.3 on in orange.
+    """Draws true boxes in green, ignored ones in grey, and detections with a score from 0.3 on in orange.
 
     Args:
         images: [rows, height, width, 3] from 0 to 255.
@@ -41,28 +37,20 @@ def draw_detections(images: npt.NDArray[np.float32], detections: Floats, truths:
     picture = Image.new("RGB", (width * min(len(tiles), _COLUMNS), height * rows), "white")
     for number, tile in enumerate(tiles):
         picture.paste(tile, (number % _COLUMNS * width, number // _COLUMNS * height))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=_QUALITY)
-    return buffer.getvalue()
+    return encode_jpeg(picture, _QUALITY)
 
 
 def _tile(pixels: npt.NDArray[np.uint8], detections: Floats, truths: Floats, names: Sequence[str]) -> Image.Image:
-    height, width = pixels.shape[:2]
-    scale = _SIDE / max(height, width)
-    tile = Image.fromarray(pixels).resize((round(width * scale), round(height * scale)), Image.Resampling.BILINEAR)
-    pen = ImageDraw.Draw(tile)
-    for truth in truths[truths[:, LABEL] > NO_BOX]:
-        colour = _SKIPPED if truth[IGNORED] else _TRUTH
-        _box(pen, truth[:4] * scale, colour, names[int(truth[LABEL])][:_NAME_LENGTH], below=True)
-    for found in detections[(detections[:, DETECTED] > NO_BOX) & (detections[:, SCORE] >= _LEAST_SCORE)]:
-        text = f"{names[int(found[DETECTED])][:_NAME_LENGTH]} {found[SCORE]:.2f}"
-        _box(pen, found[:4] * scale, _FOUND, text, below=False)
+    whole = Image.fromarray(pixels)
+    scale = _SIDE / max(whole.size)
+    tile = whole.resize([round(side * scale) for side in whole.size], Image.Resampling.BILINEAR)
+    boxes = [
+        DrawnBox(row[:4].tolist(), IGNORED_COLOUR if row[IGNORED] else TRUTH_COLOUR, names[int(row[LABEL])])
+        for row in truths[truths[:, LABEL] > NO_BOX]
+    ]
+    boxes += [
+        DrawnBox(row[:4].tolist(), FOUND_COLOUR, names[int(row[DETECTED])], float(row[SCORE]))
+        for row in detections[detections[:, DETECTED] > NO_BOX]
+    ]
+    draw_boxes(tile, boxes, whole.size)
     return tile
-
-
-def _box(pen: ImageDraw.ImageDraw, corners: Floats, colour: str, text: str, *, below: bool) -> None:
-    left, top, right, bottom = (float(corner) for corner in corners)
-    if right <= left or bottom <= top:
-        return
-    pen.rectangle((left, top, right, bottom), outline=colour, width=2)
-    pen.text((left + 3, bottom - 13 if below else top + 1), text, fill=colour, stroke_width=1, stroke_fill="black")
