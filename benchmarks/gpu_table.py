@@ -32,7 +32,7 @@ def write_table(photos: Photographs, table: Path, train: int, validation: int, s
     from deltalake import ColumnProperties, WriterProperties, write_deltalake
 
     from lakelens.etl.images.recipe import Recipe
-    from lakelens.etl.model.schema import PARTITION_COLUMNS, TABLE_PROPERTIES, image_arrow_schema
+    from lakelens.etl.model.schema import IMAGE_TABLE, PARTITION_COLUMNS, TABLE_PROPERTIES
 
     paths = files(photos)[: train + validation]
     written = WriterProperties(
@@ -48,7 +48,7 @@ def write_table(photos: Photographs, table: Path, train: int, validation: int, s
             while part := list(islice(rows, _FILE_ROWS)):
                 write_deltalake(
                     str(table),
-                    pa.Table.from_pylist(part, schema=image_arrow_schema()),
+                    pa.Table.from_pylist(part, schema=IMAGE_TABLE),
                     mode="append",
                     partition_by=list(PARTITION_COLUMNS),
                     configuration=dict(TABLE_PROPERTIES),

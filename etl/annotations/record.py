@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from ...errors import InvalidArgumentError
 from ..model import schema
 from ..model.splits import check_splits
 from . import boxes as box_rules
 from .boxes import Box, Problem, problem
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 QUARANTINED = "quarantined"
 DROPPED = "dropped"
@@ -217,35 +216,22 @@ def _merge(group: list[Annotation]) -> Annotation:
     )
 
 
-BOXES_DDL = (
-    "ARRAY<STRUCT<label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, ymax: DOUBLE, difficult: BOOLEAN>>"
+_CORNERS = [(name, pa.float64()) for name in schema.BOX_CORNERS]
+_BOX = pa.struct([("label_name", pa.string()), *_CORNERS, ("difficult", pa.bool_())])
+# Annotations as rows on their way through Spark.
+ANNOTATION_ROWS = pa.schema(
+    [
+        ("path", pa.string()),
+        ("label_name", pa.string()),
+        ("boxes", pa.list_(_BOX)),
+        ("split", pa.string()),
+        ("declared_width", pa.int32()),
+        ("declared_height", pa.int32()),
+        ("problems", pa.list_(pa.struct([("reason", pa.string()), ("detail", pa.string())]))),
+        ("stamp", pa.struct([("content_hash", pa.string()), ("length", pa.int64()), ("modified_us", pa.int64())])),
+    ]
 )
-ANNOTATIONS_DDL = (
-    f"path STRING, label_name STRING, boxes {BOXES_DDL}, split STRING, declared_width INT, declared_height INT, "
-    "problems ARRAY<STRUCT<reason: STRING, detail: STRING>>, stamp STRUCT<content_hash: STRING, length: BIGINT, "
-    "modified_us: BIGINT>"
-)
-
-
-def annotations_arrow_schema() -> pa.Schema:
-    """The Arrow schema of `ANNOTATIONS_DDL`: annotations as rows on their way through Spark."""
-    import pyarrow as pa
-
-    sides = [(name, pa.float64()) for name in schema.BOX_CORNERS]
-    box = pa.struct([("label_name", pa.string()), *sides, ("difficult", pa.bool_())])
-    found = pa.struct([("reason", pa.string()), ("detail", pa.string())])
-    return pa.schema(
-        [
-            ("path", pa.string()),
-            ("label_name", pa.string()),
-            ("boxes", pa.list_(box)),
-            ("split", pa.string()),
-            ("declared_width", pa.int32()),
-            ("declared_height", pa.int32()),
-            ("problems", pa.list_(found)),
-            ("stamp", pa.struct([("content_hash", pa.string()), ("length", pa.int64()), ("modified_us", pa.int64())])),
-        ]
-    )
+ANNOTATIONS_DDL = schema.ddl_of(ANNOTATION_ROWS)
 
 
 def row_of(annotation: Annotation) -> dict[str, Any]:
@@ -289,19 +275,16 @@ def annotation_of(row: Mapping[str, Any]) -> Annotation:
 
 def annotation_batches(annotations: Iterable[Annotation], batch_boxes: int = 50_000) -> Iterator[pa.RecordBatch]:
     """Packs annotations into Arrow batches that are bounded by images and boxes together."""
-    import pyarrow as pa
-
-    arrow_schema = annotations_arrow_schema()
     rows: list[dict[str, Any]] = []
     size = 0
     for annotation in annotations:
         rows.append(row_of(annotation))
         size += 1 + len(annotation.boxes) + len(annotation.problems)
         if size >= batch_boxes:
-            yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+            yield pa.RecordBatch.from_pylist(rows, schema=ANNOTATION_ROWS)
             rows, size = [], 0
     if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+        yield pa.RecordBatch.from_pylist(rows, schema=ANNOTATION_ROWS)
 
 
 def encodable(text: str) -> str:

@@ -45,7 +45,7 @@ class Batch:
     """The contents of a commit.
 
     Attributes:
-        rows: Rows of `schema.IMAGE_TABLE_DDL`.
+        rows: Rows of `schema.IMAGE_TABLE`.
         user_metadata: What the history keeps of the commit; no other commit has the same.
         stale: The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None.
         properties: Table properties of a table that is made.
@@ -257,7 +257,7 @@ def require_columns(transaction: Transaction) -> None:
         NotAnImageTableError: If somebody has renamed or dropped one.
     """
     columns = transaction.columns()
-    lacking = [name for name in schema.image_arrow_schema().names if name not in columns]
+    lacking = [name for name in schema.IMAGE_TABLE.names if name not in columns]
     if lacking:
         raise NotAnImageTableError(
             f"{transaction.path}@{transaction.version} has no column {lacking[0]!r} any more; its columns: "

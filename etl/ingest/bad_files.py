@@ -27,7 +27,7 @@ class BadFiles:
     """Files for the quarantine.
 
     Attributes:
-        frame: Rows of `schema.QUARANTINE_DDL`, or None without bad files; valid as long as the decoded files.
+        frame: Rows of `schema.QUARANTINE`, or None without bad files; valid as long as the decoded files.
         reasons: Number of files by reason.
     """
 
@@ -50,7 +50,7 @@ def find_bad_files(prepared: Prepared, decoded: DecodedFiles) -> BadFiles:
     reasons = Counter({reason: n for reason, n in decoded.refused.items() if reason not in DOUBTFUL_REASONS})
     is_doubtful = F.col("reason").isin(*DOUBTFUL_REASONS)
     frame = decoded.outcomes.where(F.col("reason").isNotNull() & ~is_doubtful)
-    frame = frame.select(*schema.quarantine_arrow_schema().names)
+    frame = frame.select(*schema.QUARANTINE.names)
     if sum(reasons.values()) < sum(decoded.refused.values()):
         paths = decoded.outcomes.where(is_doubtful).select(schema.PATH)
         again = _read_again(prepared, decoded, prepared.plan.work_files().join(paths, schema.PATH, "left_semi"))
@@ -64,4 +64,4 @@ def _read_again(prepared: Prepared, decoded: DecodedFiles, files: DataFrame) -> 
     read_contents = prepared.listing.read_contents
     if read_contents is not None:
         files = read_contents(files, _FILES_AT_ONCE)
-    return files.mapInArrow(decoded.task.quarantined_rows, schema.QUARANTINE_DDL)
+    return files.mapInArrow(decoded.task.quarantined_rows, schema.ddl_of(schema.QUARANTINE))

@@ -29,7 +29,7 @@ class DecodedFiles:
 
     Attributes:
         task: What the tasks that read them know.
-        outcomes: Rows of `schema.OUTCOME_DDL`, kept on the executors' disks.
+        outcomes: Rows of `schema.OUTCOMES`, kept on the executors' disks.
         counts: Number of rows by class.
         refused: Number of files that cannot be stored, by reason.
         lost: Files that had a row and will have none, by the row's class and the reason.
@@ -45,8 +45,8 @@ class DecodedFiles:
 
     @property
     def rows(self) -> DataFrame:
-        """The rows of `schema.IMAGE_TABLE_DDL`."""
-        return self.outcomes.where("reason IS NULL").select(*schema.image_arrow_schema().names)
+        """The rows of `schema.IMAGE_TABLE`."""
+        return self.outcomes.where("reason IS NULL").select(*schema.IMAGE_TABLE.names)
 
     @property
     def stored(self) -> int:
@@ -82,10 +82,10 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
             done=(good, bad),
         )
         if not plan.work:
-            yield DecodedFiles(task, local_frame(spark, [], schema.OUTCOME_DDL))
+            yield DecodedFiles(task, local_frame(spark, [], schema.ddl_of(schema.OUTCOMES)))
             return
         work = deal_work(spark, prepared.listing, plan, prepared.recipe)
-        with kept(work.mapInArrow(task.outcomes, schema.OUTCOME_DDL), StorageLevel.DISK_ONLY) as outcomes:
+        with kept(work.mapInArrow(task.outcomes, schema.ddl_of(schema.OUTCOMES)), StorageLevel.DISK_ONLY) as outcomes:
             yield _counted(task, outcomes)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ...errors import ImageError
 from ...results import ReadableResult
@@ -23,10 +24,17 @@ from ..spark.catalog import read_table
 from ..spark.writing_session import set_batch_rows, writing_session
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_DDL = f"{schema.PATH} STRING, {schema.SPLIT} STRING, is_new BOOLEAN, high BIGINT, low BIGINT"
+_HASHED = pa.schema(
+    [
+        (schema.PATH, pa.string()),
+        (schema.SPLIT, pa.string()),
+        ("is_new", pa.bool_()),
+        ("high", pa.int64()),
+        ("low", pa.int64()),
+    ]
+)
 # Rows of an Arrow batch: raw images of 299 pixels take 0.3 MB each.
 _ROWS_AT_ONCE = 128
 _MOST_EXAMPLES = 10
@@ -90,7 +98,7 @@ def find_across_splits(
     is_new = F.col(schema.BATCH_ID).isin(*batch_ids).alias("is_new")
     columns = [schema.PATH, schema.SPLIT, schema.IMAGE, schema.FORMAT, schema.WIDTH, schema.HEIGHT]
     rows = read_table(session, location, version).select(*columns, is_new)
-    with kept(rows.mapInArrow(hash_rows, _DDL)) as hashed:
+    with kept(rows.mapInArrow(hash_rows, schema.ddl_of(_HASHED))) as hashed:
         found = hashed.select(schema.SPLIT, "is_new", "high", "low").toPandas()
         hashes = found[["high", "low"]].to_numpy(np.int64).view(np.uint64)
         splits = [str(split) for split in found[schema.SPLIT]]
@@ -131,17 +139,6 @@ def compare(
 
 def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Hashes stored images in a task; those of nearly one colour, and what no decoder reads, are left out."""
-    import pyarrow as pa
-
-    arrow_schema = pa.schema(
-        [
-            (schema.PATH, pa.string()),
-            (schema.SPLIT, pa.string()),
-            ("is_new", pa.bool_()),
-            ("high", pa.int64()),
-            ("low", pa.int64()),
-        ]
-    )
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
@@ -150,7 +147,7 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 high, low = np.array(found, np.uint64).view(np.int64).tolist()
                 kept = {name: row[name] for name in (schema.PATH, schema.SPLIT, "is_new")}
                 rows.append({**kept, "high": high, "low": low})
-        yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+        yield pa.RecordBatch.from_pylist(rows, schema=_HASHED)
 
 
 def _hash_of(row: dict[str, Any]) -> tuple[int, int] | None:

@@ -63,8 +63,8 @@ class BatchTask:
     done: tuple[TaskCounter, TaskCounter] | None = None
 
     def outcomes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a row of `schema.OUTCOME_DDL` for each source: a row of the image table, or why there is none."""
-        packer, done = _Packer(schema.outcome_arrow_schema()), [0, 0]
+        """Yields a row of `schema.OUTCOMES` for each source: a row of the image table, or why there is none."""
+        packer, done = _Packer(schema.OUTCOMES), [0, 0]
         with image_counter(self.count_file) as count:
             for annotation, row, result in self._results(batches):
                 placed = self._place(annotation, result) if isinstance(result, EncodedImage) else result
@@ -87,7 +87,7 @@ class BatchTask:
 
         A source that succeeds this time is `unstable`: it failed a moment ago.
         """
-        packer = _Packer(schema.quarantine_arrow_schema())
+        packer = _Packer(schema.QUARANTINE)
         for annotation, row, result in self._results(batches):
             error = result if isinstance(result, ImageError) else self._place(annotation, result)
             if isinstance(error, PlacedBoxes):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
 
 PATH = "path"
 IMAGE = "image"
@@ -50,92 +47,81 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
 
 BOX_CORNERS = ("xmin", "ymin", "xmax", "ymax")
-ANNOTATION_FIELDS = ("label", "label_name", *BOX_CORNERS, "difficult")
-SOURCE_TYPE = "STRUCT<width: INT, height: INT, orientation: INT, resize: STRING>"
+_SQL_TYPES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
 
-IMAGE_TABLE_DDL = (
-    f"{PATH} STRING, {IMAGE} BINARY, {FORMAT} STRING, {HEIGHT} INT, {WIDTH} INT, {LABEL} INT, {LABEL_NAME} STRING, "
-    f"{ANNOTATIONS} ARRAY<STRUCT<label: INT, label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, "
-    f"ymax: DOUBLE, difficult: BOOLEAN>>, {SPLIT} STRING, {CONTENT_HASH} STRING, {SOURCE_LENGTH} BIGINT, "
-    f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING, "
-    f"{SOURCE} {SOURCE_TYPE}"
+
+def ddl_of(columns: pa.Schema) -> str:
+    """Writes columns as Spark takes them."""
+    return ", ".join(f"{column.name} {sql_type(column.type)}" for column in columns)
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """Writes an Arrow type as Spark's SQL does."""
+    if pa.types.is_list(kind):
+        return f"ARRAY<{sql_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{field.name}: {sql_type(field.type)}' for field in kind)}>"
+    return _SQL_TYPES[kind]
+
+
+# Size and time of a source file.
+STAMP = pa.schema([(SOURCE_LENGTH, pa.int64()), (SOURCE_MODIFIED, pa.timestamp("us", tz="UTC"))])
+_CORNERS = [(name, pa.float64()) for name in BOX_CORNERS]
+_BOX = pa.struct([("label", pa.int32()), ("label_name", pa.string()), *_CORNERS, ("difficult", pa.bool_())])
+ANNOTATION_FIELDS = tuple(field.name for field in _BOX)
+_SIDES = [(name, pa.int32()) for name in ("width", "height", "orientation")]
+
+IMAGE_TABLE = pa.schema(
+    [
+        (PATH, pa.string()),
+        (IMAGE, pa.binary()),
+        (FORMAT, pa.string()),
+        (HEIGHT, pa.int32()),
+        (WIDTH, pa.int32()),
+        (LABEL, pa.int32()),
+        (LABEL_NAME, pa.string()),
+        (ANNOTATIONS, pa.list_(_BOX)),
+        (SPLIT, pa.string()),
+        (CONTENT_HASH, pa.string()),
+        *STAMP,
+        (BATCH_ID, pa.string()),
+        (ANNOTATION_HASH, pa.string()),
+        (SOURCE, pa.struct([*_SIDES, ("resize", pa.string())])),
+    ]
 )
+SOURCE_TYPE, ANNOTATIONS_TYPE = (sql_type(IMAGE_TABLE.field(name).type) for name in (SOURCE, ANNOTATIONS))
+
 # What became of a source: a row of the image table, with the reasons of repaired and dropped boxes; or `reason` and
 # `error`, and the class of the row that the image table has of it.
 PROBLEMS = "problems"
-OUTCOME_DDL = f"{IMAGE_TABLE_DDL}, {PROBLEMS} ARRAY<STRING>, reason STRING, error STRING, stored_class STRING"
-QUARANTINE_DDL = (
-    f"{PATH} STRING, reason STRING, error STRING, {LABEL_NAME} STRING, {SOURCE_LENGTH} BIGINT, "
-    f"{SOURCE_MODIFIED} TIMESTAMP, {BATCH_ID} STRING, {ANNOTATION_HASH} STRING, {CONTENT_HASH} STRING"
+OUTCOMES = pa.schema(
+    [
+        *IMAGE_TABLE,
+        (PROBLEMS, pa.list_(pa.string())),
+        ("reason", pa.string()),
+        ("error", pa.string()),
+        ("stored_class", pa.string()),
+    ]
 )
-
-
-def annotation_type() -> pa.DataType:
-    """The Arrow type of one row's annotations."""
-    import pyarrow as pa
-
-    kinds = {"label": pa.int32(), "label_name": pa.string(), "difficult": pa.bool_()}
-    return pa.list_(pa.struct([(name, kinds.get(name, pa.float64())) for name in ANNOTATION_FIELDS]))
-
-
-def source_type() -> pa.DataType:
-    """The Arrow type of `SOURCE_TYPE`."""
-    import pyarrow as pa
-
-    sizes = [(name, pa.int32()) for name in ("width", "height", "orientation")]
-    return pa.struct([*sizes, ("resize", pa.string())])
-
-
-def image_arrow_schema() -> pa.Schema:
-    """The Arrow schema of an image table, column for column that of `IMAGE_TABLE_DDL`."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            (PATH, pa.string()),
-            (IMAGE, pa.binary()),
-            (FORMAT, pa.string()),
-            (HEIGHT, pa.int32()),
-            (WIDTH, pa.int32()),
-            (LABEL, pa.int32()),
-            (LABEL_NAME, pa.string()),
-            (ANNOTATIONS, annotation_type()),
-            (SPLIT, pa.string()),
-            (CONTENT_HASH, pa.string()),
-            (SOURCE_LENGTH, pa.int64()),
-            (SOURCE_MODIFIED, pa.timestamp("us", tz="UTC")),
-            (BATCH_ID, pa.string()),
-            (ANNOTATION_HASH, pa.string()),
-            (SOURCE, source_type()),
-        ]
-    )
-
-
-def outcome_arrow_schema() -> pa.Schema:
-    """The Arrow schema of `OUTCOME_DDL`."""
-    import pyarrow as pa
-
-    schema = image_arrow_schema().append(pa.field(PROBLEMS, pa.list_(pa.string())))
-    for name in ("reason", "error", "stored_class"):
-        schema = schema.append(pa.field(name, pa.string()))
-    return schema
-
-
-def quarantine_arrow_schema() -> pa.Schema:
-    """The Arrow schema of a quarantine table, column for column that of `QUARANTINE_DDL`."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            (PATH, pa.string()),
-            ("reason", pa.string()),
-            ("error", pa.string()),
-            (LABEL_NAME, pa.string()),
-            (SOURCE_LENGTH, pa.int64()),
-            (SOURCE_MODIFIED, pa.timestamp("us", tz="UTC")),
-            (BATCH_ID, pa.string()),
-            (ANNOTATION_HASH, pa.string()),
-            # Of deleted rows, whose files stay out as long as their content is the same; null for bad files.
-            (CONTENT_HASH, pa.string()),
-        ]
-    )
+QUARANTINE = pa.schema(
+    [
+        (PATH, pa.string()),
+        ("reason", pa.string()),
+        ("error", pa.string()),
+        (LABEL_NAME, pa.string()),
+        *STAMP,
+        (BATCH_ID, pa.string()),
+        (ANNOTATION_HASH, pa.string()),
+        # Of deleted rows, whose files stay out as long as their content is the same; null for bad files.
+        (CONTENT_HASH, pa.string()),
+    ]
+)

@@ -108,7 +108,7 @@ def iterate_quarantine(quarantine: Table) -> Iterator[QuarantinedFile]:
         snapshot = quarantine.snapshot()
     except NotADeltaTableError:
         return
-    wanted = schema.quarantine_arrow_schema().names
+    wanted = schema.QUARANTINE.names
     for index in range(len(snapshot.files)):
         for batch in read_batches(snapshot, index, wanted, batch_rows=_BATCH_ROWS):
             for row in rows_in_utc(batch):

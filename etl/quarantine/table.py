@@ -66,14 +66,14 @@ class Quarantine:
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
         if not self.exists():
-            return local_frame(self._spark, [], schema.QUARANTINE_DDL)
+            return local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE))
         return read_table(self._spark, self.location)
 
     def record(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         """Writes bad files, one row per path, and removes those that are repaired, in one commit.
 
         Args:
-            bad: Rows of `schema.QUARANTINE_DDL`, or None.
+            bad: Rows of `schema.QUARANTINE`, or None.
             leaving: Rows with a column `path`, or None.
 
         Raises:
@@ -87,7 +87,7 @@ class Quarantine:
                 with conflicts_named(self.location):
                     create_table(bad, self.location)
             return
-        rows = local_frame(self._spark, [], schema.QUARANTINE_DDL) if bad is None else bad
+        rows = local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE)) if bad is None else bad
         paths = [frame.select(schema.PATH) for frame in (bad, leaving) if frame is not None]
         stale = functools.reduce(lambda one, other: one.union(other), paths)
         note = json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})

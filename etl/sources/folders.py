@@ -18,7 +18,7 @@ from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_
 from ..model import schema
 from ..spark.catalog import hadoop_path
 from .contents import read_contents
-from .listing import FOLDER_LISTING_DDL, IGNORED, LABEL_RANK, Listing, completed, folder_batch
+from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch
 from .source import Source
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class FolderListing:
 
     Attributes:
         root: The folder's URI.
-        files: Rows of `FOLDER_LISTING_DDL`.
+        files: Rows of `FOLDER_LISTING`.
         read_contents: How the bytes are read, as `Listing.read_contents`.
     """
 
@@ -88,7 +88,7 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderL
     top.check(root, wanted)
     tasks = max(1, min(len(top.names), 2 * parallelism(spark)))
     task = _FolderTask(root_bytes, top.names, tasks, wanted)
-    files = spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, FOLDER_LISTING_DDL)
+    files = spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, schema.ddl_of(FOLDER_LISTING))
     return FolderListing(local_uri(root_bytes), files)
 
 

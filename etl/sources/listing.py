@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from ...spark.port import forget, keep
-from ..annotations.record import BOXES_DDL
+from ..annotations.record import ANNOTATION_ROWS
 from ..files.class_folders import ListedFile
 from ..model import schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     # Adds a column `content` to rows that have a column `path`; the number bounds the files of one Arrow batch.
@@ -23,25 +24,26 @@ IGNORED = "ignored"
 # The number of a class folder, such as 1 of 001.ak47: new classes are numbered in this order.
 LABEL_RANK = "label_rank"
 PROBLEMS = "problems"
-PROBLEMS_DDL = "ARRAY<STRUCT<reason: STRING, detail: STRING>>"
 
-FOLDER_LISTING_DDL = (
-    f"{schema.PATH} STRING, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP, "
-    f"{schema.LABEL_NAME} STRING, {LABEL_RANK} INT, {IGNORED} STRING"
+FOLDER_LISTING = pa.schema(
+    [
+        (schema.PATH, pa.string()),
+        *schema.STAMP,
+        (schema.LABEL_NAME, pa.string()),
+        (LABEL_RANK, pa.int32()),
+        (IGNORED, pa.string()),
+    ]
 )
-_ANNOTATION_COLUMNS = {
-    schema.LABEL_NAME: "STRING",
-    LABEL_RANK: "INT",
-    IGNORED: "STRING",
-    schema.SPLIT: "STRING",
-    "boxes": BOXES_DDL,
-    "declared_width": "INT",
-    "declared_height": "INT",
-    PROBLEMS: PROBLEMS_DDL,
-    schema.ANNOTATION_HASH: "STRING",
-    # Digest of the content if the source has one; it then decides about a change, with size and time.
-    schema.CONTENT_HASH: "STRING",
-}
+_OF_ANNOTATIONS = (schema.SPLIT, "boxes", "declared_width", "declared_height", PROBLEMS)
+_LISTED = pa.schema(
+    [
+        *FOLDER_LISTING,
+        *(ANNOTATION_ROWS.field(name) for name in _OF_ANNOTATIONS),
+        (schema.ANNOTATION_HASH, pa.string()),
+        # Digest of the content if the source has one; it then decides about a change, with size and time.
+        (schema.CONTENT_HASH, pa.string()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -109,18 +111,15 @@ def completed(files: DataFrame, others: Sequence[str] = ()) -> DataFrame:
     """Adds the columns that a layout has not, and puts all into one order, with `others` at the end."""
     from pyspark.sql import functions as F
 
-    columns = [F.col(schema.PATH), F.col(schema.SOURCE_LENGTH), F.col(schema.SOURCE_MODIFIED)]
-    for name, kind in _ANNOTATION_COLUMNS.items():
-        columns.append(F.col(name) if name in files.columns else F.lit(None).cast(kind.lower()).alias(name))
+    columns = [
+        F.col(name) if name in files.columns else F.lit(None).cast(schema.sql_type(kind)).alias(name)
+        for name, kind in zip(_LISTED.names, _LISTED.types, strict=True)
+    ]
     return files.select(*columns, *others)
 
 
 def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
-    """Packs rows into an Arrow batch of `FOLDER_LISTING_DDL`."""
-    import pyarrow as pa
-
-    kinds = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.string(), pa.int32(), pa.string()]
-    names = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.LABEL_NAME, LABEL_RANK, IGNORED]
-    values = list(zip(*rows, strict=True))[: len(kinds)]
-    columns = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names)
+    """Packs rows into an Arrow batch of `FOLDER_LISTING`."""
+    values = list(zip(*rows, strict=True))[: len(FOLDER_LISTING)]
+    columns = [pa.array(column, kind) for column, kind in zip(values, FOLDER_LISTING.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=FOLDER_LISTING)

@@ -8,9 +8,11 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from ...errors import InvalidArgumentError
 from ...locations import has_scheme, scheme_of
-from ..annotations.record import ANNOTATIONS_DDL, IMAGE_MISSING, PATH_UNUSABLE
+from ..annotations.record import ANNOTATION_ROWS, IMAGE_MISSING, PATH_UNUSABLE
 from ..files.class_folders import Wanted
 from ..files.layouts import MANIFEST
 from ..files.walk import local_path
@@ -21,12 +23,11 @@ from .listing import PROBLEMS, Listing, completed
 from .source import Source
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 # Spark reads no file of such a name.
 _NOT_LISTED = "no such file, or its name starts with _ or ., which Spark skips"
-_STATUS_DDL = f"{ANNOTATIONS_DDL}, {schema.SOURCE_LENGTH} BIGINT, {schema.SOURCE_MODIFIED} TIMESTAMP"
+_STATUS = pa.schema([*ANNOTATION_ROWS, *schema.STAMP])
 
 
 def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: DataFrame) -> Listing:
@@ -34,8 +35,8 @@ def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: Da
 
     Args:
         folder: The images of a source folder.
-        annotations: Rows of `ANNOTATIONS_DDL`, one per path.
-        ignored: Rows of `FOLDER_LISTING_DDL`.
+        annotations: Rows of `ANNOTATION_ROWS`, one per path.
+        ignored: Rows of `FOLDER_LISTING`.
     """
     stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
     files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
@@ -49,7 +50,7 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
     Args:
         spark: The session.
         source: A manifest or DataFrame; its `image_root` is the folder that holds the images if they are not local.
-        annotations: Rows of `ANNOTATIONS_DDL`, one per path.
+        annotations: Rows of `ANNOTATION_ROWS`, one per path.
 
     Raises:
         InvalidArgumentError: If none of them is in the file system of the source's `image_root`.
@@ -72,7 +73,7 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
         problems = F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS))
         annotations, has_path = annotations.withColumn(PROBLEMS, problems), has_path & ~is_stray
     if image_root is None or scheme == "file":
-        files = annotations.mapInArrow(_stat_local, _STATUS_DDL)
+        files = annotations.mapInArrow(_stat_local, schema.ddl_of(_STATUS))
         return Listing(completed(files), has_annotations=True)
     found = list_folder_by_spark(spark, image_root, Wanted(MANIFEST)).files.where(
         ~F.col(schema.PATH).rlike("/[_.][^/]*$")
@@ -108,13 +109,6 @@ def with_problem(reason: str, detail: str) -> Column:
 
 def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Adds the size and time of local files; one that is not there has a problem."""
-    import pyarrow as pa
-
-    from ..annotations.record import annotations_arrow_schema
-
-    fields = [*annotations_arrow_schema()]
-    fields += [pa.field(schema.SOURCE_LENGTH, pa.int64())]
-    fields += [pa.field(schema.SOURCE_MODIFIED, pa.timestamp("us", tz="UTC"))]
     for batch in batches:
         rows = batch.to_pylist()
         for row in rows:
@@ -130,7 +124,7 @@ def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 if reason is not None:
                     problem = {"reason": reason, "detail": f"{type(error).__name__}: {row['path'][:150]}"}
                     row[PROBLEMS] = [*(row[PROBLEMS] or ()), problem]
-        yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+        yield pa.RecordBatch.from_pylist(rows, schema=_STATUS)
 
 
 def _reason_of(error: OSError | ValueError) -> str | None:

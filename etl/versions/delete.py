@@ -97,5 +97,5 @@ def _quarantined(rows: DataFrame, reason: str) -> DataFrame:
         "reason": F.lit(DELETED),
         "error": F.lit(reason),
     }
-    names = schema.quarantine_arrow_schema().names
+    names = schema.QUARANTINE.names
     return rows.select(*[values.get(name, F.col(name)).alias(name) for name in names])

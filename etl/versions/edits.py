@@ -71,7 +71,7 @@ class TableEdit:
             TableConflictError: If another writer was faster; nothing was committed.
         """
         paths = stale.select(column_in_one_form(schema.PATH).alias(schema.PATH)).distinct()
-        new = local_frame(self.spark, [], schema.IMAGE_TABLE_DDL) if rows is None else rows
+        new = local_frame(self.spark, [], schema.ddl_of(schema.IMAGE_TABLE)) if rows is None else rows
         # No other commit has the note, by which public writers find theirs.
         note = write_note(kind, user=self.user, id=uuid.uuid4().hex, **noted)
         version = self.transaction.commit(Batch(new, note, paths))

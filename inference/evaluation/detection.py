@@ -15,7 +15,7 @@ from ..scoring.source_files import FRAME_TYPE, frame_sql
 from . import answers
 from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
 from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots
-from .detection_rows import FRAME, TRUTHS, MatchedRows, names_in_annotations, truths_sql, with_matches
+from .detection_rows import FRAME, MatchedRows, names_in_annotations, truths_sql, with_matches
 from .evaluator import SLICE, Answered, Evaluator, names_of
 from .page import render_page
 from .record import CHANGES, PAGE, file_name
@@ -60,14 +60,15 @@ class DetectionEvaluator(Evaluator):
         frame = frame_sql(self.source.snapshot.schema, self.source.columns.image)
         return {
             **super().columns(),
-            schema.ANNOTATIONS: (TRUTHS, functions.expr(truths)),
+            schema.ANNOTATIONS: (schema.ANNOTATIONS_TYPE, functions.expr(truths)),
             FRAME: (FRAME_TYPE, functions.expr(frame)),
         }
 
     def kept(self, rows: DataFrame) -> DataFrame:
         """Keeps detections and annotations in pixels of the stored image, and their matches; see `Evaluator.kept`."""
-        passed = {"path": "STRING", "error": "STRING", DETECTIONS: DETECTION_SQL, schema.ANNOTATIONS: TRUTHS}
-        return with_matches(rows, {**passed, **dict.fromkeys(self._slice_columns, "STRING")})
+        passed = dict.fromkeys(("path", "error", *self._slice_columns), "STRING")
+        boxes = {DETECTIONS: DETECTION_SQL, schema.ANNOTATIONS: schema.ANNOTATIONS_TYPE}
+        return with_matches(rows, {**passed, **boxes})
 
     def report(self, after: Answered, before: Answered | None) -> tuple[EvaluationResult, dict[str, bytes]]:
         """Evaluates a model, also against an earlier one; see `Evaluator.report`."""

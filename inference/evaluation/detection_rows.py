@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from ...errors import NotAnImageTableError
 from ...etl.annotations.frames import ImageFrames
-from ...etl.model.schema import ANNOTATION_FIELDS, BOX_CORNERS
+from ...etl.model.schema import ANNOTATION_FIELDS, ANNOTATIONS_TYPE, BOX_CORNERS, ddl_of
 from ...training.feed.reading.delta_types import arrow_type
 from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, flags_of, matches_of, score_of
 from ...training.tasks.boxes import COLUMNS, IGNORED, LABEL, Floats
@@ -18,31 +19,28 @@ from .detection_metrics import DetectionMetrics, measure_detections
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-# The annotations, with the fields `ANNOTATION_FIELDS`.
-TRUTHS = (
-    "ARRAY<STRUCT<label: INT, label_name: STRING, xmin: DOUBLE, ymin: DOUBLE, xmax: DOUBLE, ymax: DOUBLE, "
-    "difficult: BOOLEAN>>"
-)
 # The size of the stored image and its file, `source_files.FRAME_TYPE`.
 FRAME = "frame"
 NULL = "(null)"
 # A detection that finds no object counts as a mistake of its image from this score on.
 _SURE = 0.5
 # Made of each row: whether somebody has annotated it, class and matches of its objects and detections, its mistakes.
-_MADE = {
-    "annotated": "BOOLEAN",
-    "objects": "ARRAY<INT>",
-    "matches": "ARRAY<STRUCT<label: INT, score: FLOAT, hits: INT, skipped: INT>>",
-    "missed": "INT",
-    "invented": "INT",
-}
+_MATCH = [("label", pa.int32()), ("score", pa.float32()), ("hits", pa.int32()), ("skipped", pa.int32())]
+_MADE = pa.schema(
+    [
+        ("annotated", pa.bool_()),
+        ("objects", pa.list_(pa.int32())),
+        ("matches", pa.list_(pa.struct(_MATCH))),
+        ("missed", pa.int32()),
+        ("invented", pa.int32()),
+    ]
+)
 
 
 def truths_sql(column: str, declared: str) -> str | None:
-    """Writes the SQL that makes `TRUTHS` of a column of boxes, whose fields may come in any order.
+    """Writes the SQL that makes `ANNOTATIONS_TYPE` of a column of boxes, whose fields may come in any order.
 
     Args:
         column: Its name.
@@ -52,8 +50,6 @@ def truths_sql(column: str, declared: str) -> str | None:
         None if it is not an array of structs with a class number and four corners. A name or mark of difficult boxes
         that it lacks is null.
     """
-    import pyarrow as pa
-
     kind = arrow_type(declared)
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
         return None
@@ -61,7 +57,7 @@ def truths_sql(column: str, declared: str) -> str | None:
     if not found.issuperset(("label", *BOX_CORNERS)):
         return None
     fields = ", ".join(f"'{name}', {f'box.{name}' if name in found else 'null'}" for name in ANNOTATION_FIELDS)
-    return f"cast(transform(`{column}`, box -> if(box is null, null, named_struct({fields}))) AS {TRUTHS})"
+    return f"cast(transform(`{column}`, box -> if(box is null, null, named_struct({fields}))) AS {ANNOTATIONS_TYPE})"
 
 
 def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
@@ -77,17 +73,6 @@ def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
         objects that no detection finds, `invented` the detections with a score of 0.5 or more that find no object, both
         at an overlap of 0.5.
     """
-    import pyarrow as pa
-
-    kinds = {
-        "annotated": pa.bool_(),
-        "objects": pa.list_(pa.int32()),
-        "matches": pa.list_(
-            pa.struct([("label", pa.int32()), ("score", pa.float32()), ("hits", pa.int32()), ("skipped", pa.int32())])
-        ),
-        "missed": pa.int32(),
-        "invented": pa.int32(),
-    }
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -97,10 +82,10 @@ def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
             lists = zip(columns["path"].to_pylist(), detections, columns["annotations"].to_pylist(), strict=True)
             made = [_matched(*row) for row in lists]
             columns["detections"] = pa.array(detections, columns["detections"].type)
-            arrays = {name: pa.array([row[name] for row in made], kind) for name, kind in kinds.items()}
+            arrays = {field.name: pa.array([row[field.name] for row in made], field.type) for field in _MADE}
             yield pa.RecordBatch.from_pydict({**{name: columns[name] for name in passed}, **arrays})
 
-    ddl = ", ".join(f"{name} {kind}" for name, kind in {**passed, **_MADE}.items())
+    ddl = ", ".join([*(f"{name} {kind}" for name, kind in passed.items()), ddl_of(_MADE)])
     return rows.select(*dict.fromkeys(["path", *passed, "detections", "annotations", FRAME])).mapInArrow(run, ddl)
 
 

@@ -16,7 +16,7 @@ from benchmarks import gpu
 from benchmarks.gpu_table import class_names, label_of, write_table
 from benchmarks.photographs import photographs
 from lakelens import DeltaFeed
-from lakelens.etl.model.schema import image_arrow_schema
+from lakelens.etl.model.schema import IMAGE_TABLE
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +62,7 @@ def test_the_table_has_an_ingests_columns_and_the_files_own_bytes(tmp_path):
     made = photographs(tmp_path, 12, classes=4)
     files = write_table(made, tmp_path / "table", 8, 4)
     rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
-    assert set(rows[0]) == set(image_arrow_schema().names)
+    assert set(rows[0]) == set(IMAGE_TABLE.names)
     assert {Path(row["path"]).name: row["image"] for row in rows if row["split"] == "train"} == {
         file.name: file.read_bytes() for file in files
     }

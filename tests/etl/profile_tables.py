@@ -85,7 +85,7 @@ def write_table(location, rows, labels=None):
     for row in rows:
         row[schema.LABEL] = numbers.get(row[schema.LABEL_NAME])
     is_new = not (Path(location) / "_delta_log").exists()
-    table = pa.Table.from_pylist(rows, schema=schema.image_arrow_schema())
+    table = pa.Table.from_pylist(rows, schema=schema.IMAGE_TABLE)
     write_deltalake(str(location), table, mode="append", partition_by=[schema.SPLIT])
     if is_new:
         _set_properties(
@@ -110,5 +110,5 @@ def write_quarantine(location, reasons):
         for reason, count in reasons.items()
         for i in range(count)
     ]
-    table = pa.Table.from_pylist(rows, schema=schema.quarantine_arrow_schema())
+    table = pa.Table.from_pylist(rows, schema=schema.QUARANTINE)
     write_deltalake(f"{location}_quarantine", table, mode="append")

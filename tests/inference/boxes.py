@@ -13,7 +13,7 @@ from colours import COLOURS, save
 from deltalake import write_deltalake
 from PIL import Image
 
-from lakelens.etl.model.schema import annotation_type, image_arrow_schema
+from lakelens.etl.model.schema import IMAGE_TABLE
 
 KINDS = ("red", "blue")
 # The detector takes images of this side, and looks at cells of this side.
@@ -67,9 +67,9 @@ def write_boxes(
         }
         for number, squares in enumerate(images)
     ]
-    schema = image_arrow_schema()
-    place = schema.get_field_index("annotations")
-    columns = schema.set(place, pa.field("annotations", annotations or annotation_type()))
+    place = IMAGE_TABLE.get_field_index("annotations")
+    kind = annotations or IMAGE_TABLE.field("annotations").type
+    columns = IMAGE_TABLE.set(place, pa.field("annotations", kind))
     write_deltalake(str(path), pa.Table.from_pylist(rows, columns), partition_by=["split"])
 
 

@@ -21,7 +21,7 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 
 
 def bad(path: str, reason: str, batch: str) -> dict[str, object]:
-    row = dict.fromkeys(schema.quarantine_arrow_schema().names)
+    row = dict.fromkeys(schema.QUARANTINE.names)
     stamp = {"source_length": 7, "source_modified": NOON}
     return {**row, **stamp, "path": path, "reason": reason, "error": f"{path} is bad", "batch_id": batch}
 
@@ -31,7 +31,7 @@ def table(tmp_path: Path) -> Path:
     place = tmp_path / "t"
     write(place, images(cat=["c1"]))
     for rows in ([bad("b", "empty", "one"), bad("a", "truncated", "one")], [bad("c", "truncated", "two")]):
-        batch = pa.Table.from_pylist(rows, schema=schema.quarantine_arrow_schema())
+        batch = pa.Table.from_pylist(rows, schema=schema.QUARANTINE)
         write_deltalake(f"{place}_quarantine", batch, mode="append")
     return place
 
@@ -50,7 +50,7 @@ def test_files_are_listed_by_path_with_reason_error_size_and_batch(table: Path) 
 
 def test_times_that_spark_has_written_without_a_zone_have_one(table: Path) -> None:
     row = {**bad("d", "empty", "three"), "source_modified": NOON.replace(tzinfo=None)}
-    kinds = schema.quarantine_arrow_schema()
+    kinds = schema.QUARANTINE
     place = kinds.get_field_index("source_modified")
     kinds = kinds.set(place, kinds.field(place).with_type(pa.timestamp("us")))
     file = next(Path(f"{table}_quarantine").glob("*.parquet"))

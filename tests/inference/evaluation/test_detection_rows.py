@@ -7,7 +7,8 @@ import json
 import pytest
 
 from lakelens.errors import NotAnImageTableError
-from lakelens.inference.evaluation.detection_rows import TRUTHS, _matched, truths_sql
+from lakelens.etl.model.schema import ANNOTATIONS_TYPE
+from lakelens.inference.evaluation.detection_rows import _matched, truths_sql
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +25,7 @@ def test_fields_of_boxes_are_found_by_name_and_missing_ones_are_null():
     assert truths_sql("annotations", boxes_of("ymax", "ymin", "area", "xmax", "xmin", "label")) == (
         "cast(transform(`annotations`, box -> if(box is null, null, named_struct('label', box.label, 'label_name', "
         "null, 'xmin', box.xmin, 'ymin', box.ymin, 'xmax', box.xmax, 'ymax', box.ymax, 'difficult', null))) AS "
-        f"{TRUTHS})"
+        f"{ANNOTATIONS_TYPE})"
     )
 
 
