@@ -296,7 +296,9 @@ def _build(name: str) -> Any:
         model = build(SIZE, _CLASSES)
     else:
         pixels = keras.Input((SIZE, SIZE, 3))
-        means = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(pixels))
+        # Sums over all pixels at once would differ between engines by more than scoring allows.
+        parts = keras.layers.AveragePooling2D(23)(keras.layers.Rescaling(1 / 255)(pixels))
+        means = keras.layers.GlobalAveragePooling2D()(parts)
         model = keras.Model(pixels, keras.layers.Dense(_CLASSES, "softmax")(means))
     # Outputs of random weights hardly differ between images, as those of trained ones do.
     head = keras.Model(model.inputs, model.layers[-1].input)
@@ -326,6 +328,7 @@ def measure(contender: Contender, whole: Path, quarter: Path, engines: dict[str,
     """Makes the function that scores both tables once and gives the rates."""
 
     def once(_: int) -> dict[str, float]:
+        contender.call("take", table=str(quarter))  # Spark ends workers that were idle for a minute
         few, all_rows = contender.call("take", table=str(quarter)), contender.call("take", table=str(whole))
         engines[name] = all_rows["engine"]
         beyond, seconds = all_rows["rows"] - few["rows"], all_rows["seconds"] - few["seconds"]

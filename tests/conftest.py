@@ -72,12 +72,21 @@ def pytest_make_collect_report(
     return report
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option with which CI runs a share of the long tests."""
+    parser.addoption("--long-share", metavar="I/N", help="of the long tests, every Nth by name, from the Ith (from 0)")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps in one process, when several run the tests, what shares a fixture: a Spark session, or those of a file.
 
     Groups that start clusters come first and those of pure logic last, so that no process waits for the others.
     """
+    if share := config.getoption("--long-share"):
+        left_out = _outside(share, items)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     weights: dict[str, int] = {}
     groups: dict[pytest.Item, str] = {}
     for item in items:
@@ -91,6 +100,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))  # the first of a group waits for what the session shares
     places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
     items.sort(key=lambda item: places[groups[item]])
+
+
+def _outside(share: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Finds the long tests that are not in a share; Airflow's have environments of their own and stay together."""
+    first, count = map(int, share.split("/"))
+    long = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("airflow")]
+    ordered = sorted(long, key=lambda item: item.nodeid)
+    return [item for place, item in enumerate(ordered) if place % count != first]
 
 
 @pytest.fixture(scope="session", autouse=True)

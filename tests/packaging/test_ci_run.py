@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -74,3 +75,14 @@ def _runs(process: int) -> bool:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split() if path.exists() else []
+
+
+def test_the_shares_of_the_long_tests_are_disjoint_and_together_all_of_them(checkout: Path) -> None:
+    def collected(*arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "tests/packaging", *arguments]
+        told = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True).stdout
+        return [line for line in told.splitlines() if "::" in line]
+
+    shares = [collected("--long-share", f"{share}/3") for share in range(3)]
+    assert all(shares)
+    assert sorted(name for share in shares for name in share) == sorted(collected())
