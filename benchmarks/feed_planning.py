@@ -1,12 +1,12 @@
-"""Planning a feed at 100,000 files, from a Delta log alone.
+"""Planning a feed at 100,000 files, from a Delta log and a look for the files.
 
     python -m benchmarks.feed_planning [--files 10000 100000] [--repeats 3] [--json] [--folder KEPT]
 
-A Delta log names that many files of 64 rows, written commit by commit as Delta writes it, with a checkpoint; there are
-no data files. Measured is `DeltaFeed(...)` in a process that has planned a small table before, so that imports are no
-part of it: seconds, processor seconds, growth of its peak memory, and what a rank receives. It is
-compared with Spark's own list of the version's files and, as the limit, with pyarrow reading the checkpoint's file
-actions once. The listing of the files is measured separately, on a folder of that many empty files.
+A Delta log names that many files of 64 rows, written commit by commit as Delta writes it, with a checkpoint. The files
+are empty except the largest ones, whose footers a plan reads. Measured is `DeltaFeed(...)` in a process that has
+planned a small table before, so that imports are no part of it: seconds, processor seconds, growth of its peak memory,
+and what a rank receives. It is compared with Spark's own list of the version's files, which does not look for them,
+and, as the limit, with pyarrow reading the checkpoint's file actions once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ _CLASSES = 10
 _ROWS_OF_A_FILE = 64
 _FILE_BYTES = 1_600_000
 _ADDS_OF_A_COMMIT = 10_000
-_WITH_NAMES = "-names"
+# Files with rows: those of which a plan reads the footers.
+_REAL_FILES = 4
 _SCHEMA = {
     "path": "string",
     "image": "binary",
@@ -57,12 +57,17 @@ def write_log(table: Path, files: int) -> None:
     DeltaTable(str(table)).create_checkpoint()
 
 
-def write_names(table: Path, files: int) -> None:
-    """Makes the files that the log of a table names, empty, in a folder next to it: a look for them asks for names."""
-    folder = Path(f"{table}{_WITH_NAMES}")
-    (folder / "split=train").mkdir(parents=True)
+def write_files(table: Path, files: int) -> None:
+    """Makes the files that the log of a table names: empty, but for the largest ones."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (table / "split=train").mkdir(parents=True)
     for number in range(files):
-        (folder / _path(number)).touch()
+        (table / _path(number)).touch()
+    rows = pa.table({"label": pa.array(range(_ROWS_OF_A_FILE), pa.int32())})
+    for number in range(max(0, files - _REAL_FILES), files):
+        pq.write_table(rows, table / _path(number))
 
 
 def _table_actions() -> list[dict[str, Any]]:
@@ -113,7 +118,7 @@ class Feed:
     """lakelens's plan of a version, in a process that has planned nothing large before."""
 
     def plan(self, table: str) -> dict[str, Any]:
-        """Plans the newest version from its log.
+        """Plans the newest version.
 
         Returns:
             seconds and processor seconds of the plan; by how much the peak memory grew, in MiB; the bytes that a rank
@@ -123,7 +128,7 @@ class Feed:
 
         before = _peak_mib()
         started, worked = time.perf_counter(), time.process_time()
-        feed = DeltaFeed(table, split="train", check_files=False)
+        feed = DeltaFeed(table, split="train")
         seconds, processor = time.perf_counter() - started, time.process_time() - worked
         grown = _peak_mib() - before
         sent = pickle.dumps(feed)
@@ -131,18 +136,6 @@ class Feed:
         rows = pickle.loads(sent).rows  # noqa: S301 - our own bytes
         received = time.perf_counter() - started
         return {"s": seconds, "cpu_s": processor, "mib": grown, "sent": len(sent), "received_s": received, "rows": rows}
-
-    def look(self, table: str) -> dict[str, Any]:
-        """Plans, then looks for the files in the folder beside the log that has them."""
-        from lakelens import DeltaFeed
-        from lakelens.training.feed.plan_builder import check
-
-        plan = DeltaFeed(table, split="train", check_files=False).plan
-        named = replace(plan.snapshot.table, location=f"{table}{_WITH_NAMES}")
-        plan = replace(plan, snapshot=replace(plan.snapshot, table=named))
-        started = time.perf_counter()
-        check(plan)
-        return {"s": time.perf_counter() - started}
 
 
 class SparkFiles:
@@ -186,12 +179,12 @@ def run(arguments: Any) -> Report:
         Contender("benchmarks.feed_planning:Checkpoint", temporary / "checkpoint.log") as checkpoint,
     ):
         write_log(temporary / "small", 8)
-        write_names(temporary / "small", 8)
+        write_files(temporary / "small", 8)
         for count in counts:
             tell(f"writing a log of {count} files")
             table = temporary / f"log-{count}"
             write_log(table, count)
-            write_names(table, count)
+            write_files(table, count)
             for warmed in (spark.call("plan", table=str(table)), checkpoint.call("read", table=str(table))):
                 tell(f"warm: {warmed}")
             _measure(report, table, count, arguments.repeats, spark, checkpoint)
@@ -201,8 +194,7 @@ def run(arguments: Any) -> Report:
 
 def _measure(report: Report, table: Path, count: int, repeats: int, spark: Contender, checkpoint: Contender) -> None:
     measures: Mapping[str, Callable[[int], Mapping[str, float]]] = {
-        "plan": _fresh(table, "plan", count),
-        "look": _fresh(table, "look", count),
+        "plan": _fresh(table, count),
         "spark": lambda _: {"s": spark.call("plan", table=str(table))["s"]},
         "checkpoint": lambda _: {"s": checkpoint.call("read", table=str(table))["s"]},
     }
@@ -217,14 +209,14 @@ def _measure(report: Report, table: Path, count: int, repeats: int, spark: Conte
     report.facts[f"plan {count}, seconds in which a rank unpacks them"] = rounded(max(found["plan"]["received_s"]), 3)
 
 
-def _fresh(table: Path, method: str, count: int) -> Callable[[int], dict[str, float]]:
+def _fresh(table: Path, count: int) -> Callable[[int], dict[str, float]]:
     """Measures in its own process, whose imports a small table has paid for."""
 
     def once(_: int) -> dict[str, float]:
         with Contender("benchmarks.feed_planning:Feed", table.parent / "feed.log") as feed:
-            feed.call(method, table=str(table.parent / "small"))
-            found = feed.call(method, table=str(table))
-        if found.get("rows", count * _ROWS_OF_A_FILE) != count * _ROWS_OF_A_FILE:
+            feed.call("plan", table=str(table.parent / "small"))
+            found = feed.call("plan", table=str(table))
+        if found["rows"] != count * _ROWS_OF_A_FILE:
             raise ValueError(f"{found['rows']} rows were planned for {count} files of {_ROWS_OF_A_FILE}")
         return found
 

@@ -30,8 +30,6 @@ MODES = {1: "L", CHANNELS: "RGB"}
 
 _WHOLE = (int, np.integer)
 _WHITE = 255  # as an ingest fills up
-# Below twice the requested size, resampling no longer hides the aliasing of libjpeg's scaled decoding.
-_SCALED_MARGIN = 2
 # JPEG markers: start of a file, of the segments before the picture's own, and those that change how it is shown.
 _JPEG = b"\xff\xd8"
 _MARKER = 0xFF
@@ -87,12 +85,10 @@ class PixelDecoder:
     Attributes:
         resize: Whether an image of another size is resized, bilinear with antialiasing; else that is an error.
         letterbox: Whether a resized image keeps its proportions, in the middle of white; else each side is scaled.
-        fast: Whether JPEG is decoded with libjpeg's fast inverse transform and at a fraction of its size.
         simplejpeg: Whether simplejpeg decodes JPEG.
     """
 
     resize: bool = True
-    fast: bool = False
     simplejpeg: bool = field(default_factory=simplejpeg_works)
     letterbox: bool = False
 
@@ -145,12 +141,11 @@ class PixelDecoder:
             if colours not in _PLAIN_COLOURS:
                 return False
             if (height, width, CHANNELS) == pixels.shape:
-                simplejpeg.decode_jpeg(data, "RGB", fastdct=self.fast, buffer=pixels)
+                simplejpeg.decode_jpeg(data, "RGB", buffer=pixels)
                 return True
             if not self.resize or height * width > DEFAULT_MAX_PIXELS:
                 return False
-            least = {f"min_{side}": _SCALED_MARGIN * pixels.shape[i] for i, side in enumerate(("height", "width"))}
-            whole = simplejpeg.decode_jpeg(data, "RGB", fastdct=self.fast, **(least if self.fast else {}))
+            whole = simplejpeg.decode_jpeg(data, "RGB")
         except ValueError:
             return False
         self._fit(pixels, whole)

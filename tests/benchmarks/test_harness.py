@@ -256,23 +256,22 @@ def test_bisection_finds_the_highest_rate_that_stays_busy() -> None:
     assert rate == pytest.approx(700 / 0.9, rel=0.01)
 
 
-def test_the_log_without_data_is_one_that_delta_reads(tmp_path: Path) -> None:
+def test_the_log_of_empty_files_is_one_that_delta_reads(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
     feed_planning.write_log(tmp_path / "table", 25)
-    feed_planning.write_names(tmp_path / "table", 25)
+    feed_planning.write_files(tmp_path / "table", 25)
     table = DeltaTable(str(tmp_path / "table"))
     adds = table.get_add_actions(flatten=True)
     assert adds.num_rows == 25
     assert (tmp_path / "table" / "_delta_log" / "_last_checkpoint").exists()
-    assert all(Path(tmp_path / "table-names" / path).is_file() for path in adds.column("path").to_pylist())
+    assert all(Path(tmp_path / "table" / path).is_file() for path in adds.column("path").to_pylist())
     found = feed_planning.Feed().plan(str(tmp_path / "table"))
     assert found["rows"] == 25 * 64
     assert found["sent"] < 5000
-    feed_planning.Feed().look(str(tmp_path / "table"))
-    (tmp_path / "table-names" / adds.column("path").to_pylist()[3]).unlink()
+    (tmp_path / "table" / adds.column("path").to_pylist()[3]).unlink()
     with pytest.raises(VersionFilesMissingError, match=r"1 data file\(s\)"):
-        feed_planning.Feed().look(str(tmp_path / "table"))
+        feed_planning.Feed().plan(str(tmp_path / "table"))
 
 
 def test_tagged_processes_are_found_when_their_parent_has_gone(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage
     return rows, refused
 
 
-def size_for_boxes(image: StoredImage) -> tuple[int, int]:
+def _size_for_boxes(image: StoredImage) -> tuple[int, int]:
     """Gives an image's height and width from the table, else from the image.
 
     Raises:
@@ -70,7 +70,7 @@ def _row(images: ImagePlan, annotated: Sequence[dict[str, Any]] | None, image: S
     if not annotated:
         return np.zeros((0, BOX_COLUMNS), np.float32)
     try:
-        height, width = size_for_boxes(image)
+        height, width = _size_for_boxes(image)
     except ImageError as error:
         raise ImageError(error.reason, f"has boxes and an image that does not tell its size: {error}") from error
     corners = np.array([[box[name] for name in BOX_CORNERS] for box in annotated], np.float64)

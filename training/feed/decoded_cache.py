@@ -160,7 +160,7 @@ def _key(wanted: ImagePlan) -> str:
         [plan.stored_name(column) for column in plan.columns.of_image(plan.image_column)],
         [(plan.stored_name(row_filter.column), sorted(map(repr, row_filter.values))) for row_filter in plan.filters],
         wanted.size,
-        (decoder.resize, decoder.fast, decoder.letterbox, *_decoder_versions(decoder.simplejpeg)),
+        (decoder.resize, decoder.letterbox, *_decoder_versions(decoder.simplejpeg)),
     ]
     digest = hashlib.sha256(repr(described).encode())
     for file, path in enumerate(plan.files.paths):

@@ -26,7 +26,7 @@ from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns
 from .plan.position import position_after, position_of
-from .plan_builder import check, make_plan, open_version, require_column, require_images
+from .plan_builder import make_plan, open_version, require_column, require_images
 from .read_options import (
     ColumnOptions,
     ColumnOutput,
@@ -74,7 +74,6 @@ class DeltaFeed:
         lanes: Number of row groups that rows are mixed from; by default the power of two that `memory_bytes` holds.
         memory_bytes: Limit for the row groups that one process holds, in rows of average size; it is two rows at least.
         storage_options: Access to an object store, under delta-rs' names.
-        check_files: Whether to look for the data files now, so that a vacuumed version fails here.
         stall_timeout_s: Seconds without an answer of the store after which that is an error, here.
 
     Raises:
@@ -113,7 +112,6 @@ class DeltaFeed:
         lanes: int | None = None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         storage_options: Mapping[str, str] | None = None,
-        check_files: bool = True,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         table, seed = Table.of(location, version, storage_options), whole_number("seed", seed)
@@ -150,7 +148,6 @@ class DeltaFeed:
             shuffle=shuffle,
             lanes=lanes,
             memory_bytes=memory_bytes,
-            check_files=check_files,
             timeout_s=stall_timeout_s,
         )
 
@@ -222,14 +219,6 @@ class DeltaFeed:
         other._equal_weights = True  # noqa: SLF001
         return other
 
-    def check_files(self) -> None:
-        """Looks for every data file of the feed.
-
-        Raises:
-            VersionFilesMissingError: If one is gone; names the version and the first such file.
-        """
-        check(self.plan)
-
     @named_options
     def steps_per_epoch(self, global_batch_size: int, size: int | None = None) -> int:
         """Counts the batches of one epoch: the same on every rank, whatever their number.
@@ -297,23 +286,16 @@ class DeltaFeed:
                     default each side is scaled.
                 seeded: Whether `preprocess` gets a third argument, an int32 pair for `tf.random.stateless_uniform` that
                     differs by batch, epoch and rank, and is the same for the same `seed` and after a resume.
-                max_boxes: Boxes of a row. When given, labels are a dictionary of `label`, `boxes` (float32 [rows,
-                    max_boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that comes out), `box_labels` (int32
-                    [rows, max_boxes]) and `box_count` (int32 [rows]); boxes after the count are zeros.
                 box_classes: Number of classes of boxes. When given, labels are one array instead, float32 [rows, boxes,
-                    6]: xmin, ymin, xmax, ymax, class number, and 1 for a difficult one; as many boxes as the row of the
-                    batch with most has, filled up with class -1. Boxes are cut at the image's edges; those narrower or
-                    lower than a pixel are left out and counted in `left_out`. A row whose boxes are null, not finite,
-                    inverted, outside the image or of another class is a bad row.
+                    6]: xmin, ymin, xmax, ymax in pixels of the image that comes out, class number, and 1 for a
+                    difficult one; as many boxes as the row of the batch with most has, filled up with class -1. Boxes
+                    are cut at the image's edges; those narrower or lower than a pixel are left out and counted in
+                    `left_out`. A row whose boxes are null, not finite, inverted, outside the image or of another class
+                    is a bad row.
                 box_limit: Most boxes of a row in that array (200); the smallest beyond it are left out and counted.
                 bad_rows: `error` stops at a row that does not decode, or whose label is null, no int32 or none of the
                     classes of `one_hot`, and names it. `skip` logs it, counts it in `skipped`, and leaves it out of
                     its batch; with several ranks, or in a batch of bad rows only, it stays with weight 0.
-                jpeg: `accurate`, or `fast`: libjpeg's fast inverse transform, which changes most pixels by a level and
-                    some by up to nine, and, for images that come out at a quarter of their size or less, decoding at a
-                    fraction of it, which changes edges by more: see docs/decisions/decoding.md.
-                decoder: What decodes JPEG: `auto` is simplejpeg where it is installed, else Pillow; or one by name.
-                    Both give identical pixels.
                 decode_threads: Threads that decode; by default one per core, divided by the ranks of this machine.
                 reader_threads: Threads that read row groups (4).
                 read_timeout_s: Seconds after which a read that has not answered is an error (45).

@@ -15,7 +15,7 @@ from .buffers import BatchBuffers
 from .decode import DecodedBatch, DecodingPool
 from .decoded_cache import DecodedImages, decoded_images
 from .image_plan import ImagePlan
-from .image_rows import Boxes, stored_batches
+from .image_rows import stored_batches
 from .rank_batches import BatchReader
 from .read_options import ImageOutput
 from .shard import Shard
@@ -110,14 +110,11 @@ class ImageBatches:
         if self.images.classes is not None:
             target = (target[:, None] == np.arange(self.images.classes)).astype(np.float32)
         if batch.stored.boxes is not None:
-            target = _with_boxes(target, batch.stored.boxes)
-        if batch.stored.box_rows is not None:
-            target = batch.stored.box_rows
+            target = batch.stored.boxes
         real = batch.weights > 0
         if not self.shard.batches.is_whole or real.all() or not real.any():
             return batch.images, target, batch.weights
-        kept = {name: part[real] for name, part in target.items()} if isinstance(target, dict) else target[real]
-        return batch.images[real], kept, batch.weights[real]
+        return batch.images[real], target[real], batch.weights[real]
 
     def _signature(self) -> Batch:
         """Describes a batch before `preprocess` to TensorFlow."""
@@ -126,19 +123,7 @@ class ImageBatches:
         target: Any = tf.TensorSpec((None,), tf.int32)
         if self.images.classes is not None:
             target = tf.TensorSpec((None, self.images.classes), tf.float32)
-        boxes = self.images.max_boxes
-        if boxes is not None:
-            target = {
-                "label": target,
-                "boxes": tf.TensorSpec((None, boxes, 4), tf.float32),
-                "box_labels": tf.TensorSpec((None, boxes), tf.int32),
-                "box_count": tf.TensorSpec((None,), tf.int32),
-            }
-        if self.images.box_classes is not None:
+        if self.images.has_boxes:
             target = tf.TensorSpec((None, None, BOX_COLUMNS), tf.float32)
         images = tf.TensorSpec((None, *self.shape[1:]), self.output.dtype)
         return images, target, tf.TensorSpec((None,), tf.float32)
-
-
-def _with_boxes(label: Any, boxes: Boxes) -> dict[str, Any]:
-    return {"label": label, "boxes": boxes.corners, "box_labels": boxes.labels, "box_count": boxes.count}

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...errors import BadRowError, InvalidArgumentError, MissingDependencyError
+from ...errors import BadRowError, InvalidArgumentError
 from ...etl.images.geometry import letterbox
-from ...etl.images.stored_image import PixelDecoder, simplejpeg_works
+from ...etl.images.stored_image import PixelDecoder
 from .plan.feed_plan import FeedPlan
 from .read_options import DEFAULT_BOX_LIMIT, ImageOutput
 
@@ -62,10 +62,9 @@ class ImagePlan:
         bad_rows: `error` raises at a bad row, `skip` gives it zeros and weight 0.
         skipped: Where skipped rows are counted.
         classes: Number of classes of one-hot labels; None gives numbers.
-        max_boxes: Boxes of a row; None leaves boxes out.
-        box_classes: Number of classes of boxes in one array; None gives none.
-        box_limit: Most boxes of a row in that array.
-        left_out: Where boxes that are not in it are counted.
+        box_classes: Number of classes of boxes; None leaves boxes out.
+        box_limit: Most boxes of a row.
+        left_out: Where other boxes are counted.
     """
 
     plan: FeedPlan
@@ -74,7 +73,6 @@ class ImagePlan:
     bad_rows: str
     skipped: SkippedRows
     classes: int | None = None
-    max_boxes: int | None = None
     box_classes: int | None = None
     box_limit: int = DEFAULT_BOX_LIMIT
     left_out: LeftOutBoxes = field(default_factory=LeftOutBoxes)
@@ -93,24 +91,18 @@ class ImagePlan:
 
         Raises:
             InvalidArgumentError: If the table has no column of boxes, and they are wanted.
-            MissingDependencyError: If the decoder that was named is not installed.
         """
-        given = [(name, value) for name in ("max_boxes", "box_classes") if (value := getattr(output, name)) is not None]
-        for name, value in given:
-            if plan.columns.boxes in plan.schema:
-                continue
-            raise InvalidArgumentError(f"{name}={value}: {plan.location} has no column {plan.columns.boxes!r} of boxes")
-        resizes = output.image_size is not None
-        decoder = PixelDecoder(
-            resizes, output.jpeg == "fast", _by_simplejpeg(output.decoder), letterbox=output.letterbox
-        )
-        boxes = (output.max_boxes, output.box_classes, output.box_limit, left_out)
+        wanted, column = output.box_classes, plan.columns.boxes
+        if wanted is not None and column not in plan.schema:
+            raise InvalidArgumentError(f"box_classes={wanted}: {plan.location} has no column {column!r} of boxes")
+        decoder = PixelDecoder(resize=output.image_size is not None, letterbox=output.letterbox)
+        boxes = (wanted, output.box_limit, left_out)
         return cls(plan, size, decoder, output.bad_rows, skipped, classes, *boxes)
 
     @property
     def has_boxes(self) -> bool:
         """Whether boxes come out."""
-        return self.max_boxes is not None or self.box_classes is not None
+        return self.box_classes is not None
 
     def placement(self, height: int, width: int) -> tuple[float, float, float, float]:
         """Returns (scale_x, scale_y, offset_x, offset_y) from an image of this size to the resulting image."""
@@ -151,14 +143,3 @@ class ImagePlan:
             raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")
         self.skipped.add(message)
         logger.warning("skipped: %s", message)
-
-
-def _by_simplejpeg(decoder: str) -> bool:
-    """Chooses what decodes JPEG: simplejpeg where it is installed, unless `decoder` is `pillow`.
-
-    Raises:
-        MissingDependencyError: If simplejpeg was asked for and is not installed.
-    """
-    if decoder == "simplejpeg" and not simplejpeg_works():
-        raise MissingDependencyError("decoder='simplejpeg' needs simplejpeg: pip install 'lakelens[feed]'")
-    return decoder != "pillow" and simplejpeg_works()

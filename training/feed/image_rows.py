@@ -10,32 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import BadRowError, ImageError
 from ...etl.images.stored_image import StoredImage
 from ...etl.model.labels import LABELS_PROPERTY
-from ...etl.model.schema import BOX_CORNERS
-from .box_rows import box_rows_of, size_for_boxes
+from .box_rows import box_rows_of
 from .decoded_cache import DecodedImages
 from .image_plan import ImagePlan
 from .plan.epoch_order import IntArray
 from .rank_batches import RowBatch
 
 _INT32 = np.iinfo(np.int32)
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """The boxes of a batch, padded with zeros.
-
-    Attributes:
-        corners: float32 [rows, boxes, 4]: xmin, ymin, xmax, ymax in pixels of the image that the feed gives.
-        labels: int32 [rows, boxes].
-        count: int32 [rows], number of a row's boxes without padding.
-    """
-
-    corners: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int32]
-    count: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -47,7 +30,6 @@ class StoredBatch:
         origins: int64 [rows, 2], file index and row of the file, for each of `images`.
         labels: int32 [local rows].
         boxes: The boxes, if they were asked for.
-        box_rows: The boxes as one array, if that was asked for.
         weights: float32 [local rows], 0 for padding.
         copy: Fills some rows of the batch's images where they are decoded already; None where they are not.
     """
@@ -55,8 +37,7 @@ class StoredBatch:
     images: list[StoredImage]
     origins: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int32]
-    boxes: Boxes | None
-    box_rows: npt.NDArray[np.float32] | None
+    boxes: npt.NDArray[np.float32] | None
     weights: npt.NDArray[np.float32]
     copy: Callable[[npt.NDArray[Any], range], None] | None = None
 
@@ -72,8 +53,7 @@ def stored_batches(
         decoded: The images of all rows, where they are decoded already.
 
     Raises:
-        BadRowError: If a row has more boxes than there is space for; if bad rows are errors, also if it has no label,
-            or one outside its range.
+        BadRowError: If bad rows are errors, and a row has no label, one outside its range, or unusable boxes.
     """
     plan = images.plan
     for batch in batches:
@@ -86,12 +66,8 @@ def stored_batches(
             undecodable = {row: images.undecodable(why) for row, why in decoded.undecodable(indices).items()}
         labels, refused = _labels_of(images, batch)
         boxes = None
-        if images.max_boxes is not None:
-            boxes, refused_boxes = _boxes_of(images, batch, stored, images.max_boxes)
-            refused = {**refused_boxes, **refused}
-        box_rows = None
-        if images.box_classes is not None:
-            box_rows, refused_boxes = box_rows_of(images, batch, stored)
+        if images.has_boxes:
+            boxes, refused_boxes = box_rows_of(images, batch, stored)
             refused = {**refused_boxes, **refused}
         refused = {**undecodable, **refused}
         weights = batch.weights.copy() if refused else batch.weights
@@ -104,7 +80,6 @@ def stored_batches(
             origins=origins,
             labels=labels,
             boxes=boxes,
-            box_rows=box_rows,
             weights=weights,
             copy=partial(copy, list(refused)) if copy is not None else None,
         )
@@ -144,48 +119,3 @@ def _labels_of(images: ImagePlan, batch: RowBatch) -> tuple[npt.NDArray[np.int32
         row: f"has label {values[row]} in column {column!r}, outside {least} to {most}, {rule}"
         for row in np.flatnonzero(outside).tolist()
     }
-
-
-def _boxes_of(
-    images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage], max_boxes: int
-) -> tuple[Boxes, dict[int, str]]:
-    """Gives the boxes, and what is wrong by row: the size of the image is unknown, or a label outside its range."""
-    rows, column = len(batch.weights), images.plan.columns.boxes
-    numbers = np.zeros((rows, max_boxes), dtype=np.int64)
-    refused: dict[int, str] = {}
-    boxes = Boxes(
-        np.zeros((rows, max_boxes, 4), dtype=np.float32),
-        np.zeros((rows, max_boxes), dtype=np.int32),
-        np.zeros(rows, dtype=np.int32),
-    )
-    for i, annotated in enumerate(batch.values_of(column)):
-        found: Sequence[dict[str, Any]] = annotated or ()
-        if len(found) > max_boxes:
-            where = images.plan.describe_row(*batch.origins()[i].tolist())
-            raise BadRowError(
-                f"{where} has {len(found)} boxes, max_boxes={max_boxes}; raise max_boxes, boxes are never left out"
-            )
-        if not found:
-            continue
-        try:
-            placement = images.placement(*size_for_boxes(stored[i]))
-        except ImageError as error:
-            refused[i] = f"has boxes and an image that does not tell its size: {error}"
-            continue
-        scale, offset = placement[:2] * 2, placement[2:] * 2
-        for j, box in enumerate(found):
-            boxes.corners[i, j] = [
-                box[corner] * factor + by for corner, factor, by in zip(BOX_CORNERS, scale, offset, strict=True)
-            ]
-            numbers[i, j] = box["label"]
-        boxes.count[i] = len(found)
-    outside = (numbers < _INT32.min) | (numbers > _INT32.max)
-    outside_by_row = {
-        row: f"has box label {numbers[row][outside[row]][0]} in column {column!r}, outside {_INT32.min} to "
-        f"{_INT32.max}, what int32 holds"
-        for row in np.flatnonzero(outside.any(axis=1)).tolist()
-    }
-    for row in outside_by_row:
-        boxes.corners[row], numbers[row], boxes.count[row] = 0, 0, 0
-    boxes.labels[...] = numbers
-    return boxes, {**refused, **outside_by_row}

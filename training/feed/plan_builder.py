@@ -16,7 +16,6 @@ from ...errors import (
     EmptyFeedError,
     InvalidArgumentError,
     NotAnImageTableError,
-    VersionFilesMissingError,
 )
 from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
 from ...options import whole_number
@@ -34,8 +33,6 @@ Result = TypeVar("Result")
 # Footers that are read to learn how large row groups are: those of the largest files.
 _SAMPLED_FILES = 4
 _THREADS = 16
-# Without a footer, a row group is assumed to have this size.
-_ASSUMED_GROUP_BYTES = 128 << 20
 
 
 def make_plan(
@@ -47,7 +44,6 @@ def make_plan(
     shuffle: bool,
     lanes: int | None,
     memory_bytes: int,
-    check_files: bool,
     timeout_s: float = STALL_TIMEOUT_S,
 ) -> FeedPlan:
     """Plans a feed.
@@ -60,7 +56,6 @@ def make_plan(
         shuffle: Whether each epoch has a different order.
         lanes: Number of lanes; None takes the number that `memory_bytes` holds.
         memory_bytes: Limit for the row groups that one process holds.
-        check_files: Whether to look for the data files.
         timeout_s: Seconds without an answer of the store after which that is an error.
 
     Raises:
@@ -82,8 +77,7 @@ def make_plan(
         columns=columns,
         filters=row_filters,
     )
-    if check_files:
-        check(plan, timeout_s)
+    _require_files(plan, timeout_s)
     plan = _count_rows(plan, timeout_s)
     if not plan.files.rows.any():
         raise EmptyFeedError(f"{plan.name} holds no rows with {_described(filters)}; there is nothing to feed")
@@ -119,12 +113,8 @@ def open_version(table: Table, timeout_s: float = STALL_TIMEOUT_S) -> Snapshot:
     return watched(table.snapshot, f"the log of {table}", timeout_s)
 
 
-def check(plan: FeedPlan, timeout_s: float = STALL_TIMEOUT_S) -> None:
+def _require_files(plan: FeedPlan, timeout_s: float) -> None:
     """Looks for every data file of a plan.
-
-    Args:
-        plan: The plan.
-        timeout_s: Seconds without an answer of the store after which that is an error.
 
     Raises:
         VersionFilesMissingError: If one is gone; names the version and the first such file.
@@ -329,10 +319,7 @@ def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
         found = [footer.row_group(i) for i in range(footer.num_row_groups)]
         return [(group.total_byte_size, group.num_rows) for group in found if group.num_rows]
 
-    try:
-        seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
-    except VersionFilesMissingError:  # planning without data files was asked for
-        return _Sizes(min(int(np.max(sizes)), _ASSUMED_GROUP_BYTES), 0, int(sizes.sum()))
+    seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
     growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))
     return _Sizes(
         max((size for size, _ in seen), default=0),

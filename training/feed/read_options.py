@@ -19,8 +19,6 @@ DEFAULT_CACHE_BYTES = 64 << 30
 DEFAULT_BOX_LIMIT = 200
 DTYPES = ("float32", "uint8")
 BAD_ROW_POLICIES = ("error", "skip")
-JPEG_METHODS = ("accurate", "fast")
-DECODERS = ("auto", "simplejpeg", "pillow")
 
 
 class ReadOptions(TypedDict, total=False):
@@ -40,14 +38,11 @@ class ImageOptions(ReadOptions, total=False):
     preprocess: Preprocess | None
     dtype: str
     one_hot: bool | int
-    max_boxes: int | None
     box_classes: int | None
     box_limit: int
     letterbox: bool
     seeded: bool
     bad_rows: str
-    jpeg: str
-    decoder: str
     decode_threads: int | None
     cache: bool | str | Path
     cache_bytes: int
@@ -112,36 +107,23 @@ class ImageOutput(Reading):
     preprocess: Preprocess | None = None
     dtype: str = "float32"
     one_hot: bool | int = False
-    max_boxes: int | None = None
     box_classes: int | None = None
     box_limit: int = DEFAULT_BOX_LIMIT
     letterbox: bool = False
     seeded: bool = False
     bad_rows: str = "error"
-    jpeg: str = "accurate"
-    decoder: str = "auto"
     decode_threads: int | None = None
     cache: bool | str | Path = False
     cache_bytes: int = DEFAULT_CACHE_BYTES
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (
-            ("dtype", DTYPES),
-            ("bad_rows", BAD_ROW_POLICIES),
-            ("jpeg", JPEG_METHODS),
-            ("decoder", DECODERS),
-        ):
+        for name, known in (("dtype", DTYPES), ("bad_rows", BAD_ROW_POLICIES)):
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(known)}")
-        for name in ("max_boxes", "box_classes", "box_limit", "decode_threads"):
+        for name in ("box_classes", "box_limit", "decode_threads"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
-        if self.max_boxes is not None and self.box_classes is not None:
-            raise InvalidArgumentError(
-                f"max_boxes={self.max_boxes} asks for a dictionary and box_classes={self.box_classes} for one array of "
-                "boxes: give one of them"
-            )
         if not isinstance(self.cache, (bool, str, Path)):
             raise InvalidArgumentError(f"cache={self.cache!r}: give True, or a folder on a local disk")
         whole_number("cache_bytes", self.cache_bytes, 1)

@@ -84,12 +84,10 @@ class TorchBatches:
 
     def _tensors(self, batch: tuple[Any, Any, Any]) -> TorchBatch:
         images, target, weights = batch
-        pixels, weighed = self._tensor(images), self._tensor(weights)
+        pixels, labels, weighed = self._tensor(images), self._tensor(target), self._tensor(weights)
         if self._layout == "NCHW":
             # A view: the memory stays NHWC, which PyTorch calls channels_last and convolutions prefer.
             pixels = pixels.permute(0, 3, 1, 2)
-        named = isinstance(target, dict)
-        labels: Any = {name: self._tensor(part) for name, part in target.items()} if named else self._tensor(target)
         preprocess = self._batches.output.preprocess
         if preprocess is not None:
             pixels, labels = preprocess(pixels, labels)

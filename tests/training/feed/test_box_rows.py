@@ -103,12 +103,10 @@ def test_a_row_whose_boxes_cannot_be_used_is_a_bad_row(tmp_path, row, words):
     assert (labels.shape, weights.tolist()) == ((1, 1, 6), [1])
 
 
-def test_boxes_need_their_column_and_one_form(tmp_path):
+def test_boxes_need_their_column(tmp_path):
     append(tmp_path / "t", image_rows(range(2)))
     with pytest.raises(InvalidArgumentError, match=r"box_classes=2: .* has no column 'annotations'"):
         DeltaFeed(tmp_path / "t").as_numpy(2, box_classes=2)
-    with pytest.raises(InvalidArgumentError, match=r"max_boxes=1 .* and box_classes=2"):
-        DeltaFeed(tmp_path / "t").as_numpy(2, box_classes=2, max_boxes=1)
 
 
 def test_the_seed_of_a_batch_differs_by_batch_epoch_and_rank_and_is_the_same_after_a_resume(tmp_path):

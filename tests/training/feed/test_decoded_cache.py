@@ -78,7 +78,7 @@ def test_boxes_labels_and_bad_rows_are_those_of_a_feed_without_cache(tmp_path):
     with pytest.raises(BadRowError, match=r"row 2 of .* does not decode to 8 x 10 pixels: no decoder knows"):
         feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache")
     assert entries(tmp_path / "cache") == []
-    for output in ({"max_boxes": 2}, {"one_hot": 8, "replicas": 2}):
+    for output in ({"box_classes": 2}, {"one_hot": 8, "replicas": 2}):
         options = {"image_size": SIZE, "bad_rows": "skip", "dtype": "uint8", **output}
         assert_same(feed.as_numpy(4, cache=tmp_path / "cache", **options), list(feed.as_numpy(4, **options)))
     with pytest.raises(BadRowError, match=r"row (2|5) of .* does not decode to 8 x 10 pixels: no decoder knows"):
@@ -135,21 +135,21 @@ def test_files_whose_writers_chose_other_arrow_types_are_read_as_the_declared_ty
     commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
     classes = json.dumps({"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
     commit.write_text(commit.read_text().replace('"configuration":{}', f'"configuration":{classes}'))
-    feed, options = DeltaFeed(tmp_path / "t"), {"image_size": SIZE, "max_boxes": 2}
+    feed, options = DeltaFeed(tmp_path / "t"), {"image_size": SIZE, "box_classes": 2}
     plain = list(feed.as_numpy(4, **options))
     assert_same(feed.as_numpy(4, cache=tmp_path / "cache", **options), plain)
 
 
 def test_another_version_of_a_decoder_has_its_own_entry(table, tmp_path, monkeypatch):
     feed = DeltaFeed(table)
-    feed.as_numpy(16, image_size=SIZE, cache=tmp_path, decoder="simplejpeg")
+    feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
     monkeypatch.setattr(decoded_cache, "_decode_all", None)
-    feed.as_numpy(16, image_size=SIZE, cache=tmp_path, decoder="simplejpeg")
+    feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
     for module in (PIL, simplejpeg):
         with monkeypatch.context() as patched:
             patched.setattr(module, "__version__", "0.1")
             with pytest.raises(TypeError):
-                feed.as_numpy(16, image_size=SIZE, cache=tmp_path, decoder="simplejpeg")
+                feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
 
 
 def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_pa
     monkeypatch.setattr(decoded_cache, "_decode_all", None)
     assert labels_of(DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)) == wanted
     assert labels_of(DeltaFeed(table, seed=9).as_numpy(16, image_size=SIZE, cache=tmp_path)) != wanted
-    for other in ({"image_size": 9}, {"image_size": SIZE, "jpeg": "fast"}):
+    for other in ({"image_size": 9}, {"image_size": SIZE, "letterbox": True}):
         with pytest.raises(TypeError):
             feed.as_numpy(16, cache=tmp_path, **other)
     with pytest.raises(TypeError):
@@ -221,7 +221,7 @@ def test_what_others_write_counts_and_what_a_killed_writer_of_another_entry_left
     process.start()
     while not list(tmp_path.glob(".*/sizes.npy")):
         time.sleep(0.05)
-    options = {"image_size": SIZE, "jpeg": "fast", "cache": tmp_path, "cache_bytes": 30_000}
+    options = {"image_size": SIZE, "letterbox": True, "cache": tmp_path, "cache_bytes": 30_000}
     with pytest.raises(InvalidArgumentError, match=r"cannot be removed, \d+ of them because other processes write"):
         DeltaFeed(table).as_numpy(16, **options)
     assert len(list(tmp_path.glob(".*"))) == 1
@@ -310,18 +310,18 @@ def test_a_rank_reports_to_the_driver_while_it_decodes(table, tmp_path, monkeypa
 def test_entries_stay_within_their_bytes_and_those_used_longest_ago_go_first(table, tmp_path):
     feed, entry = DeltaFeed(table), 91 * 8 * 8 * 3
 
-    def use(jpeg: str, side: int) -> Path:
+    def use(side: int, **options: bool) -> Path:
         before = set(entries(tmp_path))
-        batches = feed.as_numpy(91, image_size=side, jpeg=jpeg, cache=tmp_path, cache_bytes=3 * entry)
+        batches = feed.as_numpy(91, image_size=side, **options, cache=tmp_path, cache_bytes=3 * entry)
         assert len(real(next(batches))) == 91
         new = set(entries(tmp_path)) - before
         return new.pop() if new else tmp_path
 
-    first, second = use("accurate", 8), use("fast", 8)
+    first, second = use(8), use(8, letterbox=True)
     os.utime(first / "entry.json", (1, 1))
     os.utime(second / "entry.json", (2, 2))
-    use("accurate", 8)  # used again
-    third = use("accurate", 9)
+    use(8)  # used again
+    third = use(9)
     assert set(entries(tmp_path)) == {first, third}
     with pytest.raises(InvalidArgumentError, match=r"take 27300 bytes, cache_bytes=100; raise it"):
         feed.as_numpy(91, image_size=10, cache=tmp_path, cache_bytes=100)

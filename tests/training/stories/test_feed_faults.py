@@ -59,7 +59,6 @@ def plan_of(location: Path, timeout_s: float = 60.0):
         shuffle=True,
         lanes=None,
         memory_bytes=1 << 20,
-        check_files=True,
         timeout_s=timeout_s,
     )
 
@@ -69,7 +68,7 @@ def test_vacuum_after_planning_is_found_by_a_look_and_named_where_it_is_read(tmp
     DeltaTable(str(tmp_path / "t")).delete("label >= 20")
     DeltaTable(str(tmp_path / "t")).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     with pytest.raises(VersionFilesMissingError, match=r"t@1: 1 data file\(s\).*the first is .*\.parquet"):
-        feed.check_files()
+        DeltaFeed(tmp_path / "t", version=1)
     with pytest.raises(VersionFilesMissingError, match="t@1: "):
         list(batches(feed))
 

@@ -22,6 +22,7 @@ from PIL import Image
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, InvalidArgumentError
+from lakelens.etl.images.stored_image import PixelDecoder, StoredImage
 
 pytestmark = pytest.mark.tensorflow
 
@@ -64,11 +65,13 @@ def test_every_decoder_gives_the_same_pixels_to_the_bit(tmp_path):
     files = [jpeg(waves(number), **kind) for number, kind in enumerate(kinds)] + [jpeg(waves(99)[..., 0])]
     append(tmp_path / "t", with_images(range(len(files)), files))
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
-    ours, pillow = (next(feed.as_numpy(len(files), decoder=name))[0] for name in ("simplejpeg", "pillow"))
-    np.testing.assert_array_equal(ours, pillow)
+    ours = next(feed.as_numpy(len(files)))[0]
     import tensorflow as tf
 
     for shown, data in zip(ours, files, strict=True):
+        by_pillow = np.empty(shown.shape, np.uint8)
+        PixelDecoder(simplejpeg=False).decode(StoredImage(data), by_pillow)
+        np.testing.assert_array_equal(shown, by_pillow)
         theirs = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy()
         np.testing.assert_array_equal(shown, theirs)
 
@@ -83,22 +86,7 @@ def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, mon
         raise AssertionError("Pillow was asked to decode a plain JPEG")
 
     monkeypatch.setattr(lakelens.etl.images.stored_image, "decode", unwanted)
-    assert sorted(flat(map(real, feed.as_numpy(3, decoder="simplejpeg")))) == list(range(6))
-    with pytest.raises(AssertionError):
-        next(feed.as_numpy(3, decoder="pillow"))
-
-
-def test_faster_jpeg_decoding_changes_pixels_by_a_few_levels_only(tmp_path):
-    ramp = np.add.outer(np.arange(64), np.arange(96))[..., None] + np.array([0, 40, 80])
-    buffer = io.BytesIO()
-    Image.fromarray(ramp.astype(np.uint8)).save(buffer, "JPEG", quality=80)
-    append(tmp_path / "t", with_images(range(4), [buffer.getvalue()] * 4))
-    feed = DeltaFeed(tmp_path / "t")
-    accurate, fast = (next(feed.as_numpy(4, jpeg=method))[0] for method in ("accurate", "fast"))
-    assert 0 < np.abs(accurate - fast).max() <= 8
-    small = next(feed.as_numpy(4, jpeg="fast", image_size=(16, 24)))[0]
-    whole = next(feed.as_numpy(4, image_size=(16, 24)))[0]
-    assert np.abs(small - whole).max() <= 8
+    assert sorted(flat(map(real, feed.as_numpy(3)))) == list(range(6))
 
 
 def test_numpy_batches_need_no_tensorflow(feed):
@@ -112,7 +100,6 @@ def test_numpy_batches_need_no_tensorflow(feed):
 
 
 def test_images_are_resized_as_inference_resizes_them(tmp_path):
-    from lakelens.etl.images.stored_image import PixelDecoder
     from lakelens.inference.model.decoding import StoredRows, decode_rows
 
     files = [jpeg(waves(number)) for number in range(3)]
@@ -137,7 +124,6 @@ def raw_rows(sizes: list[tuple[int, int]]) -> tuple[pa.Table, list[np.ndarray]]:
 
 def test_raw_pixels_of_mixed_sizes_are_fed_scored_and_profiled_at_each_rows_own_size(tmp_path):
     from lakelens.etl.images.near_images import hash_of_row
-    from lakelens.etl.images.stored_image import PixelDecoder
     from lakelens.inference.model.decoding import StoredRows, decode_rows
 
     sizes = [(48, 64), (64, 48), (32, 96)]  # all of 9,216 bytes
@@ -186,34 +172,22 @@ def boxed(tmp_path_factory) -> Path:
     location = tmp_path_factory.mktemp("boxes") / "t"
     box = {"label_name": "x", "difficult": False}
     annotations = [
-        [{**box, "label": 10 * n + k, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0 + k, "ymax": 6.0} for k in range(n)]
+        [{**box, "label": k, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0 + k, "ymax": 6.0} for k in range(n)]
         for n in range(4)
     ]
-    annotations[0] = None
     rows = image_rows(range(4)).append_column("annotations", pa.array(annotations))
     append(location, rows)
     return location
 
 
-def test_boxes_are_padded_with_their_count_and_follow_the_image_size(boxed):
+def test_boxes_of_a_dataset_are_those_of_numpy_and_follow_the_image_size(boxed):
     feed = DeltaFeed(boxed, shuffle=False)
-    for source in (feed.as_dataset(4, max_boxes=3), feed.as_numpy(4, max_boxes=3)):
-        _, target, _ = next(iter(source))
-        assert np.asarray(target["label"]).tolist() == [0, 1, 2, 3]
-        assert np.asarray(target["box_count"]).tolist() == [0, 1, 2, 3]
-        assert np.asarray(target["box_labels"]).tolist() == [[0, 0, 0], [10, 0, 0], [20, 21, 0], [30, 31, 32]]
-        assert np.asarray(target["boxes"])[2].tolist() == [[1, 2, 8, 6], [1, 2, 9, 6], [0, 0, 0, 0]]
-    _, target, _ = next(iter(feed.as_dataset(4, max_boxes=3, image_size=(HEIGHT * 2, WIDTH * 3))))
-    assert target["boxes"].numpy()[2][0].tolist() == [3, 4, 24, 12]
-
-
-def test_boxes_are_never_left_out_silently(boxed, feed):
-    with pytest.raises(BadRowError, match=r"row 3 .* has 3 boxes, max_boxes=2"):
-        list(DeltaFeed(boxed).as_numpy(4, max_boxes=2))
-    with pytest.raises(InvalidArgumentError, match="no column 'annotations'"):
-        feed.as_dataset(4, max_boxes=2)
-    with pytest.raises(InvalidArgumentError, match="max_boxes=0"):
-        DeltaFeed(boxed).as_numpy(4, max_boxes=0)
+    (_, target, _), (_, twice, _) = (
+        next(iter(feed.as_dataset(4, box_classes=3, image_size=size))) for size in (None, (HEIGHT * 2, WIDTH * 3))
+    )
+    np.testing.assert_array_equal(target.numpy(), next(feed.as_numpy(4, box_classes=3))[1])
+    assert target.numpy()[2].tolist() == [[1, 2, 8, 6, 0, 0], [1, 2, 9, 6, 1, 0], [0, 0, 0, 0, -1, 0]]
+    assert twice.numpy()[2][0].tolist() == [3, 4, 24, 12, 0, 0]
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -227,8 +201,8 @@ def test_boxes_are_scaled_by_the_size_of_their_own_image(tmp_path, kept):
             rows = rows.append_column(name, pa.array([100, None, None], pa.int32()))
     append(tmp_path / "t", rows)
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
-    _, target, _ = next(feed.as_numpy(3, image_size=100, max_boxes=1))
-    assert target["boxes"][:, 0].tolist() == [[0, 0, 100, 100]] * 3
+    _, target, _ = next(feed.as_numpy(3, image_size=100, box_classes=2))
+    assert target[:, 0, :4].tolist() == [[0, 0, 100, 100]] * 3
 
 
 def test_boxes_of_an_image_that_does_not_tell_its_size_are_those_of_a_bad_row(tmp_path):
@@ -237,9 +211,9 @@ def test_boxes_of_an_image_that_does_not_tell_its_size_are_those_of_a_bad_row(tm
     append(tmp_path / "t", rows.drop(["height", "width"]))
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
     with pytest.raises(BadRowError, match=r"row 1 .* has boxes and an image that does not tell its size"):
-        list(feed.as_numpy(2, max_boxes=1))
-    _, target, weights = next(feed.as_numpy(2, max_boxes=1, bad_rows="skip"))
-    assert (weights.tolist(), target["box_count"].tolist()) == ([1], [1])
+        list(feed.as_numpy(2, box_classes=2))
+    _, target, weights = next(feed.as_numpy(2, box_classes=2, bad_rows="skip"))
+    assert (weights.tolist(), target[:, 0, 4].tolist()) == ([1], [1])
 
 
 def everything(rows: int) -> pa.Table:
@@ -343,7 +317,6 @@ def test_a_bad_row_is_an_error_that_names_its_file_and_row(with_bad_rows):
 def test_bad_rows_are_skipped_and_counted(with_bad_rows):
     for source in (
         with_bad_rows.as_dataset(5, bad_rows="skip"),
-        with_bad_rows.as_numpy(5, bad_rows="skip", decoder="pillow"),
         with_bad_rows.as_numpy(5, bad_rows="skip"),
     ):
         with_bad_rows.skipped.count = 0
@@ -477,20 +450,6 @@ def test_a_label_outside_its_range_is_a_bad_row(tmp_path, labels, one_hot, words
 def test_the_ends_of_int32_are_labels(tmp_path):
     ends = [-(2**31), 2**31 - 1]
     assert next(with_labels(tmp_path / "t", ends).as_numpy(2))[1].tolist() == ends
-
-
-def test_a_box_label_outside_int32_is_a_bad_row(tmp_path):
-    box = {"xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
-    annotations = [[{**box, "label": 1}], [{**box, "label": 1}, {**box, "label": 2**32 + 1}]]
-    append(tmp_path / "t", image_rows(range(2)).append_column("annotations", pa.array(annotations)))
-    feed = DeltaFeed(tmp_path / "t", shuffle=False)
-    with pytest.raises(BadRowError, match=r"row 1 .* has box label 4294967297 in column 'annotations', outside"):
-        list(feed.as_numpy(2, max_boxes=2))
-    _, target, weights = next(feed.as_numpy(2, max_boxes=2, bad_rows="skip", replicas=2))
-    assert weights.tolist() == [1, 0]
-    assert target["box_labels"].tolist() == [[1, 0], [0, 0]]
-    assert target["box_count"].tolist() == [1, 0]
-    assert not target["boxes"][1].any()
 
 
 def turned(orientation: int) -> bytes:

@@ -41,7 +41,7 @@ def table(tmp_path) -> Path:
 
 
 def version_of(location: Path, version) -> int:
-    return DeltaFeed(location, version, check_files=False).version
+    return DeltaFeed(location, version).version
 
 
 @pytest.mark.parametrize("latest", [None, "latest", "LATEST "])
