@@ -18,8 +18,8 @@ from . import answers
 from .comparison import ModelComparison, compare
 from .evaluator import Answered, Evaluator, names_of
 from .metrics import SCORES, ModelMetrics, measure
-from .page import evaluation_page
-from .plots import draw_comparison, draw_plots, draw_slices
+from .page import render_page
+from .plots import draw_comparison, draw_plots, draw_slices, thumbnail
 from .record import CHANGES, PAGE, file_name
 from .result import EvaluationResult, Shown
 
@@ -60,7 +60,7 @@ class ClassificationEvaluator(Evaluator):
             result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
             shown = [one for group in changes.values() for one in group]
             plots["comparison"] = draw_comparison(comparison, shown, names_of(before.model, after.model))
-        page = evaluation_page(result, plots, mistakes, changes)
+        page = render_page("page.html", result, plots=plots, mistakes=mistakes, changes=changes, thumbnail=thumbnail)
         return result, {PAGE: page.encode(), **files, **{file_name(name, ".png"): data for name, data in plots.items()}}
 
     def _compared(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import MissingDependencyError
-from ...results import ReadableResult
+from .result import TaskComparison
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,29 +48,8 @@ class ClassChange:
     f1_after: float | None = None
 
 
-class Improvement:
-    """What comparisons of every task have: rows that are better or worse with the second model."""
-
-    fixed: int
-    broken: int
-    p_value: float
-    most_improved_class: str | None
-    _changed: ClassVar[str]
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The numbers that a run keeps."""
-        return {"p_value": self.p_value, "fixed": self.fixed, "broken": self.broken}
-
-    @property
-    def sentences(self) -> list[str]:
-        """The comparison in a line or two."""
-        gained = [f"the class that gained most: {self.most_improved_class}"] if self.most_improved_class else []
-        return [self._changed.format(self), *gained]
-
-
 @dataclass(frozen=True, repr=False)
-class ModelComparison(Improvement, ReadableResult):
+class ModelComparison(TaskComparison):
     """How a second model's answers differ from a first one's.
 
     Attributes:

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...results import ReadableResult
 from ...training.tasks.average_precision import (
     MEANS,
     ClassPrecision,
@@ -18,11 +17,12 @@ from ...training.tasks.average_precision import (
     mean_precisions,
 )
 from ...training.tasks.box_matching import Matches
-from .comparison import Improvement, mcnemar
+from .comparison import mcnemar
+from .result import TaskComparison, TaskMetrics
 
 
 @dataclass(frozen=True, repr=False)
-class DetectionMetrics(ReadableResult):
+class DetectionMetrics(TaskMetrics):
     """How well a model's detections match the annotated objects.
 
     Attributes:
@@ -75,7 +75,7 @@ class DetectionChange:
 
 
 @dataclass(frozen=True, repr=False)
-class DetectionComparison(Improvement, ReadableResult):
+class DetectionComparison(TaskComparison):
     """How a second model's detections differ from a first one's.
 
     Attributes:

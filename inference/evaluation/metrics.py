@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import MissingDependencyError, PredictionsSchemaError
-from ...results import ReadableResult
 from ...training.tasks.class_metrics import ClassMetrics
 from ..scoring.mismatch import other_names
+from .result import TaskMetrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ _NO_CLASS = -1
 
 
 @dataclass(frozen=True, repr=False)
-class ModelMetrics(ReadableResult):
+class ModelMetrics(TaskMetrics):
     """How well a model's predictions match the labels.
 
     Attributes:

@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ...etl.images.stored_image import StoredImage
 from ...results import ReadableResult
 
 
-class TaskMetrics(Protocol):
-    """What every task's metrics of a model have."""
+class TaskMetrics(ReadableResult, ABC):
+    """The metrics of a model.
+
+    Attributes:
+        rows: Labelled rows.
+        errors: How many of those have an error instead of a prediction.
+        classes: A dataclass of metrics per class.
+    """
+
+    rows: int
+    errors: int
+    classes: list[Any]
 
     @property
-    def rows(self) -> int:
-        """Labelled rows."""
-
-    @property
-    def errors(self) -> int:
-        """How many of those have an error instead of a prediction."""
-
-    @property
-    def classes(self) -> list[Any]:
-        """A dataclass of metrics per class."""
-
-    @property
+    @abstractmethod
     def scores(self) -> dict[str, float]:
         """The metrics that are a single number and have a value."""
 
 
-class TaskComparison(Protocol):
-    """What every task's comparison of two models has; a dataclass."""
+class TaskComparison(ReadableResult):
+    """The comparison of two models: rows that are better or worse with the second one. Each task has a dataclass of it.
+
+    Attributes:
+        fixed: Rows that are better.
+        broken: Rows that are worse.
+        p_value: The probability of a split at least this uneven if both models are equally good.
+        classes: A dataclass of changes per class.
+        most_improved_class: The class that has gained most; None if no class has gained.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def classes(self) -> list[Any]:
-        """A dataclass of changes per class."""
-
-    @property
-    def most_improved_class(self) -> str | None:
-        """The class that has gained most; None if no class has gained."""
+    fixed: int
+    broken: int
+    p_value: float
+    classes: list[Any]
+    most_improved_class: str | None
+    _changed: ClassVar[str]
 
     @property
     def scores(self) -> dict[str, float]:
         """The numbers that a run keeps."""
+        return {"p_value": self.p_value, "fixed": self.fixed, "broken": self.broken}
 
     @property
     def sentences(self) -> list[str]:
         """The comparison in a line or two."""
+        gained = [f"the class that gained most: {self.most_improved_class}"] if self.most_improved_class else []
+        return [self._changed.format(self), *gained]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ...etl.spark.conflicts import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.opening import open_table
 from ...table import Table
+from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _require_vacant(location: str) -> None:
 
 def _check_schema(location: str, table: DeltaTable, task: Task) -> None:
     fields = json.loads(table.schema().to_json())["fields"]
-    found = {field["name"]: _type_name(field["type"]) for field in fields}
+    found = {field["name"]: type_name(field["type"]) for field in fields}
     for name, kind in columns_of(task).items():
         if name not in found:
             raise PredictionsSchemaError(
@@ -245,12 +246,3 @@ def _delta_name(kind: str) -> str:
     """Gives Delta's name of an SQL type."""
     names = {"int": "integer", "bigint": "long"}
     return re.sub(r"\w+", lambda found: names.get(found[0], found[0]), kind.lower().replace(" ", ""))
-
-
-def _type_name(kind: object) -> str:
-    if isinstance(kind, Mapping) and kind.get("type") == "array":
-        return f"array<{_type_name(kind['elementType'])}>"
-    if isinstance(kind, Mapping) and kind.get("type") == "struct":
-        fields = ",".join(f"{one['name']}:{_type_name(one['type'])}" for one in kind["fields"])
-        return f"struct<{fields}>"
-    return kind if isinstance(kind, str) else json.dumps(kind)

@@ -13,7 +13,7 @@ from PIL import Image
 from lakelens.etl.images.stored_image import StoredImage
 from lakelens.inference.evaluation.comparison import compare
 from lakelens.inference.evaluation.metrics import measure
-from lakelens.inference.evaluation.page import evaluation_page
+from lakelens.inference.evaluation.page import render_page
 from lakelens.inference.evaluation.plots import (
     MOST_CLASSES_DRAWN,
     comparison_figure,
@@ -80,7 +80,8 @@ def test_an_image_that_does_not_decode_is_left_out():
 def test_the_page_escapes_what_comes_from_the_table():
     evaluation = measure(pd.DataFrame([(0, 1, 1, 3, 1, 0.2)], columns=COLUMNS), {0: "<script>", 1: "b"})
     result = EvaluationResult("runs:/1", "d" * 64, "1", "/t@0", "/tables/<t>", 3, "test", evaluation)
-    page = evaluation_page(result, {}, [Shown("x/<img>.jpg", "<script>", (("<b>", 0.5),))], {})
+    mistakes = [Shown("x/<img>.jpg", "<script>", (("<b>", 0.5),))]
+    page = render_page("page.html", result, plots={}, mistakes=mistakes, changes={}, thumbnail=thumbnail)
     for text in ("<script>", "<img>", "<t>", "<b>&"):
         assert text not in page
     assert "&lt;script&gt;" in page
