@@ -263,7 +263,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_action(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParser:
+def add_action(actions: Any, name: str, text: str, run: Run, more: str = "") -> argparse.ArgumentParser:
     """Adds an action of a command, such as `pause` of `lakelens runs`.
 
     Args:
@@ -271,8 +271,10 @@ def add_action(actions: Any, name: str, text: str, run: Run) -> argparse.Argumen
         name: The action's name.
         text: What it does, in the imperative.
         run: Runs it.
+        more: More sentences about it.
     """
-    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    description = f"{text[0].upper()}{text[1:]}. {more}"
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=description)
     action.set_defaults(run=run)
     return action
 
@@ -288,9 +290,9 @@ def add_table_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE[@VERSION]", help="image table: path, URI or catalog.schema.table")
 
 
-def add_tracking_argument(parser: argparse._ActionsContainer) -> None:
+def add_tracking_argument(parser: argparse._ActionsContainer, default: str | None = None) -> None:
     """Adds the flag that names the MLflow store."""
-    parser.add_argument("--tracking-uri", default=None, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+    parser.add_argument("--tracking-uri", default=default, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
 
 
 def add_set_argument(parser: argparse._ActionsContainer) -> None:

@@ -7,15 +7,14 @@ import dataclasses
 import sys
 from typing import Any
 
-from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_action
+from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED, add_action, add_tracking_argument
 
-_STORE = "MLflow tracking URI; default: MLFLOW_TRACKING_URI"
 DESCRIPTION = "List the runs of trainings; show, pause or kill one of them, or restore its code."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions and their flags."""
-    parser.add_argument("--tracking-uri", default=None, help=_STORE)
+    add_tracking_argument(parser)
     parser.add_argument("--experiment", default=None, help="only this MLflow experiment")
     parser.add_argument("--limit", type=int, default=100, help="list at most this many runs, the latest first")
     parser.set_defaults(run=_list)
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (show, pause, kill, code):
         action.add_argument("run_id", metavar="RUN", help="the run's id")
         # An action's default does not undo what was given before its name.
-        action.add_argument("--tracking-uri", default=argparse.SUPPRESS, help=_STORE)
+        add_tracking_argument(action, argparse.SUPPRESS)
     for action in (pause, kill):
         action.add_argument("--wait-s", type=float, default=60.0, help="seconds to wait until it has ended")
     code.add_argument("folder", metavar="FOLDER", help="folder to write; must not exist")

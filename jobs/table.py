@@ -11,22 +11,18 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.jobs.command import (
-    add_session_arguments,
-    sees_the_files_of_executors,
-    session_of,
-)
+from lakelens.jobs.command import Run, add_action, add_session_arguments, sees_the_files_of_executors, session_of
 from lakelens.locations import table_and_version
 from lakelens.table import Table, Version
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
 
-_Work = Callable[[argparse.Namespace], dict[str, Any]]
 _Add = Callable[..., argparse.ArgumentParser]
 
 DESCRIPTION = "Show, compare, pin, restore, clean and edit the versions of an image table."
@@ -37,11 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add(name: str, text: str, work: _Work, more: str = "") -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
+    def add(name: str, text: str, work: Run, more: str = "") -> argparse.ArgumentParser:
+        action = add_action(actions, name, text, partial(_on_table, work), more)
         metavar = "TABLE[@VERSION]" if work in _OF_ONE_VERSION else "table"
         action.add_argument("table", metavar=metavar, help="path or URI of the table")
-        action.set_defaults(work=work)
         return action
 
     _add_views(add)
@@ -131,14 +126,14 @@ def _add_edits(add: _Add) -> None:
     add_session_arguments(rename)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the chosen action and returns what it found."""
-    if args.work in _OF_ONE_VERSION:
+def _on_table(work: Run, args: argparse.Namespace) -> dict[str, Any]:
+    """Runs an action on its table and returns what it found."""
+    if work in _OF_ONE_VERSION:
         table = Table.of(args.table)
     else:
         table = Table.unversioned(args.table, f"lakelens table {args.action}")
     args.table, args.version = table_and_version(args.table)[0], table.version
-    result: dict[str, Any] = args.work(args)
+    result = work(args)
     return {"table": args.table, **result}
 
 

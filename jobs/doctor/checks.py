@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ...errors import LakelensError, RankFailedError
@@ -25,50 +25,58 @@ _SUPPORTED_PYTHON = ((3, 10), (3, 13))
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one check saw.
+class Finding:
+    """What one check saw: one line of the doctor.
 
     Attributes:
+        part: Name of the part; the doctor adds it.
         version: The part's version; None when it could not be read.
         ok: Whether the part does what the main job needs.
         detail: What was tried, or what went wrong and the way out.
+        seconds: How long trying took; the doctor adds it.
     """
 
+    part: str = field(default="", kw_only=True)
     version: str | None
     ok: bool
     detail: str
+    seconds: float = field(default=0.0, kw_only=True)
+
+    def line(self) -> str:
+        """Formats the finding for people."""
+        return f"{self.part:<11} {self.version or '-':<10} {'ok    ' if self.ok else 'BROKEN'}  {self.detail}"
 
 
-def check_tensorflow() -> Seen:
+def check_tensorflow() -> Finding:
     """Multiplies two matrices and counts the GPUs that TensorFlow sees."""
     import keras
     import tensorflow as tf
 
     product = float(tf.reduce_sum(tf.matmul(tf.ones((4, 4)), tf.ones((4, 4)))))
     if product != 64.0:
-        return Seen(tf.__version__, ok=False, detail=f"a 4 x 4 product sums to {product}, not to 64")
+        return Finding(tf.__version__, ok=False, detail=f"a 4 x 4 product sums to {product}, not to 64")
     gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
     names = ", ".join(str(details.get("device_name", "GPU")) for details in gpus) or "no GPU, so CPU"
-    return Seen(tf.__version__, ok=True, detail=f"Keras {keras.__version__}; {names}")
+    return Finding(tf.__version__, ok=True, detail=f"Keras {keras.__version__}; {names}")
 
 
-def check_horovod() -> Seen:
+def check_horovod() -> Finding:
     """Sums one number over two real ranks."""
     from ...horovod_build import problem
     from ...training.runner.runner import KERAS_MODULES, HorovodRunner
 
     wrong = problem()
     if wrong is not None:
-        return Seen(installed("horovod"), ok=False, detail=wrong)
+        return Finding(installed("horovod"), ok=False, detail=wrong)
     total = HorovodRunner(np=-2, use_gpu=False, driver_log_verbosity="log_callback_only", preload=KERAS_MODULES).run(
         _sum_over_ranks
     )
     expected = 3.0
     if total != expected:
-        return Seen(
+        return Finding(
             installed("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}"
         )
-    return Seen(installed("horovod"), ok=True, detail="two ranks, one allreduce through Gloo")
+    return Finding(installed("horovod"), ok=True, detail="two ranks, one allreduce through Gloo")
 
 
 def _sum_over_ranks() -> float:
@@ -79,7 +87,7 @@ def _sum_over_ranks() -> float:
     return float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum))
 
 
-def check_petastorm() -> Seen:
+def check_petastorm() -> Finding:
     """Reads a Delta table through the adapters: Petastorm's own reader needs pyarrow 14 or older, these do not."""
     import pyarrow
     from deltalake import write_deltalake
@@ -94,11 +102,13 @@ def check_petastorm() -> Seen:
         with feed.petastorm_reader(["id"], num_epochs=1) as reader:
             read = sorted(int(number) for batch in reader for number in batch.id)
     if read != list(range(rows)):
-        return Seen(installed("petastorm"), ok=False, detail=f"{len(read)} rows read of {rows} written")
-    return Seen(installed("petastorm"), ok=True, detail=f"pyarrow {pyarrow.__version__}; {rows} rows of a table read")
+        return Finding(installed("petastorm"), ok=False, detail=f"{len(read)} rows read of {rows} written")
+    return Finding(
+        installed("petastorm"), ok=True, detail=f"pyarrow {pyarrow.__version__}; {rows} rows of a table read"
+    )
 
 
-def check_delta() -> Seen:
+def check_delta() -> Finding:
     """Writes two versions of a Delta table through Spark and reads version 0 back."""
     from ...spark.session import spark_session
 
@@ -121,15 +131,15 @@ def check_delta() -> Seen:
         spark_version = spark.version
         spark.stop()
     if rows != 3:
-        return Seen(
+        return Finding(
             installed("delta-spark"), ok=False, detail=f"version 0 was written with 3 rows and is read with {rows}"
         )
-    return Seen(
+    return Finding(
         installed("delta-spark"), ok=True, detail=f"Spark {spark_version}; two versions written, version 0 read"
     )
 
 
-def check_mlflow() -> Seen:
+def check_mlflow() -> Finding:
     """Asks the MLflow store that is configured; without one, keeps a run in a temporary store."""
     import mlflow
 
@@ -137,38 +147,40 @@ def check_mlflow() -> Seen:
     if configured:
         shown = without_password(configured)
         mlflow.MlflowClient(tracking_uri=configured).search_experiments(max_results=1)
-        return Seen(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={shown} answers")
+        return Finding(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={shown} answers")
     with tempfile.TemporaryDirectory() as folder:
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
         run = client.create_run(client.create_experiment("doctor", artifact_location=f"file://{folder}/artifacts"))
         client.log_metric(run.info.run_id, "metric", 0.5)
         kept = client.get_run(run.info.run_id).data.metrics.get("metric")
     if kept != 0.5:
-        return Seen(mlflow.__version__, ok=False, detail=f"a metric was logged as 0.5 and is read as {kept}")
-    return Seen(mlflow.__version__, ok=True, detail="MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
+        return Finding(mlflow.__version__, ok=False, detail=f"a metric was logged as 0.5 and is read as {kept}")
+    return Finding(mlflow.__version__, ok=True, detail="MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
 
 
-def check_python() -> Seen:
+def check_python() -> Finding:
     """Compares Python's version with those that lakelens runs on."""
     found, (oldest, newest) = sys.version_info[:2], _SUPPORTED_PYTHON
     if not oldest <= found <= newest:
-        return Seen(platform.python_version(), ok=False, detail="lakelens runs on Python 3.10 to 3.13; use one of them")
-    return Seen(platform.python_version(), ok=True, detail=sys.executable)
+        return Finding(
+            platform.python_version(), ok=False, detail="lakelens runs on Python 3.10 to 3.13; use one of them"
+        )
+    return Finding(platform.python_version(), ok=True, detail=sys.executable)
 
 
-def check_runtime() -> Seen:
+def check_runtime() -> Finding:
     """Names the runtime, and compares its packages with what the installed lakelens asks for."""
-    return Seen(*examined())
+    return Finding(*examined())
 
 
-def check_java() -> Seen:
+def check_java() -> Finding:
     """Finds the Java that Spark starts on."""
     java = find_java()
-    return Seen(java.version, ok=True, detail=f"{java.home} (from {java.origin})")
+    return Finding(java.version, ok=True, detail=f"{java.home} (from {java.origin})")
 
 
 # In the order of the report.
-CHECKS: dict[str, Callable[[], Seen]] = {
+CHECKS: dict[str, Callable[[], Finding]] = {
     "python": check_python,
     "runtime": check_runtime,
     "java": check_java,
@@ -181,7 +193,7 @@ CHECKS: dict[str, Callable[[], Seen]] = {
 _PACKAGES = {"delta": "delta-spark"}
 
 
-def run_check(name: str) -> Seen:
+def run_check(name: str) -> Finding:
     """Runs one check and turns whatever it raises into what was seen."""
     try:
         return CHECKS[name]()
@@ -194,7 +206,7 @@ def run_check(name: str) -> Seen:
     except Exception as error:  # noqa: BLE001  the doctor reports every failure, whatever library it comes from
         first_line = (str(error).strip().splitlines() or [""])[0]
         detail = f"{type(error).__name__}: {first_line} ({_place(error)})"
-    return Seen(installed(_PACKAGES.get(name, name)), ok=False, detail=detail)
+    return Finding(installed(_PACKAGES.get(name, name)), ok=False, detail=detail)
 
 
 def _place(error: Exception) -> str:

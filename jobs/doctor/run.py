@@ -11,13 +11,13 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import lakelens
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED
-from lakelens.jobs.doctor.checks import CHECKS, Seen
+from lakelens.jobs.doctor.checks import CHECKS, Finding
 from lakelens.logged import last_lines
 from lakelens.tracking.runs import resolve_tracking_uri
 
@@ -32,29 +32,6 @@ WAY_OUT = {
     "delta": "pip install 'lakelens[spark]'; Delta's JARs come from Maven at the first start, or lie in Spark's jars/",
     "mlflow": "pip install 'lakelens[training]', or set MLFLOW_TRACKING_URI to a store that answers",
 }
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor.
-
-    Attributes:
-        part: Name of the part.
-        version: Its version; None when it could not be read.
-        ok: Whether it does what the main job needs.
-        detail: What was tried, or what went wrong and the way out.
-        seconds: How long trying took.
-    """
-
-    part: str
-    version: str | None
-    ok: bool
-    detail: str
-    seconds: float
-
-    def line(self) -> str:
-        """Formats the finding for people."""
-        return f"{self.part:<11} {self.version or '-':<10} {'ok    ' if self.ok else 'BROKEN'}  {self.detail}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,22 +108,22 @@ def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.
             _end(process)
     if process.stdout is not None:
         process.stdout.close()
-    seen = _seen_in(output)
+    found = _found_in(output)
     if hung:
-        seen = Seen(None, ok=False, detail=f"no answer within {timeout_s:.0f} s")
-    elif seen is None:
-        seen = Seen(None, ok=False, detail=_how_it_ended(process.returncode, log))
-    detail = seen.detail
-    if not seen.ok and WAY_OUT.get(part, detail) not in detail:
+        found = Finding(None, ok=False, detail=f"no answer within {timeout_s:.0f} s")
+    elif found is None:
+        found = Finding(None, ok=False, detail=_how_it_ended(process.returncode, log))
+    detail = found.detail
+    if not found.ok and WAY_OUT.get(part, detail) not in detail:
         detail = f"{detail} -> {WAY_OUT[part]}"
-    return Finding(part, seen.version, seen.ok, detail, round(time.monotonic() - started, 1))
+    return replace(found, part=part, detail=detail, seconds=round(time.monotonic() - started, 1))
 
 
-def _seen_in(output: str) -> Seen | None:
+def _found_in(output: str) -> Finding | None:
     """Reads what a check printed last; None when it ended before."""
     lines = output.strip().splitlines()
     try:
-        return Seen(**json.loads(lines[-1]))
+        return Finding(**json.loads(lines[-1]))
     except (IndexError, ValueError, TypeError):
         return None
 

@@ -31,7 +31,7 @@ def examined() -> tuple[str, bool, str]:
     """Names the runtime, and compares its packages with what the installed lakelens asks for.
 
     Returns:
-        The fields of the check's `Seen`.
+        The fields of the check's `Finding`.
     """
     databricks = databricks_runtime()
     name = f"Databricks Runtime {databricks}" if databricks else "no Databricks runtime"

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from lakelens.errors import BuildError, LakelensError, RankFailedError
-from lakelens.jobs.doctor.checks import CHECKS, Seen, run_check
+from lakelens.jobs.doctor.checks import CHECKS, Finding, run_check
 from lakelens.jobs.doctor.run import examine
 from lakelens.jobs.doctor.runtime import databricks_runtime, unmet_requirements, way_out
 
@@ -101,7 +101,7 @@ def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Pat
 def test_an_error_of_many_lines_is_one_line_of_the_doctor(
     error: LakelensError, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Seen:
+    def fail() -> Finding:
         raise error
 
     monkeypatch.setitem(CHECKS, "horovod", fail)
