@@ -11,7 +11,6 @@ import numpy.typing as npt
 from ....errors import BadRowError, ImageError, InvalidArgumentError
 from ....etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
 from ....etl.model import schema
-from ....options import near_miss
 from ..columns import Columns
 from .fields import as_vectors
 from .petastorm_parts import TransformSpec
@@ -82,28 +81,12 @@ def apply_transform(spec: Any, columns: Columns, given: Any) -> Columns:
         The columns after it, of the declared types and shapes.
 
     Raises:
-        InvalidArgumentError: If the function asks for a column that is not there, or gives something else than it
-            declares.
+        InvalidArgumentError: If the function gives something else than it declares.
     """
     import pandas as pd
 
     frame = pd.DataFrame({name: list(array) if array.ndim > 1 else array for name, array in columns.items()})
-    if spec.func is None:
-        frame = frame[list(given.fields)]
-    else:
-        try:
-            frame = spec.func(frame)
-        except (KeyError, AttributeError) as error:
-            if isinstance(error, AttributeError):
-                kind, name = "attribute", error.name if isinstance(error.obj, pd.DataFrame) else None
-            else:
-                kind, name = "column", error.args[0] if error.args else None
-            if not isinstance(name, str) or name in columns:
-                raise
-            raise InvalidArgumentError(
-                f"transform_spec: its function asks for {kind} {name!r}{near_miss(name, columns)}; the columns are "
-                f"{', '.join(columns)}"
-            ) from error
+    frame = frame[list(given.fields)] if spec.func is None else spec.func(frame)
     if not isinstance(frame, pd.DataFrame):
         raise InvalidArgumentError(
             f"transform_spec: its function gave {type(frame).__name__}; it is called with a pandas DataFrame of many "

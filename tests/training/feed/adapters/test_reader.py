@@ -259,11 +259,6 @@ def test_windows_of_rows_are_refused(feed):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda row: row["imge"], r"asks for column 'imge' \(did you mean 'image'\?\); the columns are image, label"),
-        (
-            lambda frame: frame.lable,
-            r"asks for attribute 'lable' \(did you mean 'label'\?\); the columns are image, label",
-        ),
         (lambda row: {"label": 1}, "gave dict; it is called with a pandas DataFrame"),
         (lambda frame: frame[["label"]], "gave the columns label, declared are image, label"),
     ],
