@@ -9,7 +9,7 @@ import pytest
 
 from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
-from lakelens.inference.promotion import Due, Promotion
+from lakelens.inference.promotion import Promotion, Staleness
 from lakelens.results import ReadableResult
 from lakelens.search.running.result import SearchResult
 
@@ -65,7 +65,7 @@ def test_results_of_evaluations_promotions_and_searches_are_readable() -> None:
     results = [
         EvaluationResult("runs:/1", "d" * 64, "1", "/t@0", "/t", 3, "test", evaluation),
         Promotion("photos", "champion", 2, promoted=True, reason="no version had the alias"),
-        Due(True, "no version of model 'photos' was trained on this table", "/t", 3),
+        Staleness(True, "no version of model 'photos' was trained on this table", "/t", 3),
         SearchResult("1", "2", "file:/m", "/t", 3, 0, "4", "loss", 0.5, {"lr": 0.1}, "/c", "d" * 64, states, 9.0),
     ]
     for result in results:
