@@ -102,6 +102,8 @@ class Transaction:
         path: The table's path or URI, as Spark takes it; the catalog has resolved its name.
         table: The table by its path, as delta-rs takes it.
         version: The version.
+        properties: The table's properties at that version.
+        columns: Names of its columns at that version.
 
     Raises:
         TableError: Its subclasses, if delta-rs cannot open the table.
@@ -115,16 +117,8 @@ class Transaction:
         self.version: int = self._opened.version()
         last = self._opened.transaction_version(APPLICATION_ID)
         self._number = 0 if last is None else last + 1
-        self._properties = dict(self._opened.metadata().configuration)
-        self._columns = [column.name for column in self._opened.schema().fields]
-
-    def property(self, name: str) -> str | None:
-        """Reads a table property at that version."""
-        return self._properties.get(name)
-
-    def columns(self) -> list[str]:
-        """Names the table's columns at that version."""
-        return self._columns
+        self.properties: Mapping[str, str] = self._opened.metadata().configuration
+        self.columns = [column.name for column in self._opened.schema().fields]
 
     def commit(self, batch: Batch) -> int | None:
         """Writes the batch's rows and drops those of its `stale` paths.
@@ -256,7 +250,7 @@ def require_columns(transaction: Transaction) -> None:
     Raises:
         NotAnImageTableError: If somebody has renamed or dropped one.
     """
-    columns = transaction.columns()
+    columns = transaction.columns
     lacking = [name for name in schema.IMAGE_TABLE.names if name not in columns]
     if lacking:
         raise NotAnImageTableError(

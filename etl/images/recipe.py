@@ -70,12 +70,20 @@ class Recipe:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def of(cls, configuration: Mapping[str, str], location: str) -> Recipe:
+    def of_table(cls, configuration: Mapping[str, str] | None, location: str, **changes: Any) -> Recipe:
         """Reads the recipe from a table's properties.
+
+        Args:
+            configuration: The properties; None for a table that does not exist yet: the default recipe with `changes`.
+            location: The table.
+            **changes: What an ingest asks for; None leaves a field to the recipe.
 
         Raises:
             NotAnImageTableError: If the table has none, or one that this version of lakelens does not understand.
+            InvalidArgumentError: If the table exists and an ingest asks for something else; names the first difference.
         """
+        if configuration is None:
+            return cls().with_changes(**changes)
         text = configuration.get(RECIPE_PROPERTY)
         if text is None:
             raise NotAnImageTableError(
@@ -83,11 +91,13 @@ class Recipe:
                 "Ingest into another location; DeltaFeed and score read any Delta table as it is"
             )
         try:
-            return cls(**json.loads(text))
+            found = cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise NotAnImageTableError(
                 f"{location}: the table property {RECIPE_PROPERTY} = {text[:300]!r} is not understood ({error})"
             ) from error
+        found._require_unchanged(found.with_changes(**changes), location)
+        return found
 
     def with_changes(self, **changes: Any) -> Recipe:
         """Returns the recipe with those of `changes` that are not None."""
@@ -96,12 +106,7 @@ class Recipe:
             given["splits"] = check_splits(given["splits"])
         return dataclasses.replace(self, **given)
 
-    def check_unchanged(self, wanted: Recipe, location: str) -> None:
-        """Checks that an ingest asks for what the table already is.
-
-        Raises:
-            InvalidArgumentError: If it asks for something else; names the first difference.
-        """
+    def _require_unchanged(self, wanted: Recipe, location: str) -> None:
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(wanted, field.name)
             if mine != theirs:

@@ -51,8 +51,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     check_place(table)
     configuration = _configuration(table)
     if configuration is not None:
-        recipe = Recipe.of(configuration, table)
-        recipe.check_unchanged(recipe.with_changes(**request.recipe_changes), table)
+        Recipe.of_table(configuration, table, **request.recipe_changes)
     elif (Path(table) / "_delta_log").is_dir():
         return
     if top is not None and source.layout == CLASS_FOLDERS and request.classes is not None:

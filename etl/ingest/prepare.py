@@ -18,7 +18,7 @@ from ..commit.known_classes import KnownClasses, count_classes, ledger_of, sound
 from ..commit.reachable import require_reachable
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
-from ..images.recipe import RECIPE_PROPERTY, Recipe
+from ..images.recipe import Recipe
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.listing import Listing
@@ -174,7 +174,8 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     """
     spark = writing_session(user_session)
     transaction = open_transaction(spark, table)
-    recipe = _recipe(transaction, table.location, request)
+    configuration = None if transaction is None else transaction.properties
+    recipe = Recipe.of_table(configuration, table.location, **request.recipe_changes)
     if transaction is not None:
         require_columns(transaction)
     aliases = _ledger(spark, transaction).aliases
@@ -238,12 +239,3 @@ def open_transaction(spark: SparkSession, table: Table) -> Transaction | None:
 
 def _ledger(spark: SparkSession, transaction: Transaction | None) -> Ledger:
     return Ledger() if transaction is None else ledger_of(spark, transaction.table)
-
-
-def _recipe(transaction: Transaction | None, location: str, request: IngestRequest) -> Recipe:
-    if transaction is None:
-        return Recipe().with_changes(**request.recipe_changes)
-    text = transaction.property(RECIPE_PROPERTY)
-    mine = Recipe.of({} if text is None else {RECIPE_PROPERTY: text}, location)
-    mine.check_unchanged(mine.with_changes(**request.recipe_changes), location)
-    return mine

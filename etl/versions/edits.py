@@ -12,7 +12,7 @@ from ...table import Table
 from ..commit.known_classes import KnownClasses, count_classes, record_classes, sound_classes
 from ..commit.notes import write_note
 from ..commit.transaction import Batch, Transaction, require_columns, user_name
-from ..images.recipe import RECIPE_PROPERTY, Recipe
+from ..images.recipe import Recipe
 from ..model import schema
 from ..spark.catalog import is_delta_table, read_table
 from ..spark.local_frames import local_frame
@@ -92,7 +92,6 @@ def open_edit(spark: SparkSession, table: Table) -> TableEdit:
     if not is_delta_table(session, table.location):
         raise NotADeltaTableError(f"{table} holds no Delta table; ingest into it first, or check the path")
     transaction = Transaction(session, table)
-    recipe = transaction.property(RECIPE_PROPERTY)
-    Recipe.of({} if recipe is None else {RECIPE_PROPERTY: recipe}, str(table))
+    Recipe.of_table(transaction.properties, str(table))
     require_columns(transaction)
     return TableEdit(session, table, transaction)

@@ -106,7 +106,7 @@ class _Restore:
     def to(self, version: int | str | datetime) -> RestoreResult:
         """Makes the commit that `restore` promises."""
         target, latest = self._open(version), self._open(None)
-        Recipe.of({**target.configuration, **latest.configuration}, self.location)
+        Recipe.of_table({**target.configuration, **latest.configuration}, self.location)
         with reading(target.table, target.version, f"restore-{uuid.uuid4().hex}"):
             require_files(target)
             if set(target.files.paths) == set(latest.files.paths):

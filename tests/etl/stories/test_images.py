@@ -307,7 +307,7 @@ def test_a_recipe_chooses_the_chroma_of_its_jpegs():
 def test_a_table_from_before_a_choice_was_there_has_its_default(name):
     before = json.loads(Recipe().as_property())
     del before[name]
-    assert Recipe.of({RECIPE_PROPERTY: json.dumps(before)}, "t") == Recipe()
+    assert Recipe.of_table({RECIPE_PROPERTY: json.dumps(before)}, "t") == Recipe()
 
 
 def test_a_recipe_chooses_the_filter_of_its_scaling():
