@@ -26,9 +26,8 @@ from ..spark.catalog import read_table
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
 from .bad_files import BadFiles, find_bad_files
-from .class_changes import find_renamed, find_vanished
 from .decoding import DecodedFiles, decoded_files
-from .label_changes import ClassChanges
+from .label_changes import ClassChanges, Rename, find_renames
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, check_classes, prepare
@@ -104,10 +103,12 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
 
 
 def _vanished(prepared: Prepared) -> tuple[str, ...]:
-    version = prepared.version
-    if version is None or not prepared.plan.lost_classes:
+    """Finds classes of stored rows that no file of the source has any more, and no row of another source."""
+    lost, version = prepared.plan.lost_classes, prepared.version
+    if version is None or not lost:
         return ()
-    return find_vanished(prepared.plan, _rows_at(prepared, version))
+    rows = _rows_at(prepared, version).counts(lost)
+    return tuple(sorted(name for name, count in rows.items() if count == prepared.plan.lost_by_class[name]))
 
 
 def _rows_at(prepared: Prepared, version: int) -> VersionRows:
@@ -118,10 +119,11 @@ def _class_changes(prepared: Prepared, result: IngestResult) -> ClassChanges:
     """Finds vanished and renamed classes, and images in several classes or splits."""
     if not (result.committed or prepared.plan.lost_classes):
         return ClassChanges()
-    stored = None if prepared.version is None else _rows_at(prepared, prepared.version)
-    rows = _rows_at(prepared, result.version)
-    vanished = find_vanished(prepared.plan, stored)
-    renamed = () if stored is None else find_renamed(stored, rows, vanished, prepared.plan.listed_by_class)
+    rows, vanished = _rows_at(prepared, result.version), _vanished(prepared)
+    renamed: tuple[Rename, ...] = ()
+    if prepared.version is not None and vanished:
+        stored = _rows_at(prepared, prepared.version)
+        renamed = find_renames(stored.sizes(vanished), prepared.plan.listed_by_class, stored.moved(vanished, rows))
     if not result.committed:
         return ClassChanges(vanished, renamed)
     classes, splits = rows.conflicts([result.batch_id])
