@@ -15,7 +15,7 @@ from feed_tables import append, encoded, image_rows
 
 from lakelens import DeltaFeed, ImageTable, decode_images, make_delta_converter
 from lakelens.errors import InvalidArgumentError, MissingDependencyError
-from lakelens.etl.model.schema import IMAGE_TABLE, QUARANTINE
+from lakelens.etl.model import schema
 from lakelens.training.feed.adapters.fields import torch_columns
 
 SHOWN = ["path", "image", "format", "height", "width", "label", "label_name", "split"]
@@ -89,7 +89,7 @@ PREDICTIONS = {
     "scored_at": pa.array([0, 0], pa.timestamp("us", "UTC")),
     "batch_id": ["b"] * 2,
 }
-QUARANTINE = dict.fromkeys(QUARANTINE.names) | {"path": "file:/a.jpg", "reason": "not_an_image"}
+QUARANTINE = dict.fromkeys(schema.QUARANTINE.names) | {"path": "file:/a.jpg", "reason": "not_an_image"}
 
 
 @pytest.mark.tensorflow
@@ -111,7 +111,7 @@ def test_default_columns_of_a_predictions_table_have_something_for_each_null(tmp
 
 @pytest.mark.unit
 def test_default_columns_of_a_quarantine_have_something_for_each_null(tmp_path):
-    write_deltalake(str(tmp_path / "bad"), pa.Table.from_pylist([QUARANTINE], QUARANTINE))
+    write_deltalake(str(tmp_path / "bad"), pa.Table.from_pylist([QUARANTINE], schema.QUARANTINE))
     columns, _ = next(DeltaFeed(tmp_path / "bad", image_column=None, label_column=None).as_column_numpy(1))
     found = {name: values.tolist() for name, values in columns.items()}
     assert found == {"path": ["file:/a.jpg"], "reason": ["not_an_image"], "error": [""], "label_name": [""]}
@@ -119,7 +119,7 @@ def test_default_columns_of_a_quarantine_have_something_for_each_null(tmp_path):
 
 @pytest.mark.unit
 def test_default_columns_of_an_image_table_are_without_what_only_ingest_and_inference_read(tmp_path):
-    row = dict.fromkeys(IMAGE_TABLE.names) | {
+    row = dict.fromkeys(schema.IMAGE_TABLE.names) | {
         "path": "file:/a.jpg",
         "image": b"abc",
         "format": "jpeg",
@@ -129,7 +129,7 @@ def test_default_columns_of_an_image_table_are_without_what_only_ingest_and_infe
         "annotations": [],
         "source": {"width": 8, "height": 6, "orientation": 1, "resize": "fit"},
     }
-    write_deltalake(str(tmp_path / "images"), pa.Table.from_pylist([row], IMAGE_TABLE))
+    write_deltalake(str(tmp_path / "images"), pa.Table.from_pylist([row], schema.IMAGE_TABLE))
     columns, _ = next(DeltaFeed(tmp_path / "images").as_column_numpy(1))
     shared = {"path", "image", "format", "height", "width", "label", "label_name", "split"}
     assert set(columns) - {"annotations"} == shared
