@@ -6,14 +6,13 @@ from typing import Any
 
 from ..options import whole_number
 from .searchers.base import Definition, SearchMethod
+from .searchers.fixed_length import FixedLengthSearcher
 from .searchers.grid import GridSearcher
-from .searchers.random import RandomSearcher
-from .searchers.single import SingleSearcher
 from .searchers.tournament import TournamentSearcher
 
 _SEARCHERS: dict[str, type[SearchMethod]] = {
-    "single": SingleSearcher,
-    "random": RandomSearcher,
+    "single": FixedLengthSearcher,
+    "random": FixedLengthSearcher,
     "grid": GridSearcher,
     "adaptive_asha": TournamentSearcher,
 }

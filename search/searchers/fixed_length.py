@@ -6,17 +6,17 @@ from .base import Definition, SearchMethod
 
 
 class FixedLengthSearcher(SearchMethod):
-    """Creates trials, a limited number at a time, and trains each to the end.
+    """Creates trials, a limited number at a time, and trains each to the end: `single` one, `random` drawn ones.
 
-    Attributes:
-        total: Trials that are counted.
+    Args:
+        definition: What the search is made from.
+        total: Trials that are counted; None takes `max_trials`, which is 1 for `single`.
     """
 
-    replaces_invalid = False
-
-    def __init__(self, definition: Definition, total: int) -> None:
+    def __init__(self, definition: Definition, total: int | None = None) -> None:
         super().__init__(definition)
-        self.total = total
+        self.total = total = total or self.settings.max_trials
+        self.replaces_invalid = self.settings.name == "random"
         self._at_once = self.settings.max_concurrent_trials or total
         self._running = 0
         self._ended = 0

@@ -77,7 +77,7 @@ class PreparedRank:
             "version": feed.version,
             "entrypoint": self.job.entrypoint.name,
             "hyperparameters": self.context.hyperparameters,
-            "epoch": -(-step // feed.steps_per_epoch(self.context.global_batch_size)),
+            "epoch": -(-step // self.job.schedule.steps_per_epoch),
             "step": step,
             "run_id": self.job.run.run_id,
             "metrics": dict(metrics),

@@ -33,7 +33,7 @@ class SmallCnn(KerasTrial):
         hparam = self.context.get_hparam
         layers = [keras.Input((*self.context.image_size, 3)), keras.layers.Rescaling(1 / 255), *self._augmentation()]
         filters = hparam("filters", 16)
-        momentum = self._momentum()
+        momentum = momentum_of(self.context)
         for block in range(blocks_of(self.context, "SmallCnn")):
             # The first block halves the image at once, because full-size feature maps would dominate the cost.
             kernel, stride = (5, 2) if block == 0 else (3, 1)
@@ -66,17 +66,6 @@ class SmallCnn(KerasTrial):
         epochs = self.context.epochs
         return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * falling(epoch, epochs))]
 
-    def _momentum(self) -> float:
-        """Chooses a momentum with which batch normalisation's moving means follow within an epoch of few steps.
-
-        At the end of an epoch at most an eighth of the earlier means remains. At 20 steps and more it is 0.9.
-        """
-        feed = self.context.training_feed
-        if feed is None:
-            return _MOMENTUM
-        steps = feed.steps_per_epoch(self.context.global_batch_size)
-        return min(_MOMENTUM, float(_LEFT_AFTER_AN_EPOCH ** (1 / steps)))
-
     def _augmentation(self) -> list[keras.layers.Layer]:
         import keras
 
@@ -87,6 +76,17 @@ class SmallCnn(KerasTrial):
         if rotation > 0:
             layers.append(keras.layers.RandomRotation(rotation, fill_mode="nearest", seed=self.context.seed + 1))
         return layers
+
+
+def momentum_of(context: TrialContext) -> float:
+    """Chooses a momentum with which batch normalisation's moving means follow within an epoch of few steps.
+
+    At the end of an epoch at most an eighth of the earlier means remains. At 20 steps and more it is 0.9.
+    """
+    if context.training_feed is None:
+        return _MOMENTUM
+    steps = context.training_feed.steps_per_epoch(context.global_batch_size)
+    return min(_MOMENTUM, float(_LEFT_AFTER_AN_EPOCH ** (1 / steps)))
 
 
 def falling(epoch: int, epochs: int) -> float:

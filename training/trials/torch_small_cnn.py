@@ -13,15 +13,12 @@ try:
 except ModuleNotFoundError as error:
     raise missing_dependency(error, __name__) or error from None
 
-from .small_cnn import blocks_of, half_cosine
+from .small_cnn import blocks_of, half_cosine, momentum_of
 from .torch_layers import Pixels
 from .torch_trial import TorchTrial
 
 if TYPE_CHECKING:
     from .torch_trial import Batch
-
-_MOMENTUM = 0.1
-_LEFT_AFTER_AN_EPOCH = 1 / 8
 
 
 class TorchSmallCnn(TorchTrial):
@@ -39,7 +36,8 @@ class TorchSmallCnn(TorchTrial):
         self._shift = hparam("shift", 0.06)
         blocks = blocks_of(self.context, "TorchSmallCnn")
         layers: list[nn.Module] = [Pixels()]
-        channels, filters, momentum = 3, hparam("filters", 16), self._momentum()
+        channels, filters = 3, hparam("filters", 16)
+        momentum = 1 - momentum_of(self.context)  # PyTorch's is the new batch's part
         for block in range(blocks):
             # The first block halves the image at once, because full-size feature maps would dominate the cost.
             kernel, stride = (5, 2) if block == 0 else (3, 1)
@@ -86,14 +84,3 @@ class TorchSmallCnn(TorchTrial):
         """Computes the cross-entropy."""
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels)
-
-    def _momentum(self) -> float:
-        """Chooses a momentum with which batch normalisation's running means follow within an epoch of few steps.
-
-        At the end of an epoch at most an eighth of the earlier means remains. At 20 steps and more it is 0.1.
-        """
-        feed = self.context.training_feed
-        if feed is None:
-            return _MOMENTUM
-        steps = feed.steps_per_epoch(self.context.global_batch_size)
-        return max(_MOMENTUM, 1 - float(_LEFT_AFTER_AN_EPOCH ** (1 / steps)))

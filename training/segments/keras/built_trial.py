@@ -119,8 +119,7 @@ class BuiltTrial:
             check_metrics(model)
         counted = self._context.task.metric_names
         check_goal(model, self._job.config.goal, validates=self.validation is not None, counted=counted)
-        steps_per_epoch = self._job.training_feed.steps_per_epoch(self._context.global_batch_size)
-        self.learning_rate = LearningRate(model.optimizer, rules, self._workers, steps_per_epoch)
+        self.learning_rate = LearningRate(model.optimizer, rules, self._workers, self._job.schedule.steps_per_epoch)
 
     @property
     def _workers(self) -> int:

@@ -71,8 +71,7 @@ class BuiltTrial:
             _require_rows_on_each_rank(job, world.size)
             self._synchronise_batch_norm()
         self.optimizer = self.trial.build_optimizer(self.model)
-        steps_per_epoch = job.training_feed.steps_per_epoch(job.config.global_batch_size)
-        self.learning_rate = LearningRate(self.trial, self.optimizer, rules, world.size, steps_per_epoch)
+        self.learning_rate = LearningRate(self.trial, self.optimizer, rules, world.size, job.schedule.steps_per_epoch)
         self.step = TrainingStep(self.trial, self.model, self.optimizer, rules, world)
         self.validation = Validation.of(self.trial, job, world)
         self._given = self.trial.build_training_dataset()
@@ -131,7 +130,7 @@ class BuiltTrial:
             yield self._prepared(*without_padding(images, labels, weights))
 
     def _custom_batches(self, given: Iterable[Any], state: TrainingState | None) -> Iterator[tuple[torch.Tensor, Any]]:
-        steps = self._job.training_feed.steps_per_epoch(self._job.config.global_batch_size)
+        steps = self._job.schedule.steps_per_epoch
         done = state.step % steps if state is not None else 0
         while True:
             count = 0

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 
-def without_padding(images: torch.Tensor, labels: Any, weights: torch.Tensor) -> tuple[torch.Tensor, Any]:
+def without_padding(
+    images: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the rows of positive weight."""
     real = weights > 0
     if bool(real.all()):
         return images, labels
-    if isinstance(labels, dict):
-        return images[real], {name: part[real] for name, part in labels.items()}
     return images[real], labels[real]
 
 
