@@ -1,4 +1,4 @@
-"""Inference: `score` and `predict_udf` beside Spark's and MLflow's UDFs, a hand-written `mapInPandas`, and the limit.
+"""Inference: `score` and `predict_udf` beside the UDFs of Spark, MLflow and Daft, `mapInPandas` by hand, and the limit.
 
     python -m benchmarks.inference [--models mobilenet tiny] [--photographs 1500] [--repeats 3] [--json] [--folder KEPT]
 
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import photographs as photos
-from .contender import Contender
+from .contender import Contender, versions_in
 from .harness import Aim, Report, interleave, parser, positive, scratch, tell
-from .memory import PeakMemory
+from .peers import make_peer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,13 +148,15 @@ class Udf(OnSpark):
 class BatchUdf(OnSpark):
     """Spark's `predict_batch_udf`."""
 
+    loader = staticmethod(load)
+
     def prepare(self) -> None:
         """Makes the UDF."""
         from pyspark.ml.functions import predict_batch_udf
         from pyspark.sql.types import ArrayType, FloatType
 
-        keras = self.keras
-        self.udf = predict_batch_udf(lambda: load(keras), return_type=ArrayType(FloatType()), batch_size=BATCH)
+        keras, loader = self.keras, self.loader
+        self.udf = predict_batch_udf(lambda: loader(keras), return_type=ArrayType(FloatType()), batch_size=BATCH)
 
     def predicted(self, rows: Any) -> Any:
         """Adds the probabilities to rows."""
@@ -214,6 +216,42 @@ class MapInPandas(OnSpark):
         return rows.mapInPandas(score, f"path string, probabilities {_ARRAY}")
 
 
+class Daft:
+    """Daft's batch UDF, a class whose processes load the model in each query."""
+
+    def __init__(self, folder: str, model: str) -> None:
+        self.keras, self.predictions = str(Path(model) / _KERAS), str(Path(folder) / "predictions")
+
+    def take(self, table: str) -> dict[str, Any]:
+        """Scores a table into a new one."""
+        import daft
+
+        shutil.rmtree(self.predictions, ignore_errors=True)
+        started = time.perf_counter()
+        rows = daft.read_deltalake(table).select("path", "image")
+        predictor = _daft_class()(self.keras)
+        scored = rows.select("path", predictor(rows["image"]).alias("probabilities"))
+        scored.write_deltalake(self.predictions)
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "rows": daft.read_deltalake(self.predictions).count_rows(), "engine": ""}
+
+
+def _daft_class() -> Any:
+    """A class of UDFs, in as many processes as slots."""
+    import daft
+
+    @daft.cls(use_process=True, max_concurrency=SLOTS)
+    class Predictor:
+        def __init__(self, keras: str) -> None:
+            self.predictor = load(keras)
+
+        @daft.method.batch(return_dtype=daft.DataType.list(daft.DataType.float32()), batch_size=BATCH)
+        def __call__(self, images: Any) -> Any:
+            return list(self.predictor(images.to_pylist()))
+
+    return Predictor
+
+
 class Alone:
     """A share of the images in one process with one thread: decoding, the model, or both."""
 
@@ -267,16 +305,8 @@ class Inputs:
         return {}
 
     def model(self, name: str, folder: str) -> dict[str, Any]:
-        """Saves a model with random weights, for Keras and as a checkpoint of lakelens."""
-        from lakelens.training.checkpoints.checkpoint import save_checkpoint
-
-        model = _build(name)
-        Path(folder).mkdir(parents=True)
-        model.save(Path(folder) / _KERAS)
-        labels = {str(number): photos.class_name(number) for number in range(_CLASSES)}
-        metadata = {"input": {"height": SIZE, "width": SIZE, "channels": 3}, "labels": labels, "epoch": 1}
-        saved = save_checkpoint(model, Path(folder) / "saved", metadata=metadata, state={"epoch": 1})
-        (Path(folder) / "checkpoint").symlink_to(saved.path)
+        """Saves a model with random weights."""
+        save_both(build(name), folder)
         return {}
 
     def close(self) -> None:
@@ -284,7 +314,20 @@ class Inputs:
         self.spark.stop()
 
 
-def _build(name: str) -> Any:
+def save_both(model: Any, folder: str) -> None:
+    """Saves a model for Keras and as a checkpoint of lakelens."""
+    from lakelens.training.checkpoints.checkpoint import save_checkpoint
+
+    Path(folder).mkdir(parents=True)
+    model.save(Path(folder) / _KERAS)
+    labels = {str(number): photos.class_name(number) for number in range(_CLASSES)}
+    metadata = {"input": {"height": SIZE, "width": SIZE, "channels": 3}, "labels": labels, "epoch": 1}
+    saved = save_checkpoint(model, Path(folder) / "saved", metadata=metadata, state={"epoch": 1})
+    (Path(folder) / "checkpoint").symlink_to(saved.path)
+
+
+def build(name: str) -> Any:
+    """Builds a model with random weights."""
     import keras
     import numpy as np
 
@@ -309,13 +352,14 @@ def _build(name: str) -> Any:
     return model
 
 
-CONTENDERS: Mapping[str, type[OnSpark]] = {
+CONTENDERS: Mapping[str, type] = {
     "score": Score,
     "score onnxruntime": ScoreOnnx,
     "predict_udf": Udf,
     "predict_batch_udf": BatchUdf,
     "mlflow spark_udf": MlflowUdf,
     "mapInPandas": MapInPandas,
+    "daft": Daft,
 }
 LIMITS: Mapping[str, dict[str, bool]] = {
     "limit": {"decodes": True, "predicts": True},
@@ -367,16 +411,30 @@ def run(arguments: Any) -> Report:
                 inputs.call("table", source=str(source.folder), table=str(table))
             for name in arguments.models:
                 inputs.call("model", name=name, folder=str(temporary / name))
+        pythons = {}
+        if "daft" in arguments.contenders:
+            pythons["daft"] = make_peer("scoring", kept)
+            versions = versions_in(pythons["daft"], temporary / "log", ["daft", "tensorflow"])
+            report.facts["environment with Daft"] = versions
         for name in arguments.models:
-            _one_model(report, arguments, name, temporary, tables)
+            _one_model(report, arguments, name, temporary, tables, pythons)
             _compare(report, name)
     if count < _FEWEST:
         report.notes.append(f"{count} photographs are too few for a steady rate: it is a difference of two calls")
     return report
 
 
-def _one_model(report: Report, arguments: Any, model: str, temporary: Path, tables: tuple[Path, Path]) -> None:
-    """Measures all contenders with one model."""
+def _one_model(
+    report: Report,
+    arguments: Any,
+    model: str,
+    temporary: Path,
+    tables: tuple[Path, Path],
+    pythons: Mapping[str, Path],
+) -> None:
+    """Measures all contenders with one model, those of `pythons` in other environments."""
+    from .memory import PeakMemory  # needs psutil, which Daft's environment does not have
+
     whole, quarter = tables
     running: dict[str, Contender] = {}
     limits: list[Contender] = []
@@ -388,7 +446,8 @@ def _one_model(report: Report, arguments: Any, model: str, temporary: Path, tabl
             place = temporary / f"{model}-{name.replace(' ', '-')}"
             place.mkdir()
             target = f"{module}:{CONTENDERS[name].__name__}"
-            running[name] = Contender(target, place / "log", folder=str(place), model=folder)
+            python = pythons.get(name, Path(sys.executable))
+            running[name] = Contender(target, place / "log", python=python, folder=str(place), model=folder)
             running[name].call("take", table=str(quarter))
         for share in range(SLOTS):
             log = temporary / f"{model}-limit-{share}.log"
@@ -430,7 +489,7 @@ def _compare(report: Report, model: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
     flags = parser(
-        "Inference beside the UDFs of Spark and MLflow, a hand-written mapInPandas and the limit.", repeats=3
+        "Inference beside the UDFs of Spark, MLflow and Daft, a hand-written mapInPandas and the limit.", repeats=3
     )
     flags.add_argument("--photographs", type=positive, default=1500, help="how many rows")
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="which models")

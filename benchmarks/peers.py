@@ -5,7 +5,8 @@
 PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's own index can be reached, pip takes
 its CPU build (0.2 GB); the wheel on PyPI includes CUDA's libraries (2.8 GB to download, 6 GB on the disk).
 MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, unused by searches; next to it
-is what the searchers and the digits need.
+is what the searchers and the digits need. `scoring` has Daft, which wants an older tqdm, and Ray Data, with TensorFlow
+and Pillow.
 Petastorm's own reader needs pyarrow 14: where lakelens's environment has a newer one, `petastorm` is an environment of
 the stack `spark-3.5`, with its Python. horovod.spark.run runs in lakelens's own environment.
 """
@@ -27,15 +28,29 @@ _TORCH = "torch==2.12.1"
 _VISION = "torchvision==0.27.1"
 _TORCH_FOR_PROCESSORS = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
+    # The versions of constraints/spark-4.1.txt; its tqdm is newer than Daft takes.
+    "scoring": (
+        "daft[deltalake,iceberg]==0.7.26",  # its writers of Delta import pyiceberg
+        "deltalake==1.6.6",
+        "keras==3.15.1",
+        "numpy==2.5.5",
+        "pillow==13.0.0",
+        "pyarrow==25.0.1",
+        "ray[data]==2.60.0",
+        "aiohttp",  # which Ray imports to read local files
+        "tensorflow==2.21.0",
+    ),
     "optuna": ("optuna==5.0.0", "pydantic==2.14.3", "ruamel.yaml==0.19.1", "scikit-learn==1.9.1"),
     "petastorm": (f"{_CHECKOUT}[spark,training,petastorm]",),
     "streaming": (_TORCH, f"{_CHECKOUT}[petastorm]", "mosaicml-streaming==0.13.0"),
-    # With the packages that run the tests, and torchmetrics, which a Trial's user may bring.
+    # With the packages that run the tests and a notebook, and torchmetrics, which a Trial's user may bring.
     "torch": (
         _TORCH,
         _VISION,
         f"{_CHECKOUT}[torch,petastorm,spark,search,java]",
         "hypothesis",
+        "ipykernel",
+        "nbclient",
         "pytest",
         "pytest-timeout",
         "pytest-xdist",

@@ -36,6 +36,7 @@ _ORDER = (
     "search",
     "quality",
     "inference",
+    "killed_scoring",
 )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -408,6 +409,29 @@ WITH_PETASTORMS_READER = pytest.mark.skipif(
 )
 
 
+def measured_by(command: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", *f"benchmarks.{command} --json".split()],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_killed_scoring_repeats_a_commit_and_a_plain_job_all_rows() -> None:
+    found = measured_by("killed_scoring --photographs 48 --row-ms 30 --contenders score predict_batch_udf")
+    twice = {name: found["series"][f"{name} rows computed twice"]["max"] for name in ("score", "predict_batch_udf")}
+    assert twice["score"] <= 48 / 12
+    assert twice["predict_batch_udf"] >= 48 / 2
+    assert all(aim["met"] for aim in found["aims"])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -419,15 +443,7 @@ WITH_PETASTORMS_READER = pytest.mark.skipif(
     ],
 )
 def test_the_benchmarks_of_training_run_at_their_smallest(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *f"benchmarks.{command} --json".split()],
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = measured_by(command)
     measured = {name: series["values"] for name, series in found["series"].items() if name not in MODELLED}
     assert all(value > 0 for values in measured.values() for value in values)
     assert found["aims"]

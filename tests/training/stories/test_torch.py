@@ -130,10 +130,14 @@ class TestPyTorch:
         done = run(torch_python, [tmp_path / "page.py"], tmp_path, PYSPARK_SUBMIT_ARGS=submit)
         assert done.returncode == 0, done.stderr[-5000:]
 
-    def test_what_needs_pytorch_passes_its_tests(self, torch_python):
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", CHECKOUT / "tests" / "pytorch"]
+    @pytest.mark.parametrize(
+        ("tests", "only"), [("pytorch", ""), ("notebooks/test_notebooks.py", "10_pytorch")], ids=["rules", "notebook"]
+    )
+    def test_what_needs_pytorch_passes_its_tests(self, torch_python, tests, only):
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-k", only, CHECKOUT / "tests" / tests]
         done = run(torch_python, ["-m", "pytest", *options], CHECKOUT)
         assert done.returncode == 0, done.stdout[-5000:]
+        assert "skipped" not in done.stdout.splitlines()[-1]
 
     def test_nothing_of_tensorflow_is_imported(self, results, torch_python):
         assert results["modules"] == []
