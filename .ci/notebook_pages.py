@@ -46,7 +46,7 @@ def page_of(source: Path, pictures: dict[str, bytes]) -> Iterator[str]:
             yield cell["source"]
         elif not cell["source"].startswith("%run"):
             yield f"```python\n{cell['source']}\n```"
-        for output in outputs.get(cell["source"], ()):
+        for output in _joined(outputs.get(cell["source"], [])):
             yield from _shown(output, source.stem, pictures)
 
 
@@ -62,16 +62,32 @@ def outputs_of(name: str, cells: list[dict[str, Any]]) -> dict[str, list[dict[st
     return {}
 
 
+def _joined(outputs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The outputs that are shown, without progress bars and whole HTML pages; lines printed in a row are one output."""
+    printed: list[str] = []
+    for output in [one for one in outputs if not _is_hidden(one)] + [{}]:
+        if output.get("name") == "stdout":
+            printed += output["text"]
+            continue
+        if printed:
+            yield {"text": printed}
+        printed = []
+        yield output
+
+
+def _is_hidden(output: dict[str, Any]) -> bool:
+    data = output.get("data", {})
+    is_page = "<iframe" in "".join(data.get("text/html", ""))
+    return output.get("name") == "stderr" or is_page or "application/vnd.jupyter.widget-view+json" in data
+
+
 def _shown(output: dict[str, Any], name: str, pictures: dict[str, bytes]) -> Iterator[str]:
-    """An output in Markdown: text and pictures; progress bars and whole HTML pages are left out."""
+    """An output in Markdown: text and pictures."""
     data = output.get("data", {})
     if "image/png" in data:
         picture = f"{name}-{len(pictures) + 1}.png"
         pictures[picture] = base64.b64decode("".join(data["image/png"]))
         yield f"![output of the cell above]({picture})"
-        return
-    is_page = "<iframe" in "".join(data.get("text/html", ""))
-    if output.get("name") == "stderr" or is_page or "application/vnd.jupyter.widget-view+json" in data:
         return
     lines = "".join(output.get("text", data.get("text/plain", ""))).rstrip().splitlines()
     if lines:

@@ -66,7 +66,12 @@ def test_the_page_of_a_notebook_has_the_outputs_of_its_present_code(tmp_path: Pa
         encoding="utf-8",
     )
     picture = {"data": {"image/png": "iVBORw0KGgo="}}
-    cell = {"cell_type": "code", "source": "print(1)", "outputs": [{"name": "stdout", "text": "1\n"}, picture]}
+    printed = [
+        {"name": "stdout", "text": ["1\n"]},
+        {"name": "stderr", "text": ["a warning"]},
+        {"name": "stdout", "text": ["2\n"]},
+    ]
+    cell = {"cell_type": "code", "source": "print(1)", "outputs": [*printed, picture]}
     (tmp_path / "01_story.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
     hook = runpy.run_path(str(ROOT / ".ci" / "notebook_pages.py"))
     hook["outputs_of"].__globals__["EXECUTED"] = tmp_path
@@ -75,7 +80,7 @@ def test_the_page_of_a_notebook_has_the_outputs_of_its_present_code(tmp_path: Pa
     assert page == [
         "# Story",
         "```python\nprint(1)\n```",
-        "```text\n1\n```",
+        "```text\n1\n2\n```",
         "![output of the cell above](01_story-1.png)",
     ]
     assert pictures == {"01_story-1.png": b"\x89PNG\r\n\x1a\n"}
