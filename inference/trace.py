@@ -161,18 +161,12 @@ def rows_with(snapshot: Snapshot, column: str, value: str, wanted: Collection[st
     import pyarrow.compute as pc
 
     for file in range(len(snapshot.files)):
-        partition = snapshot.files.partition_values(file)
-        if column in partition and partition[column] != value:
+        if snapshot.files.partition_values(file).get(column, value) != value:
             continue
-        known = {name: text for name, text in partition.items() if name in wanted}
         with open_stored(snapshot, file) as parquet:
             groups = list(_groups_with(parquet, snapshot.stored_names.get(column, column), value))
             for batch in batches_of(snapshot, file, parquet, list(dict.fromkeys([column, *wanted])), groups):
-                if column not in partition:
-                    if column not in batch.schema.names:
-                        break
-                    batch = batch.filter(pc.equal(batch.column(column), value))
-                yield from ({**known, **row} for row in rows_in_utc(batch))
+                yield from rows_in_utc(batch.filter(pc.equal(batch.column(column), value)))
 
 
 def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[int]:

@@ -93,7 +93,7 @@ def for_each_row(
         snapshot: The version.
         images: Its images, as `read_rows` gives them.
         wanted: Positions of rows.
-        columns: Columns that a row has; those that a data file lacks are missing there.
+        columns: Columns that a row has; those that a data file lacks are null.
         work: Called with each row.
     """
     rows = _wanted_rows(snapshot, images, np.asarray(wanted, np.int64), columns)
@@ -162,8 +162,8 @@ def _images_of(rows: pa.Table, class_name: str, file: int, first: int) -> pd.Dat
 
 
 def _column_of(snapshot: Snapshot, file: int, name: str) -> pa.Array:
-    """Reads a column of a data file; an empty one if the file lacks it."""
-    columns = [batch.column(0) for batch in read_batches(snapshot, file, [name]) if batch.num_columns]
+    """Reads a column of a data file; nulls if the file lacks it."""
+    columns = [batch.column(0) for batch in read_batches(snapshot, file, [name])]
     return pa.chunked_array(columns).combine_chunks() if columns else pa.nulls(0)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import ModelMismatchError, NotAnImageTableError
 from ...etl.model import schema
+from ...log.delta_types import type_name
 from ...spark.port import kept
-from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
 from ..scoring.source_files import FRAME_TYPE, frame_sql
 from . import answers

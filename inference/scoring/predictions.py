@@ -27,9 +27,9 @@ from ...errors import (
 from ...etl.spark.catalog import is_delta_table, path_of, read_table, require_schema, sql_name
 from ...etl.spark.conflicts import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
+from ...log.delta_types import type_name
 from ...log.opening import open_table
 from ...table import Table
-from ...training.feed.reading.delta_types import type_name
 from ...training.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...etl.annotations.frames import SourceFile
 from ...etl.model import schema
-from ...training.feed.reading.delta_types import arrow_type
+from ...log.delta_types import arrow_type
 
 # `ImageFrames` as a column.
 FRAME_TYPE = f"STRUCT<width: INT, height: INT, source: {schema.SOURCE_TYPE}>"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,8 +15,9 @@ import pyarrow.parquet as pq
 from ..errors import VersionFilesMissingError
 from ..stores.data_files import by_folder, local_form, names_in, remove_file
 from ..stores.parquet import open_parquet_file
+from .delta_types import arrow_type, conform, parse_partition_value
 from .opening import open_table, ranges_of
-from .snapshot import PHYSICAL_NAME, Snapshot
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ..table import Table
@@ -57,7 +57,7 @@ def read_batches(
     Args:
         snapshot: The version.
         file: Index of the file.
-        columns: Names of columns; partition columns and those that the file lacks are left out.
+        columns: Names of columns; those that the file lacks are null.
         row_groups: Numbers of the row groups to read; None reads all.
         batch_rows: Most stored rows of a batch; a batch may be empty.
 
@@ -78,81 +78,68 @@ def batches_of(
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Reads as `read_batches` does, from a data file that is open."""
-    stored = {name: snapshot.stored_names.get(name, name) for name in columns}
-    stored_in = set(parquet.schema_arrow.names)
-    present = [name for name in columns if name in snapshot.schema and stored[name] in stored_in]
+    stored = list(stored_columns(snapshot, columns, parquet.metadata).values())
     counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
     for group in range(len(counts)) if row_groups is None else row_groups:
         first = sum(counts[:group])
-        if not present:  # pyarrow does not count rows without a column
+        if not stored:  # pyarrow does not count rows without a column
             kept = int(snapshot.files.kept(file, first, counts[group]).sum())
-            yield pa.RecordBatch.from_struct_array(pa.array([{}] * kept, pa.struct([])))
+            yield from complete(snapshot, file, pa.table({}), columns, kept).to_batches()
             continue
-        for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=[stored[name] for name in present]):
+        for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=stored):
             mask = snapshot.files.kept(file, first, batch.num_rows)
             first += batch.num_rows
-            found = dict(zip(batch.schema.names, batch.columns, strict=True))
-            arrays = [logical(found[stored[name]], snapshot.schema[name]) for name in present]
-            shown = pa.RecordBatch.from_arrays(arrays, names=present)
-            yield shown if mask.all() else shown.filter(pa.array(mask))
+            shown = complete(snapshot, file, pa.Table.from_batches([batch]), columns, batch.num_rows)
+            yield from (shown if mask.all() else shown.filter(pa.array(mask))).to_batches()
 
 
-def logical(array: pa.Array, declared: str) -> pa.Array:
-    """Gives the fields of a nested column the names that the table has for them, where column mapping changes them.
-
-    Args:
-        array: The column as it is stored.
-        declared: Delta's type of it, as `Snapshot.schema` holds it.
-    """
-    return _renamed(array, json.loads(declared)) if PHYSICAL_NAME in declared else array
+def stored_columns(snapshot: Snapshot, columns: Iterable[str], footer: pq.FileMetaData) -> dict[str, str]:
+    """Finds those of some columns that a file holds itself, with their names in it."""
+    stored = set(footer.schema.to_arrow_schema().names)
+    names = {name: snapshot.stored_names.get(name, name) for name in columns if name in snapshot.schema}
+    return {name: own for name, own in names.items() if own in stored and name not in snapshot.partition_columns}
 
 
-def _renamed(array: pa.Array, declared: Any) -> pa.Array:
-    if not isinstance(declared, Mapping):
-        return array
-    mask = array.is_null()
-    if declared["type"] == "struct":
-        stored = {array.type.field(i).name: array.field(i) for i in range(array.type.num_fields)}
-        names, parts = [], []
-        for field in declared["fields"]:
-            part = stored.get(field["metadata"].get(PHYSICAL_NAME, field["name"]))
-            if part is not None:
-                names.append(field["name"])
-                parts.append(_renamed(part, field["type"]))
-        return pa.StructArray.from_arrays(parts, names=names, mask=mask)
-    if declared["type"] == "map":
-        keys, items = _renamed(array.keys, declared["keyType"]), _renamed(array.items, declared["valueType"])
-        return pa.MapArray.from_arrays(_offsets(array), keys, items)
-    return pa.ListArray.from_arrays(_offsets(array), _renamed(array.values, declared["elementType"]))
+def complete(snapshot: Snapshot, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
+    """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
+    arrays = []
+    for name in columns:
+        own = snapshot.stored_names.get(name, name)
+        if own in read.column_names:
+            arrays.append(conform(_in_utc(read.column(own)), snapshot.schema[name]))
+        else:
+            arrays.append(pa.chunked_array([_constant(snapshot, file, name, rows)]))
+    return pa.table(arrays, names=list(columns))
 
 
-def _offsets(array: pa.Array) -> pa.Array:
-    """Returns the offsets of a list or map; null where the entry is null."""
-    import pyarrow.compute as pc
+def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Gives times in UTC, as Delta means them, if their writer has marked them with another zone."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz in (None, "UTC"):
+        return column
+    return column.cast(pa.timestamp(kind.unit, "UTC"))
 
-    absent = pa.concat_arrays([array.is_null(), pa.array([False])])
-    return pc.if_else(absent, pa.scalar(None, pa.int32()), array.offsets)
+
+def _constant(snapshot: Snapshot, file: int, name: str, rows: int) -> pa.Array:
+    declared = snapshot.schema.get(name, "void")
+    kind = arrow_type(declared)
+    text = snapshot.files.partitions[name].at(file) if name in snapshot.partition_columns else None
+    if text is None:
+        return pa.nulls(rows, kind)
+    return pa.repeat(pa.scalar(parse_partition_value(text, declared), type=kind), rows)
 
 
 def read_columns(snapshot: Snapshot, file: int, columns: pa.Schema) -> pa.Table:
-    """Reads columns of one data file; partition values come from the log, and columns that it lacks are null.
+    """Reads columns of one data file as `read_batches` does, in given types.
 
     Args:
         snapshot: The version.
         file: Index of the file.
         columns: Names and types; a time as int64 becomes microseconds since 1970.
     """
-    partitions = snapshot.files.partition_values(file)
     tables = [columns.empty_table()]
-    for batch in read_batches(snapshot, file, [name for name in columns.names if name not in partitions]):
-        arrays = []
-        for field in columns:
-            if field.name in partitions:
-                arrays.append(pa.repeat(pa.scalar(partitions[field.name], field.type), batch.num_rows))
-            elif field.name not in batch.schema.names:
-                arrays.append(pa.nulls(batch.num_rows, field.type))
-            else:
-                arrays.append(_cast(batch.column(field.name), field.type))
+    for batch in read_batches(snapshot, file, columns.names):
+        arrays = [_cast(column, kind) for column, kind in zip(batch.columns, columns.types, strict=True)]
         tables.append(pa.Table.from_arrays(arrays, schema=columns))
     return pa.concat_tables(tables)
 

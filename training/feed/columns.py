@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from ...errors import BadRowError, InvalidArgumentError
 from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SOURCE, SPLIT
+from ...log.delta_types import arrow_type, type_name
 from ...options import near_miss
 from .plan.feed_plan import FeedPlan
 from .rank_batches import BatchReader, RowBatch
-from .reading.delta_types import arrow_type, type_name
 from .shard import Shard
 from .tf_pipeline import dataset_of
 

@@ -18,6 +18,7 @@ from ...etl.model.schema import HEIGHT, WIDTH
 from ...etl.spark.catalog import sql_name
 from ...etl.versions.classes import labels_at
 from ...extras import require
+from ...log.delta_types import INTEGERS, type_name
 from ...log.snapshot import Snapshot
 from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S
@@ -37,7 +38,6 @@ from .read_options import (
     Reading,
     image_size_of,
 )
-from .reading.delta_types import INTEGERS, type_name
 from .shard import Shard
 
 if TYPE_CHECKING:

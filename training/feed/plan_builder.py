@@ -17,6 +17,7 @@ from ...errors import (
     InvalidArgumentError,
     NotAnImageTableError,
 )
+from ...log.delta_types import arrow_type, parse_partition_value, type_name
 from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
 from ...options import whole_number
 from ...stores.data_files import by_folder, names_in
@@ -25,7 +26,6 @@ from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
 from ...table import Table
 from .plan.epoch_order import GlobalOrder
 from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, files_missing, lanes_within, naming_file
-from .reading.delta_types import arrow_type, parse_partition_value, type_name
 from .reading.row_groups import kept_rows
 
 Result = TypeVar("Result")

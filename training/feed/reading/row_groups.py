@@ -8,7 +8,7 @@ a half times the processor time.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ....errors import FeedError
+from ....log.data_files import complete, stored_columns
+from ....log.delta_types import arrow_type
 from ....stores.data_files import open_location
 from ....stores.parquet import parquet_of
 from ..plan.feed_plan import FeedPlan, RowFilter, chunks_of
-from .delta_types import arrow_type, conform, parse_partition_value
 
 # Bytes of rows that are read at a time.
 _STEP_BYTES = 2 << 20
@@ -89,7 +90,7 @@ def open_file(plan: FeedPlan, file: int) -> Any:
 def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.NDArray[np.int64]]:
     """Finds, in each row group of a file, the rows that are not deleted and that the plan's filters keep."""
     footer, found, first = parquet.metadata, [], 0
-    stored = stored_columns(plan, [row_filter.column for row_filter in plan.filters], footer)
+    stored = stored_columns(plan.snapshot, [row_filter.column for row_filter in plan.filters], footer)
     for row_group in range(footer.num_row_groups):
         rows = footer.row_group(row_group).num_rows
         mask = plan.files.kept(file, first, rows)
@@ -205,7 +206,7 @@ class OpenRowGroup:
         self._first_row = layout.starts[row_group]
         group = layout.footer.row_group(row_group)
         self.rows = int(group.num_rows)
-        self._stored = list(stored_columns(plan, columns, layout.footer).values())
+        self._stored = list(stored_columns(plan.snapshot, columns, layout.footer).values())
         step_bytes = min(_STEP_BYTES, max(1, plan.chunk_bytes // 4))
         step = max(1, step_bytes * self.rows // max(1, _bytes_of(group, self._stored)))
         self._open = ExitStack()
@@ -227,7 +228,7 @@ class OpenRowGroup:
             self._rest = batch.slice(end) if end < len(batch) else None
             self._row += end
         stored = pa.Table.from_batches(found) if self._stored else pa.table({})
-        table = complete(self._plan, self._file, stored, self._columns, last - first)
+        table = complete(self._plan.snapshot, self._file, stored, self._columns, last - first)
         return RowGroup(self._file, self._first_row + first, table)
 
     def close(self) -> None:
@@ -243,38 +244,3 @@ def _bytes_of(group: Any, columns: list[str]) -> int:
         for chunk in chunks
         if chunk.path_in_schema in columns or chunk.path_in_schema.split(".", 1)[0] in columns
     )
-
-
-def complete(plan: FeedPlan, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
-    """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
-    arrays = [
-        conform(_in_utc(read.column(plan.stored_name(name))), plan.schema[name])
-        if plan.stored_name(name) in read.column_names
-        else pa.chunked_array([_constant(plan, file, name, rows)])
-        for name in columns
-    ]
-    return pa.table(arrays, names=list(columns))
-
-
-def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Gives times in UTC, as Delta means them, if their writer has marked them with another zone."""
-    kind = column.type
-    if not pa.types.is_timestamp(kind) or kind.tz in (None, "UTC"):
-        return column
-    return column.cast(pa.timestamp(kind.unit, "UTC"))
-
-
-def stored_columns(plan: FeedPlan, columns: Iterable[str], footer: pq.FileMetaData) -> dict[str, str]:
-    """Finds those of some columns that a file holds itself, with their names in it."""
-    stored = set(footer.schema.to_arrow_schema().names)
-    names = {name: plan.stored_name(name) for name in columns if name not in plan.snapshot.partition_columns}
-    return {name: own for name, own in names.items() if own in stored}
-
-
-def _constant(plan: FeedPlan, file: int, name: str, rows: int) -> pa.Array:
-    declared = plan.schema[name]
-    kind = arrow_type(declared)
-    text = plan.files.partitions[name].at(file) if name in plan.snapshot.partition_columns else None
-    if text is None:
-        return pa.nulls(rows, kind)
-    return pa.repeat(pa.scalar(parse_partition_value(text, declared), type=kind), rows)

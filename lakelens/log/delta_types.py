@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from ....log.data_files import logical
+from .snapshot import PHYSICAL_NAME
 
 # Delta's types of whole numbers.
 INTEGERS = ("byte", "short", "integer", "long")
@@ -94,7 +95,7 @@ def conform(column: pa.ChunkedArray, declared: str) -> pa.ChunkedArray:
     if not declared.startswith("{"):
         return column
     kind = json.loads(declared)
-    column = pa.chunked_array([logical(chunk, declared) for chunk in column.chunks] or column)
+    column = pa.chunked_array([_logical(chunk, declared) for chunk in column.chunks] or column)
     if _has_every_field(column.type, kind):
         return column
     return pa.chunked_array([pa.array(column.to_pylist(), arrow_type(kind))])
@@ -113,3 +114,40 @@ def _has_every_field(found: pa.DataType, declared: Any) -> bool:
         return _has_every_field(found.value_type, declared["elementType"])
     pairs = ((found.key_type, declared["keyType"]), (found.item_type, declared["valueType"]))
     return all(_has_every_field(kind, wanted) for kind, wanted in pairs)
+
+
+def _logical(array: pa.Array, declared: str) -> pa.Array:
+    """Gives the fields of a nested column the names that the table has for them, where column mapping changes them.
+
+    Args:
+        array: The column as it is stored.
+        declared: Delta's type of it, as `Snapshot.schema` holds it.
+    """
+    return _renamed(array, json.loads(declared)) if PHYSICAL_NAME in declared else array
+
+
+def _renamed(array: pa.Array, declared: Any) -> pa.Array:
+    if not isinstance(declared, Mapping):
+        return array
+    mask = array.is_null()
+    if declared["type"] == "struct":
+        stored = {array.type.field(i).name: array.field(i) for i in range(array.type.num_fields)}
+        names, parts = [], []
+        for field in declared["fields"]:
+            part = stored.get(field["metadata"].get(PHYSICAL_NAME, field["name"]))
+            if part is not None:
+                names.append(field["name"])
+                parts.append(_renamed(part, field["type"]))
+        return pa.StructArray.from_arrays(parts, names=names, mask=mask)
+    if declared["type"] == "map":
+        keys, items = _renamed(array.keys, declared["keyType"]), _renamed(array.items, declared["valueType"])
+        return pa.MapArray.from_arrays(_offsets(array), keys, items)
+    return pa.ListArray.from_arrays(_offsets(array), _renamed(array.values, declared["elementType"]))
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Returns the offsets of a list or map; null where the entry is null."""
+    import pyarrow.compute as pc
+
+    absent = pa.concat_arrays([array.is_null(), pa.array([False])])
+    return pc.if_else(absent, pa.scalar(None, pa.int32()), array.offsets)
