@@ -117,8 +117,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
     from lakelens.etl.ingest.checks import check_without_spark
     from lakelens.etl.ingest.label_changes import ClassChanges
-    from lakelens.etl.ingest.landing import check_max_files, ingest_available
+    from lakelens.etl.ingest.landing import ingest_available
     from lakelens.etl.ingest.run import ingest, preview
+    from lakelens.options import whole_number
     from lakelens.spark.session import require_delta
     from lakelens.table import Table
 
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     request = _request(args)
     if args.max_files is not None and not args.stream:
         raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
-    check_max_files(_files_of_a_batch(args))
+    whole_number("max_files", _files_of_a_batch(args), 1)
     if args.list_ignored and args.stream:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")

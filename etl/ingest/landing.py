@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
+from ...errors import EmptySourceError, TableConflictError
+from ...options import whole_number
 from ...table import Table
 from ..spark.catalog import read_table
 from ..spark.conflicts import RETRIES
@@ -49,7 +50,7 @@ def ingest_available(
         TableConflictError: If other writers kept committing first.
         UsageError: Its subclasses, as `ingest` does; but an empty folder is not an error.
     """
-    check_max_files(max_files)
+    whole_number("max_files", max_files, 1)
     done: list[IngestResult] = []
     attempts = 0
     while True:
@@ -77,16 +78,6 @@ def ingest_available(
                     f"{table}: other writers kept committing first; run the stream again when they are done. "
                     f"{len(done)} batches are stored. Last of {attempts} attempts: {error}"
                 ) from error
-
-
-def check_max_files(max_files: int) -> None:
-    """Checks the size of batches.
-
-    Raises:
-        InvalidArgumentError: If it is not a whole number of 1 or more.
-    """
-    if not isinstance(max_files, int) or isinstance(max_files, bool) or max_files < 1:
-        raise InvalidArgumentError(f"max_files = {max_files!r}: a batch has a whole number of files, 1 or more")
 
 
 def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ...errors import InvalidArgumentError, NotADeltaTableError
 from ...log.data_files import read_batches
+from ...options import whole_number
 from ...results import ReadableResult
 from ...stores.parquet import rows_in_utc
 from ...table import Table
@@ -83,8 +84,8 @@ def list_quarantine(
     Raises:
         InvalidArgumentError: If `reason` is unknown, or `limit` is negative.
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of files, 0 or more")
+    if limit is not None:
+        whole_number("limit", limit, 0)
     reasons: Counter[str] = Counter()
     present: set[str] = set()
     files: list[QuarantinedFile] = []

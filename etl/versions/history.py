@@ -9,6 +9,7 @@ from ...errors import InvalidArgumentError
 from ...ledger.ledger import Ledger
 from ...ledger.store import read
 from ...log.commits import Commit, commits
+from ...options import whole_number
 from ...results import ReadableResult
 from ...stores.log_entries import time_of
 from ...table import Table
@@ -55,8 +56,8 @@ def history(table: Table, limit: int | None = None) -> list[VersionInfo]:
         NotADeltaTableError: If the table does not exist.
         InvalidArgumentError: If `limit` is not a whole number above 0.
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InvalidArgumentError(f"limit = {limit!r}: give a whole number of versions, 1 or more")
+    if limit is not None:
+        whole_number("limit", limit, 1)
     try:
         ledger = read(table)
     except InvalidArgumentError:  # a place that can have none

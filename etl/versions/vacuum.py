@@ -17,6 +17,7 @@ from ...ledger.vacuum_lease import vacuuming
 from ...log.data_files import remove_files
 from ...log.opening import open_table
 from ...log.snapshot import Snapshot
+from ...options import whole_number
 from ...results import ReadableResult
 from ...stores.data_files import exists
 from ...table import Table
@@ -105,9 +106,7 @@ def vacuum(
 def _check_retention(retention_hours: int | None, allow_short: bool) -> None:
     if retention_hours is None:
         return
-    if isinstance(retention_hours, bool) or not isinstance(retention_hours, int) or retention_hours < 0:
-        raise InvalidArgumentError(f"retention_hours={retention_hours!r}: give whole hours, 0 or more")
-    if retention_hours < DEFAULT_RETENTION_HOURS and not allow_short:
+    if whole_number("retention_hours", retention_hours, 0) < DEFAULT_RETENTION_HOURS and not allow_short:
         raise InvalidArgumentError(
             f"retention_hours={retention_hours} is below {DEFAULT_RETENTION_HOURS}: files that a reader or writer "
             "needs right now could go; say allow_short_retention=True (--allow-short-retention) if no other "

@@ -100,7 +100,9 @@ def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
     assert pins(Table.of(table)) == {"latest-good": 2}
 
 
-@pytest.mark.parametrize(("hours", "words"), [(-1, "0 or more"), (1.5, "whole hours"), (24, "below 168.*allow_short")])
+@pytest.mark.parametrize(
+    ("hours", "words"), [(-1, "at least 0"), (1.5, "whole number"), (24, "below 168.*allow_short")]
+)
 def test_a_retention_is_long_unless_asked_for_on_purpose(table: Path, hours: int, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         ImageTable(None, table).vacuum(hours)

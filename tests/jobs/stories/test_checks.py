@@ -121,7 +121,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (["etl", "photos", "notes"], "NotADeltaTableError", "notes exists and is not a Delta table"),
         (["etl", "photos", "table", "--size", "32"], "InvalidArgumentError", "size = 32"),
         (["etl", "photos", "t", "--conf", "memory=1g"], "InvalidArgumentError", "'memory' is not a Spark setting"),
-        (["etl", "photos", "t", "--stream", "--max-files", "0"], "InvalidArgumentError", "max_files = 0"),
+        (["etl", "photos", "t", "--stream", "--max-files", "0"], "InvalidArgumentError", "max_files=0"),
         (["score", "nosuch", "table", "p"], "ModelNotFoundError", "nosuch"),
         (["score", "runs:/abc", "table", "p"], "InvalidArgumentError", "there is no MLflow store at"),
         (["search", "report", "nosuch"], "InvalidArgumentError", "there is no MLflow store at"),
