@@ -15,7 +15,7 @@ from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
 from .quarantine.table import Quarantine
-from .spark.catalog import read_table
+from .spark.catalog import read_table, require_delta_table
 from .versions.delete import DeleteResult, delete
 from .versions.optimize import OptimizeResult, optimize
 from .versions.rename_class import RenameResult, rename_class
@@ -181,7 +181,7 @@ class ImageTable(TableVersions):
             VersionNotFoundError: If it has no such version.
             VersionFilesMissingError: If data files of the version that is named are gone.
         """
-        self._require()
+        require_delta_table(self.spark, self.location)
         if version is None:
             return read_table(self.spark, self.location)
         snapshot = self.snapshot(version)

@@ -88,6 +88,17 @@ def sql_literal(text: str) -> str:
     return f"'{escaped}'"
 
 
+def require_delta_table(spark: SparkSession, location: str) -> None:
+    """Checks that a Delta table is at `location`.
+
+    Raises:
+        NotADeltaTableError: If not.
+        SessionError: If Spark has no file system for the location.
+    """
+    if not is_delta_table(spark, location):
+        raise NotADeltaTableError(f"{location} holds no Delta table; ingest into it first, or check the path")
+
+
 def is_delta_table(spark: SparkSession, location: str) -> bool:
     """Whether a Delta table is at `location`.
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import NotADeltaTableError, TableConflictError
+from ...errors import TableConflictError
 from ...table import Table
 from ..commit.known_classes import KnownClasses, count_classes, record_classes, sound_classes
 from ..commit.notes import write_note
 from ..commit.transaction import Batch, Transaction, require_columns, user_name
 from ..images.recipe import Recipe
 from ..model import schema
-from ..spark.catalog import is_delta_table, read_table
+from ..spark.catalog import read_table, require_delta_table
 from ..spark.local_frames import local_frame
 from ..spark.path_forms import column_in_one_form
 from ..spark.writing_session import writing_session
@@ -89,8 +89,7 @@ def open_edit(spark: SparkSession, table: Table) -> TableEdit:
         NotAnImageTableError: If lakelens did not create it.
     """
     session = writing_session(spark)
-    if not is_delta_table(session, table.location):
-        raise NotADeltaTableError(f"{table} holds no Delta table; ingest into it first, or check the path")
+    require_delta_table(session, table.location)
     transaction = Transaction(session, table)
     Recipe.of_table(transaction.properties, str(table))
     require_columns(transaction)

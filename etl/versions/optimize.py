@@ -6,14 +6,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import NotADeltaTableError
 from ...results import ReadableResult
 from ...spark.port import settings_of
 from ...table import Table
 from ..commit.notes import OPTIMIZE, write_note
 from ..commit.transaction import noted, user_name
 from ..model import schema
-from ..spark.catalog import is_delta_table, sql_name
+from ..spark.catalog import require_delta_table, sql_name
 from ..spark.conflicts import conflicts_named
 from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
@@ -55,8 +54,7 @@ def optimize(spark: SparkSession, table: Table) -> OptimizeResult:
         TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
     """
     session = writing_session(spark)
-    if not is_delta_table(session, table.location):
-        raise NotADeltaTableError(f"{table} holds no Delta table; give the table that is to be compacted")
+    require_delta_table(session, table.location)
     name, size = sql_name(table.location), str(schema.TARGET_FILE_BYTES)
     note = write_note(OPTIMIZE, user=user_name(), id=uuid.uuid4().hex)
     sizes = {_LARGEST_FILE: size, _SMALL_FILE: size}

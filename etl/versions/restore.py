@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ...errors import (
     DataFileError,
-    NotADeltaTableError,
     NotAnImageTableError,
     TableConflictError,
     VersionFilesMissingError,
@@ -24,7 +23,7 @@ from ..commit.known_classes import record_classes
 from ..commit.notes import RESTORE, write_note
 from ..commit.transaction import noted, noted_version, user_name
 from ..images.recipe import Recipe
-from ..spark.catalog import is_delta_table, resolved, sql_name
+from ..spark.catalog import require_delta_table, resolved, sql_name
 from ..spark.conflicts import RETRIES, conflicts_named
 from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
@@ -77,8 +76,7 @@ def restore(spark: SparkSession, table: Table, version: int | str | datetime) ->
         TableConflictError: If other writers kept committing first, or a VACUUM was at work for ten minutes.
     """
     session = writing_session(spark)
-    if not is_delta_table(session, table.location):
-        raise NotADeltaTableError(f"{table} holds no Delta table; give the table whose version is to be restored")
+    require_delta_table(session, table.location)
     return _Restore(session, table.location, resolved(session, table)).to(version)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
+from ...errors import InvalidArgumentError, SessionError
 from ...ledger.pins import pins, unpin
 from ...ledger.uses import untrack, untrack_older
 from ...log.opening import require_entries
@@ -19,7 +19,7 @@ from ...table import Table
 from ...table import Version as Version
 from ..quarantine.listing import QuarantineList, list_quarantine
 from ..quarantine.table import quarantine_location
-from ..spark.catalog import is_delta_table, resolved
+from ..spark.catalog import is_delta_table, require_delta_table, resolved
 from .changes import VersionDiff, changes, diff
 from .classes import class_counts, labels_at
 from .history import VersionInfo, history
@@ -238,7 +238,7 @@ class TableVersions:
     def _table(self) -> Table:
         if not self._named.is_name:
             return self._named
-        self._require()
+        require_delta_table(self.spark, self.location)
         return resolved(self.spark, self._named)
 
     def _existing(self) -> Table:
@@ -252,7 +252,3 @@ class TableVersions:
             if is_delta_table(self.spark, named.location):
                 return resolved(self.spark, named)
         return dataclasses.replace(table, location=quarantine_location(table.path))
-
-    def _require(self) -> None:
-        if not is_delta_table(self.spark, self.location):
-            raise NotADeltaTableError(f"{self.location} holds no Delta table; ingest into it first, or check the path")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...etl.model import schema
-from ...etl.spark.catalog import is_delta_table, path_of, read_table
+from ...etl.spark.catalog import path_of, read_table, require_delta_table
 from ...etl.versions.classes import stated_labels
 from ...ledger.uses import using
 from ...locations import absolute
@@ -269,8 +269,7 @@ def open_scored_table(
         LakelensError: As `check_by_log`.
     """
     columns = columns or SourceColumns()
-    if not is_delta_table(spark, table.location):
-        raise NotADeltaTableError(f"{table.location} holds no Delta table; check the path, or ingest into it first")
+    require_delta_table(spark, table.location)
     if snapshot is None:
         location = absolute(path_of(spark, table.location)).rstrip("/")
         snapshot = check_by_log(replace(table, location=location), split, columns)
