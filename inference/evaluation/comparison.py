@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import MissingDependencyError
+from .metrics import per_class
 from .result import TaskComparison
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # An error as an answer; no class has this number.
 _ERROR = -1
+_ANSWERS = ("before", "after")
 
 
 @dataclass(frozen=True)
@@ -91,25 +92,29 @@ def compare(
     Raises:
         MissingDependencyError: If SciPy is not installed.
     """
-    pairs = pairs.fillna({"before": _ERROR, "after": _ERROR}).astype(int)
+    pairs = pairs.fillna(dict.fromkeys(_ANSWERS, _ERROR)).astype(int)
     rows = pairs["rows"]
     was_right, is_right = pairs["before"] == pairs["label"], pairs["after"] == pairs["label"]
-    counted = pairs[["label", "rows"]].assign(
-        found_before=rows * was_right,
-        found_after=rows * is_right,
-        fixed=rows * (is_right & ~was_right),
-        broken=rows * (was_right & ~is_right),
-    )
-    counts = counted.groupby("label").sum()
-    counts = counts.reindex(sorted({*counts.index, *names}), fill_value=0).rename(columns={"rows": "support"})
-    for when, of_class in zip(("before", "after"), trained, strict=True):
-        found, answered = counts[f"found_{when}"], pairs.groupby(when)["rows"].sum()
-        counts[f"recall_{when}"] = found / counts["support"]
-        # 2 TP / (2 TP + FP + FN), where the denominator counts the class's rows and its answers.
-        f1 = 2 * found / (counts["support"] + answered.reindex(counts.index, fill_value=0))
-        counts[f"f1_{when}"] = f1.where(counts["support"] > 0)
-        counts[f"trained_{when}"] = [None if of_class is None else of_class.get(label, 0) for label in counts.index]
-    classes = [_class_change(names, one) for one in counts.reset_index().to_dict("records")]
+    labels = sorted({*pairs["label"], *pairs["before"], *pairs["after"], *names} - {_ERROR})
+    before, after = (per_class(pairs.rename(columns={when: "prediction"}), labels, names)[0] for when in _ANSWERS)
+    counted = pairs[["label"]].assign(fixed=rows * (is_right & ~was_right), broken=rows * (was_right & ~is_right))
+    counts = counted.groupby("label").sum().reindex(labels, fill_value=0)
+    classes = [
+        ClassChange(
+            name=first.name,
+            label=first.label,
+            support=first.support,
+            recall_before=first.recall,
+            recall_after=second.recall,
+            fixed=int(counts["fixed"][first.label]),
+            broken=int(counts["broken"][first.label]),
+            trained_before=None if trained[0] is None else trained[0].get(first.label, 0),
+            trained_after=None if trained[1] is None else trained[1].get(first.label, 0),
+            f1_before=first.f1,
+            f1_after=second.f1,
+        )
+        for first, second in zip(before, after, strict=True)
+    ]
     fixed, broken = int(counts["fixed"].sum()), int(counts["broken"].sum())
     changed = int(rows[pairs["before"] != pairs["after"]].sum())
     gained = max(classes, key=lambda one: one.fixed - one.broken, default=None)
@@ -123,13 +128,6 @@ def compare(
         classes=classes,
         most_improved_class=gained.name if gained is not None and gained.fixed > gained.broken else None,
     )
-
-
-def _class_change(names: Mapping[int, str], counts: Mapping[str, Any]) -> ClassChange:
-    known: dict[str, Any] = {}
-    for name in (one.name for one in fields(ClassChange) if one.name != "name"):
-        known[name] = None if counts[name] is None or math.isnan(counts[name]) else counts[name]
-    return ClassChange(names.get(counts["label"], str(counts["label"])), **known)
 
 
 def mcnemar(fixed: int, broken: int) -> float:

@@ -100,7 +100,7 @@ def evaluate(
         PredictionsSchemaError: If a model numbers its classes differently from the table.
         ModelMismatchError: If a model needs a class that neither Keras, its run's code nor `custom_objects` has, or the
             two models have different tasks, or `engine` cannot run one with equal outputs.
-        MissingDependencyError: If matplotlib, scikit-learn or a package that `engine` needs is not installed.
+        MissingDependencyError: If matplotlib or a package that `engine` needs is not installed.
         TrackingError: If the store does not take the result.
 
     Examples:
@@ -110,7 +110,7 @@ def evaluate(
         >>> 0 <= result.evaluation.scores["accuracy"] <= 1
         True
     """
-    require("lakelens.evaluate", "pyspark", "matplotlib", "sklearn")
+    require("lakelens.evaluate", "pyspark", "matplotlib")
     check_batch_bytes(batch_bytes)
     named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)

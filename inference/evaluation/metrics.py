@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import MissingDependencyError, PredictionsSchemaError
-from ...training.tasks.class_metrics import ClassMetrics
+from ...errors import PredictionsSchemaError
+from ...training.tasks.class_metrics import ClassMetrics, class_metrics
 from ..scoring.mismatch import other_names
 from .result import TaskMetrics
 
@@ -110,14 +110,11 @@ def measure(counts: pd.DataFrame, names: Mapping[int, str], unlabelled: int = 0)
             answers.
         names: Class names by number; a number without a name is shown as its digits.
         unlabelled: Rows without a label.
-
-    Raises:
-        MissingDependencyError: If scikit-learn is not installed.
     """
     rows = int(counts["rows"].sum())
     answered = counts.dropna(subset=["prediction"])
     labels = sorted({*counts["label"].astype(int), *answered["prediction"].astype(int), *names})
-    classes, confusion = _per_class(counts, labels, [names.get(label, str(label)) for label in labels])
+    classes, confusion = per_class(counts, labels, names)
     with_rows = [one for one in classes if one.support]
     ece, calibration = _calibration(counts)
     return ModelMetrics(
@@ -139,24 +136,23 @@ def _right(counts: pd.DataFrame) -> pd.Series[int]:
     return counts["rows"] * (counts["label"] == counts["prediction"])
 
 
-def _per_class(
-    counts: pd.DataFrame, labels: Sequence[int], names: Sequence[str]
+def per_class(
+    counts: pd.DataFrame, labels: Sequence[int], names: Mapping[int, str]
 ) -> tuple[list[ClassMetrics], npt.NDArray[np.int64]]:
-    if counts.empty:
-        empty = [ClassMetrics(name, label, 0, None, None, None) for name, label in zip(names, labels, strict=True)]
-        return empty, np.zeros((len(labels), len(labels)), dtype=np.int64)
-    try:
-        from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-    except ImportError as error:
-        raise MissingDependencyError("metrics need scikit-learn: pip install 'lakelens[search]'") from error
-    answers = (counts["label"].astype(int), counts["prediction"].fillna(_NO_CLASS).astype(int))
-    weighted = {"labels": labels, "sample_weight": counts["rows"]}
-    columns = precision_recall_fscore_support(*answers, **weighted, zero_division=np.nan)
-    metrics = [
-        ClassMetrics(name, label, round(float(support)), _number(recall), _number(precision), _number(f1))
-        for name, label, precision, recall, f1, support in zip(names, labels, *columns, strict=True)
-    ]
-    return metrics, confusion_matrix(*answers, **weighted).astype(np.int64)
+    """Derives the metrics of each class, and the confusion matrix: int64 [classes, classes].
+
+    Args:
+        counts: Columns `label`, `prediction` (null for an error) and `rows`.
+        labels: Numbers of all classes.
+        names: Class names by number; a number without a name is shown as its digits.
+    """
+    places = {label: place for place, label in enumerate([*labels, _NO_CLASS])}
+    true = counts["label"].astype(int).map(places).to_numpy(int)
+    predicted = counts["prediction"].fillna(_NO_CLASS).astype(int).map(places).to_numpy(int)
+    table = np.zeros((len(labels), len(places)), np.int64)
+    np.add.at(table, (true, predicted), counts["rows"].to_numpy(int))
+    confusion, errors = table[:, :-1], table[:, -1].tolist()
+    return class_metrics(confusion, [names.get(label, str(label)) for label in labels], labels, errors), confusion
 
 
 def _top_k(counts: pd.DataFrame, rows: int, classes: int) -> dict[int, float]:
@@ -180,7 +176,3 @@ def _calibration(counts: pd.DataFrame) -> tuple[float | None, pd.DataFrame | Non
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

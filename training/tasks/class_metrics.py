@@ -25,7 +25,7 @@ class ClassMetrics:
         support: Rows whose true class it is, rows with an error included.
         recall: Share of those predicted correctly, 0..1; None without rows.
         precision: Share of correct rows among those predicted as this class, 0..1; None without such rows.
-        f1: Harmonic mean of both; None if either is None.
+        f1: Harmonic mean of both, 0 if no row is predicted correctly; None without rows.
     """
 
     name: str
@@ -85,9 +85,7 @@ def _metrics_of(name: str, label: int, confusion: npt.NDArray[np.int64], errors:
     given = int(confusion[:, index].sum())
     recall = found / support if support else None
     precision = found / given if given else None
-    f1 = None
-    if recall is not None and precision is not None:
-        f1 = 2 * recall * precision / (recall + precision) if found else 0.0
+    f1 = 2 * found / (support + given) if support else None
     return ClassMetrics(name, label, support, recall, precision, f1)
 
 

@@ -23,6 +23,9 @@ def test_each_class_has_precision_recall_and_f1():
     assert cat.f1 == pytest.approx(2 * 0.8 * (8 / 9) / (0.8 + 8 / 9))
     assert dog.precision == pytest.approx(9 / 11)
     assert (none.support, none.recall, none.precision, none.f1) == (0, None, None, None)
+    never, only = class_metrics(np.array([[0, 4], [0, 6]]), NAMES[:2], [3, 5], [2, 0])
+    assert (never.label, never.support, never.recall, never.precision, never.f1) == (3, 6, 0, None, 0)
+    assert (only.label, only.support, only.recall, only.precision) == (5, 6, 1, 0.6)
 
 
 def test_a_matrix_that_does_not_fit_the_names_is_refused():
