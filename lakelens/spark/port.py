@@ -1,7 +1,6 @@
 """The one module that knows `sparkContext` and `_jvm`: counting slots, shipping files, barrier stages, the JVM.
 
-A Spark Connect session has neither: its driver is another process. What tables and scoring need works on both kinds of
-session. Ranks on executors need a classic one.
+A Spark Connect session has neither: its driver is another process.
 """
 
 from __future__ import annotations
@@ -9,9 +8,11 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import re
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _JOB_GROUP = "spark.jobGroup.id"
 # Spark divides a range by its slots; this many rows leave no part empty.
 _RANGE_ROWS = 10_000
+_PARTS_OF_RANGE = re.compile(r"\bRange \(.*\bsplits=(?:Some\()?(\d+)")
+# Tags of barrier jobs of Connect sessions, of which a task has been seen to run.
+_seen_running: set[str] = set()
 
 
 def is_connect(spark: Any) -> bool:
@@ -47,6 +51,17 @@ def _slots_of_server(spark: SparkSession) -> int:
 
     parts = spark.range(_RANGE_ROWS).select(F.spark_partition_id().alias("part"))
     return int(parts.agg(F.max("part")).collect()[0][0]) + 1
+
+
+def slots_of_server(spark: SparkSession) -> int:
+    """Returns how many tasks a Connect server runs at once, as far as it tells; without a job, which might wait.
+
+    It is the number of its cores, divided by `spark.task.cpus`; where `spark.default.parallelism` is set, that number.
+    """
+    plan: str = spark.range(_RANGE_ROWS)._explain_string()
+    found = _PARTS_OF_RANGE.search(plan)
+    parts = parallelism(spark) if found is None else int(found[1])
+    return parts // int(option_of(spark, "spark.task.cpus", "1"))
 
 
 def master_of(spark: SparkSession) -> str:
@@ -112,16 +127,23 @@ def tag_jobs(spark: SparkSession, tag: str) -> None:
 
 def cancel_jobs(spark: SparkSession, tag: str) -> None:
     """Cancels the jobs with a tag."""
-    spark.sparkContext.cancelJobsWithTag(tag)
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
 
 
-def other_jobs(spark: SparkSession) -> int:
-    """Counts the running jobs of the application but one."""
+def other_jobs(spark: SparkSession) -> int | None:
+    """Counts the running jobs of the application but one; None where a Connect server does not tell."""
+    if is_connect(spark):
+        return None
     return max(0, len(spark.sparkContext.statusTracker().getActiveJobsIds()) - 1)
 
 
 def has_running_tasks(spark: SparkSession, tag: str) -> bool:
-    """Whether a task of a job with a tag is running."""
+    """Whether a task of a barrier job with a tag is running, or has been seen to run."""
+    if is_connect(spark):
+        return tag in _seen_running
     tracker = spark.sparkContext.statusTracker()
     for job in spark.sparkContext._jsc.sc().statusTracker().getJobIdsForTag(tag):
         info = tracker.getJobInfo(job)
@@ -131,28 +153,67 @@ def has_running_tasks(spark: SparkSession, tag: str) -> bool:
     return False
 
 
+def session_thread(spark: SparkSession, target: Callable[[], None], name: str) -> threading.Thread:
+    """Makes a thread to which the caller's scheduler pool and job group apply, or its tags in a Connect session."""
+    if not is_connect(spark):
+        from pyspark import InheritableThread
+
+        thread: threading.Thread = InheritableThread(target=target, name=name, daemon=True)
+        return thread
+    tags = spark.getTags()
+
+    def tagged() -> None:
+        for tag in tags:
+            spark.addTag(tag)
+        target()
+
+    return threading.Thread(target=tagged, name=name, daemon=True)
+
+
 def run_barrier(
-    spark: SparkSession, body: Callable[[Iterator[int]], Iterator[Any]], tasks: int, tag: str, description: str
-) -> list[Any]:
+    spark: SparkSession, body: Callable[[Iterable[Any]], Iterator[bytes]], tasks: int, tag: str, description: str
+) -> list[bytes]:
     """Runs a function as one barrier stage and returns what its tasks yield.
 
-    The job is cancelled by `cancel_jobs` with the tag, and with the job group of the calling thread where it has one.
+    The job is cancelled by `cancel_jobs` with the tag, and with the job group or the tags of the calling thread.
 
     Args:
         spark: The session.
-        body: Called in each task with its number.
+        body: Called in each task.
         tasks: Number of tasks, which all run at the same time.
         tag: Tag of the job.
-        description: What Spark's UI shows.
+        description: What Spark's UI shows of a job of a classic session.
     """
+    if is_connect(spark):
+        spark.addTag(tag)
+        with _watched(spark, tag):
+            rows = spark.range(0, tasks, 1, tasks).mapInArrow(_as_rows(body), "piece BINARY", barrier=True).collect()
+        return [bytes(row["piece"]) for row in rows]
     context = spark.sparkContext
     context.addJobTag(tag)
     if context.getLocalProperty(_JOB_GROUP) is None:
         context.setJobGroup(tag, description, interruptOnCancel=True)
     else:
         context.setJobDescription(description)
-    returned: list[Any] = context.parallelize(range(tasks), tasks).barrier().mapPartitions(body).collect()
+    returned: list[bytes] = context.parallelize(range(tasks), tasks).barrier().mapPartitions(body).collect()
     return returned
+
+
+@contextmanager
+def _watched(spark: Any, tag: str) -> Iterator[None]:
+    """Notes, for `has_running_tasks`, when the first task of this thread's query runs."""
+    thread = threading.current_thread()
+
+    def hear(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        if inflight_tasks > 0 and threading.current_thread() is thread:
+            _seen_running.add(tag)
+
+    spark.registerProgressHandler(hear)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(hear)
+        _seen_running.discard(tag)
 
 
 def run_tasks(spark: SparkSession, body: Callable[[Iterator[int]], Iterator[Any]], tasks: int) -> list[Any]:
@@ -164,12 +225,25 @@ def run_tasks(spark: SparkSession, body: Callable[[Iterator[int]], Iterator[Any]
     return returned
 
 
-def broadcast(spark: SparkSession, value: Any) -> Broadcast[Any]:
-    """Sends a value to every executor."""
+def broadcast(spark: SparkSession, value: _Carried) -> Broadcast[_Carried] | Inline[_Carried]:
+    """Sends a value to every executor; in a Connect session with the function that uses it."""
+    if is_connect(spark):
+        return Inline(value)
     return spark.sparkContext.broadcast(value)
 
 
 _Term = TypeVar("_Term")
+_Carried = TypeVar("_Carried")
+
+
+@dataclass(frozen=True)
+class Inline(Generic[_Carried]):
+    """A value that travels with each function that uses it, in the place of a broadcast variable."""
+
+    value: _Carried
+
+    def destroy(self) -> None:
+        """Does nothing: it ends with the function."""
 
 
 class TaskSum(Protocol[_Term]):
@@ -440,5 +514,17 @@ def _as_arrow(body: Callable[[Iterator[int]], Iterator[Any]]) -> Callable[..., I
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
         values = [json.dumps(value) for value in body(numbers)]
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["value"])
+
+    return run
+
+
+def _as_rows(body: Callable[[Iterable[Any]], Iterator[bytes]]) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """Makes what `mapInArrow` runs of a function that yields bytes; pickled by value, as `_as_arrow`."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for piece in body(number for batch in batches for number in batch.column(0).to_pylist()):
+            yield pa.RecordBatch.from_arrays([pa.array([piece], pa.binary())], ["piece"])
 
     return run

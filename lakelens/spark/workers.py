@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_ASKED = 16
 _MAX_REASON_CHARACTERS = 500
 # Spark's messages about a job that a cancelled cell or the end of its session has ended.
-CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
+CANCELLED = re.compile(r"\bJob \d+ cancelled\b|\bOPERATION_CANCELED\b")
 # What was found in order: application, interpreter and packages.
 _checking = threading.Lock()
 _checked: set[tuple[str, str, tuple[str, ...]]] = set()
@@ -80,28 +80,27 @@ def _ask(spark: SparkSession, call: str, modules: tuple[str, ...]) -> None:
             raise ClusterConfigurationError(f"{call}: {found}")
 
 
-def difference(where: str, python: str, version: str | None) -> str | None:
-    """Says in what a process elsewhere differs from this one, and how to fix it.
+def difference(where: str, python: str, version: str | None, driver: str | None = None) -> str | None:
+    """Says in what a process elsewhere differs from the driver, and how to fix it.
 
     Args:
         where: The process, as the message names it.
         python: Its Python's version.
         version: Its lakelens' version; None if it has none.
+        driver: The driver's version of lakelens; default: that of this process.
 
     Returns:
         A sentence; None if it differs in nothing.
     """
     import lakelens
 
-    here = platform.python_version()
+    here, driver = platform.python_version(), driver or lakelens.__version__
     if python.split(".")[:2] != here.split(".")[:2]:
         return f"{where} runs Python {python}, the driver {here}; {_SAME_PYTHON}"
     if version is None:
-        return f"{where} has no lakelens; {_same_lakelens(lakelens.__version__)}"
-    if version != lakelens.__version__:
-        return (
-            f"{where} has lakelens {version}, the driver {lakelens.__version__}; {_same_lakelens(lakelens.__version__)}"
-        )
+        return f"{where} has no lakelens; {_same_lakelens(driver)}"
+    if version != driver:
+        return f"{where} has lakelens {version}, the driver {driver}; {_same_lakelens(driver)}"
     return None
 
 

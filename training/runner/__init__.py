@@ -2,4 +2,5 @@
 
 runner --> supervisor --> local_ranks (np < 0) --------> processes
                       --> spark.stage_ranks (np >= 0) --> a task each: spark.barrier_task --> processes
+                      --> spark.connect_ranks (np >= 0, Spark Connect) --> the same tasks, led by spark.leader
 """

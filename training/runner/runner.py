@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from ...options import named_options
+from ...spark.port import is_connect
 from ...spark.shipping import ship_wheel
 from .function_pickle import pickle_function
 from .local_ranks import start_on_driver
 from .placement.conversation import Controls, OnQuestion
 from .placement.job import Job, Listener
-from .spark.preflight import active_connect_session, check_horovod, check_settings, require_classic
+from .spark.preflight import active_connect_session, check_horovod, check_settings, require_progress
 from .supervisor import Supervisor
 from .terms import RUNNER_TERMS, Terms
 
@@ -30,6 +31,8 @@ _LONGEST_S = 1e9
 
 class HorovodRunner:
     """Runs a training function on several processes that train one model together.
+
+    On a Spark Connect session, lines and messages of ranks are printed when they have ended.
 
     Args:
         np: Number of processes. Negative: processes on the driver. Positive: tasks of one Spark barrier stage, a slot
@@ -48,7 +51,7 @@ class HorovodRunner:
         preload: Modules that every rank imports while the others start, such as `KERAS_MODULES`: a head start, and less
             processor time than an import by the function. Modules that cannot be imported are ignored.
         driver_port: The driver's port for ranks on executors, for networks that allow only known ports; 0 takes a free
-            one.
+            one. On a Spark Connect session it is the port of rank 0's task.
         needs_horovod: Whether ranks communicate through Horovod, which is then checked before they start. False for
             functions that use torch.distributed: `lakelens.training.process_group.init()` joins their ranks.
         spark: The session for np >= 0, with or without Delta Lake; None takes the active one, or starts one.
@@ -128,7 +131,7 @@ class HorovodRunner:
             UnpicklableFunctionError: If `main` or an argument cannot be sent.
             NotEnoughSlotsError: If the cluster has fewer slots than ranks.
             ClusterConfigurationError: If the cluster's settings do not allow the job.
-            SessionError: If the session is one of Spark Connect.
+            SessionError: If the session is one of a Spark Connect client before PySpark 4.0.
             MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
             RankFailedError: If a rank raised, died, stalled or left early.
         """
@@ -150,7 +153,8 @@ class HorovodRunner:
             main: The training function.
             kwargs: Its arguments.
             on_question: Called with rank and body of each question that a rank asks (`process_context.ask`); returns
-                the answer. Its exceptions end the job and are raised here.
+                the answer. Its exceptions end the job and are raised here. On a Spark Connect session ranks get an
+                empty answer instead.
             controls: Messages to ranks (`process_context.told`), at every start of the job.
             on_message: Called with messages of ranks to the driver, instead of printing them.
             attempt: Value of `hvd.attempt()` at the first start, for callers that restart the job themselves.
@@ -204,7 +208,7 @@ class HorovodRunner:
             from ...spark.session import running_session, spark_session
 
             self._spark = active_connect_session() or running_session() or spark_session()
-        require_classic(self._spark, self.terms)
+        require_progress(self._spark, self.terms)
         ship_wheel(self._spark)
         return self._spark
 
@@ -221,12 +225,17 @@ class HorovodRunner:
         supervisor = Supervisor(job, listener)
         if self.np < 0:
             return supervisor.run(start_on_driver)
+        from .spark.connect_ranks import start_on_connect
         from .spark.stage_ranks import start_on_cluster
 
-        on_cluster = functools.partial(
-            start_on_cluster, spark=self._session(), slots_wait_s=self.slots_wait_s, driver_port=self.driver_port
+        spark = self._session()
+        start = functools.partial(
+            start_on_connect if is_connect(spark) else start_on_cluster,
+            spark=spark,
+            slots_wait_s=self.slots_wait_s,
+            driver_port=self.driver_port,
         )
-        return supervisor.run(on_cluster)
+        return supervisor.run(start)
 
 
 def _require_seconds(name: str, value: float, least: float) -> None:

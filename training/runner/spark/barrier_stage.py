@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ....spark.port import broadcast, cancel_jobs, has_running_tasks, other_jobs, run_barrier
+from ....errors import NotEnoughSlotsError
+from ....spark.port import broadcast, cancel_jobs, has_running_tasks, other_jobs, run_barrier, session_thread
 from ..placement.job import Job
-from .barrier_task import TaskPlan, task_function
+from .barrier_task import task_function
+from .slots import shortage
+from .task_plan import TaskPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_SAY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -51,15 +58,13 @@ class BarrierStage:
         return self._thread is not None
 
     def start(self, address: str, port: int, *, want_lines: bool) -> None:
-        """Starts the stage, whose tasks connect to the driver at an address and port.
+        """Starts the stage; see `TaskPlan` for the arguments.
 
         Args:
-            address: The address.
+            address: Where the tasks report.
             port: The port.
             want_lines: Whether the tasks send every line that their ranks write.
         """
-        from pyspark import InheritableThread
-
         import lakelens
 
         spark, job, tag = self._spark, self._job, self._tag
@@ -80,18 +85,48 @@ class BarrierStage:
                 error = problem
             self._on_end(StageEnd(chunks, error))
 
-        # The caller's scheduler pool and job group apply to this thread too: cancelling the caller's group cancels the
-        # job.
-        self._thread = InheritableThread(target=run_stage, name=f"lakelens-{job.name}", daemon=True)
+        # Cancelling the caller's job group, or interrupting its tag, cancels the job.
+        self._thread = session_thread(spark, run_stage, f"lakelens-{job.name}")
+        self._started_at = time.monotonic()
+        self._notice_at = self._started_at + _SAY_AFTER_S
         self._thread.start()
 
     def has_slots(self) -> bool:
         """Returns whether the stage has its slots; a first task then still waits for its Python to start."""
         return has_running_tasks(self._spark, self._tag)
 
-    def other_jobs(self) -> str:
+    def wait_for_tasks(
+        self, missing: int, slots_wait_s: float, notice: Callable[[str], None], *, have_reported: bool = False
+    ) -> float:
+        """Reports what the stage waits for; returns the seconds since its start.
+
+        Args:
+            missing: How many tasks have not reported.
+            slots_wait_s: How long none of them may run.
+            notice: Called with a description of the wait, now and then.
+            have_reported: Whether one of them has run.
+
+        Raises:
+            NotEnoughSlotsError: If none has run in that time.
+        """
+        job, now = self._job, time.monotonic()
+        waited = now - self._started_at
+        if waited > max(slots_wait_s, _SAY_AFTER_S) and not have_reported and not self.has_slots():
+            raise NotEnoughSlotsError(
+                f"{job.name}: none of {job.size} tasks could start within {slots_wait_s:g} s; "
+                f"a barrier stage needs all its slots free at once, {shortage(self._spark)}, and "
+                f"{self._other_jobs()}; end other jobs, wait longer (slots_wait_s), or use fewer ranks"
+            )
+        if now >= self._notice_at:
+            self._notice_at = now + 10 * _SAY_AFTER_S
+            notice(f"{job.name} waits for {missing} of {job.size} tasks to start; {self._other_jobs()}")
+        return waited
+
+    def _other_jobs(self) -> str:
         """Describes how many other Spark jobs the session runs."""
         count = other_jobs(self._spark)
+        if count is None:
+            return "other Spark jobs of the server may hold them"
         return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
 
     def cancel(self) -> None:

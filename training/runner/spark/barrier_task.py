@@ -10,54 +10,41 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any
 
 from ....error_reports import report_of
 from ....errors import LaunchError
 from ....horovod_build import problem
 from ...rank.frames import MAX_BODY_BYTES, Frame, Kind, pack_pair, unpack_pair
 from ...rank.network import executor_key, interface_of, loopback_interface, machine_key
-from ..placement.job import Job, rank_spec
+from ..placement.job import rank_spec
 from ..processes.gloo_store import LoopbackStore
 from ..processes.process_watch import ProcessWatch
 from ..processes.rank_process import temporary_file
 from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
-from .task_channel import TaskChannel
+from .task_channel import BEAT_S, TaskChannel
+from .task_plan import PIECE_BYTES, TaskPlan
 
-BEAT_S = 2.0
-PIECE_BYTES = 8 << 20
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+
+    from ....spark.port import Inline
+
 # A task whose rank has failed waits this long for the driver to read it before it fails itself, and with it the stage.
 END_WAIT_S = 10.0
 _STEP_S = 0.25
 
 
-@dataclass(frozen=True)
-class TaskPlan:
-    """What every task of a job gets through Spark.
-
-    Attributes:
-        job: The job; its payload is empty if it is a broadcast variable.
-        address: Where the driver listens.
-        port: Its port there.
-        want_lines: Whether the driver wants every line as it is written.
-        version: lakelens' version on the driver.
-    """
-
-    job: Job
-    address: str
-    port: int
-    want_lines: bool
-    version: str
-
-
-def task_function(plan: TaskPlan, payload: Any) -> Callable[[Iterable[Any]], Iterator[bytes]]:
+def task_function(
+    plan: TaskPlan, payload: Broadcast[bytes] | Inline[bytes]
+) -> Callable[[Iterable[Any]], Iterator[bytes]]:
     """Makes the function that Spark calls in each task.
 
     Args:
         plan: The plan of all tasks.
-        payload: The broadcast variable that holds the pickled function.
+        payload: The pickled function.
     """
 
     def body(_: Iterable[Any]) -> Iterator[bytes]:
@@ -65,12 +52,38 @@ def task_function(plan: TaskPlan, payload: Any) -> Callable[[Iterable[Any]], Ite
 
         context = BarrierTaskContext.get()
         rank = context.partitionId()
-        host = context.getTaskInfos()[rank].address.rpartition(":")[0]
+        hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
         gpu = context.resources().get("gpu")
-        task = _Task(plan, rank, host, list(gpu.addresses) if gpu else [])
-        yield from task.run(payload.value)
+        gpus = list(gpu.addresses) if gpu else []
+        if plan.address:
+            yield from _Task(plan, rank, hosts[rank], gpus).run(payload.value)
+        else:
+            yield from _led(plan, rank, hosts, gpus, payload.value, context.allGather)
 
     return body
+
+
+def _led(
+    plan: TaskPlan,
+    rank: int,
+    hosts: Sequence[str],
+    gpus: list[str],
+    payload: bytes,
+    all_gather: Callable[[str], list[str]],
+) -> Iterator[bytes]:
+    """Runs one rank of a job that rank 0's task leads, and gives, from rank 0, how the job has ended."""
+    from .leader import Leader, address_for
+
+    address = address_for(hosts)
+    with contextlib.ExitStack() as stack:
+        leader = stack.enter_context(Leader(plan, address)) if rank == 0 else None
+        port = int(all_gather("0" if leader is None else str(leader.port))[0])
+        task = _Task(replace(plan, address=address, port=port), rank, hosts[rank], gpus)
+        function, value = (stack.enter_context(temporary_file(content)) for content in (payload, b""))
+        task.follow(function, value)
+        task.leave()
+        if leader is not None:
+            yield from leader.told(value)
 
 
 class _Task:
@@ -110,23 +123,40 @@ class _Task:
         self._store = LoopbackStore(plan.job.size, self._share) if plan.job.size > 1 else None
 
     def run(self, payload: bytes) -> Iterator[bytes]:
-        """Runs the rank to its end and gives, from rank 0, the pickled value in pieces."""
+        """Runs the rank to its end and gives, from rank 0, the pickled value in pieces.
+
+        Raises:
+            LaunchError: If the rank did not return.
+        """
         with temporary_file(payload) as function, temporary_file() as value:
-            try:
-                with ProcessWatch(self._hear) as watch:
-                    self._follow(watch, function, value)
-            finally:
-                if self._store is not None:
-                    self._store.close()
+            self.follow(function, value)
             pickled = self._send_value(value)
-            if self._returned is None:
-                self._wait_for_the_driver()
-            self._channel.close()
+            self.leave()
             if self._returned is None:
                 raise LaunchError(
                     f"rank {self.rank} on {self.host} did not finish; the driver's RankFailedError shows why"
                 )
             yield from pickled
+
+    def follow(self, function: IO[bytes], value: IO[bytes]) -> None:
+        """Starts the rank and follows it to its end.
+
+        Args:
+            function: File with the pickled function.
+            value: Empty file for the value.
+        """
+        try:
+            with ProcessWatch(self._hear) as watch:
+                self._follow(watch, function, value)
+        finally:
+            if self._store is not None:
+                self._store.close()
+
+    def leave(self) -> None:
+        """Closes the connection once the driver knows how the rank has ended."""
+        if self._returned is None:
+            self._wait_for_the_driver()
+        self._channel.close()
 
     def _follow(self, watch: ProcessWatch, function: IO[bytes], value: IO[bytes]) -> None:
         self._process = watch.start(rank_spec(self.job, self.rank, function, value))

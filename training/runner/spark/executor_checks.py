@@ -33,6 +33,15 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
     host, bind = conf.get("spark.driver.host") or socket.gethostname(), conf.get("spark.driver.bindAddress")
     if bind and _is_address(bind) and not ipaddress.ip_address(bind).is_unspecified:
         return bind, host
+    return address_of(host), host
+
+
+def address_of(host: str) -> str:
+    """Returns the IP address of the driver's host, or of that of rank 0's task.
+
+    Raises:
+        ClusterConfigurationError: If it has no address, or that of all interfaces.
+    """
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
@@ -43,7 +52,7 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
         raise ClusterConfigurationError(
             f"spark.driver.host={host!r} stands for all interfaces; set it to the one address that the executors reach"
         )
-    return address, host
+    return address
 
 
 def _is_address(text: str) -> bool:
@@ -54,19 +63,20 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def check_executors(hellos: list[dict[str, Any]], *, needs_horovod: bool = True) -> None:
+def check_executors(hellos: list[dict[str, Any]], *, needs_horovod: bool = True, version: str | None = None) -> None:
     """Checks that the executors run the same versions as the driver.
 
     Args:
         hellos: What the tasks report.
         needs_horovod: Whether Horovod must be usable there.
+        version: The driver's version of lakelens; default: that of this process.
 
     Raises:
         ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable on an executor.
     """
     for hello in hellos:
         where = f"the executor on {hello['host']} (rank {hello['rank']})"
-        found = difference(where, hello["python"], hello["version"])
+        found = difference(where, hello["python"], hello["version"], version)
         if found is not None:
             raise ClusterConfigurationError(found)
         if hello["problem"] and needs_horovod:

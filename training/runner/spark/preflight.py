@@ -81,21 +81,38 @@ def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
         )
 
 
-def require_classic(spark: Any, terms: Terms) -> None:
-    """Checks that a session has its own driver.
+def require_progress(spark: Any, terms: Terms) -> None:
+    """Checks that a session's client learns from Spark that tasks run.
 
     Args:
         spark: The session.
         terms: The caller's words for ranks.
 
     Raises:
+        SessionError: If it is an older Spark Connect session, whose jobs could wait for slots without a bound.
+    """
+    if is_connect(spark) and not hasattr(spark, "registerProgressHandler"):
+        raise SessionError(
+            "ranks on executors need PySpark 4.0 or later on a Spark Connect session; upgrade the client, run on the "
+            f"cluster's driver, or use {terms.on_driver.format('N')} for processes on this machine"
+        )
+
+
+def require_classic(spark: Any, what: str) -> None:
+    """Checks that a session has its own driver.
+
+    Args:
+        spark: The session.
+        what: What needs it, as the error names it.
+
+    Raises:
         SessionError: If it is a Spark Connect session.
     """
     if is_connect(spark):
         raise SessionError(
-            "this is a Spark Connect session, whose client cannot follow a barrier job; run on the cluster's driver "
-            "(spark-submit, a notebook on a dedicated cluster), or use "
-            f"{terms.on_driver.format('N')} for processes on this machine"
+            f"this is a Spark Connect session, whose client cannot talk to ranks on executors, as {what} does; run it "
+            "on the cluster's driver (spark-submit, a notebook on a dedicated cluster), or with processes on this "
+            "machine"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....errors import NotEnoughSlotsError
-from ....spark.port import java_context, master_of, setting_of
+from ....spark.port import is_connect, java_context, master_of, setting_of, slots_of_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,8 @@ _SETTINGS = ("spark.executor.instances", "spark.executor.cores", "spark.cores.ma
 
 def slots_now(spark: SparkSession) -> int:
     """Counts the tasks that the registered executors can run at the same time; 0 while none has registered."""
+    if is_connect(spark):
+        return slots_of_server(spark)
     context = java_context(spark)
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
@@ -164,15 +166,19 @@ def total_slots(
         The number of slots; 0 if no executor came within `wait_s`.
     """
     coming = expected(master_of(spark), {key: setting_of(spark, key) for key in _SETTINGS})
+    is_listed = coming.executors != 0 and not is_connect(spark)
     started = time.monotonic()
     notified = False
     while True:
         # In this order, slots of an executor that registers in between are counted.
-        there = None if coming.executors == 0 else registered_now(spark)
+        there = registered_now(spark) if is_listed else None
         slots = slots_now(spark)
         if enough is not None and slots >= enough:
             return slots
-        none_to_come = there is None or coming.all_there(there, 0.0 if enough is None else wait_s)
+        if there is None:  # a Connect server does not list its executors
+            none_to_come = coming.executors == 0 or enough is None
+        else:
+            none_to_come = coming.all_there(there, 0.0 if enough is None else wait_s)
         waited = time.monotonic() - started
         if (slots > 0 and none_to_come) or waited >= wait_s:
             return slots
@@ -184,7 +190,7 @@ def total_slots(
 
 def shortage(spark: SparkSession) -> str:
     """Describes how many slots the cluster has, and which executors it has lost."""
-    lost = () if expected(master_of(spark), {}).executors == 0 else registered_now(spark).lost
+    lost = () if is_connect(spark) or expected(master_of(spark), {}).executors == 0 else registered_now(spark).lost
     return "; ".join([f"the cluster has {slots_now(spark)}", *lost])
 
 

@@ -13,6 +13,7 @@ from ....errors import LaunchError
 from ...rank.frames import Frame, Kind, pack
 from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
 
+BEAT_S = 2.0
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 

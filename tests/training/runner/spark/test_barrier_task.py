@@ -16,8 +16,9 @@ from lakelens.training.runner.placement.job import Job, assignment, place
 from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S, JobRecord
 from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import barrier_task
-from lakelens.training.runner.spark.barrier_task import TaskPlan, _Task
+from lakelens.training.runner.spark.barrier_task import _Task
 from lakelens.training.runner.spark.driver_channel import DriverChannel
+from lakelens.training.runner.spark.task_plan import TaskPlan
 
 pytestmark = pytest.mark.unit
 

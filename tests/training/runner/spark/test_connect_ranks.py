@@ -1,0 +1,270 @@
+"""Ranks on the executors of a Spark Connect server, which the client neither listens to nor talks to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyspark
+import pytest
+from coloured_tables import add_rows, coloured_table
+from connect_server import connect_session
+from leftovers import Watch, leaves_nothing
+from mlflow_stores import put_store
+
+from lakelens.errors import NotEnoughSlotsError, RankFailedError, UnpicklableFunctionError
+from lakelens.tracking.runs import FAILURE_TAG, open_client
+from lakelens.training.checkpoints.checkpoint import list_checkpoints
+from lakelens.training.experiment.train import resume, train
+from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.runner.runner import HorovodRunner
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+DYING = """
+    import os
+    import signal
+    from pathlib import Path
+
+    import keras
+    from lakelens.training.trials.keras_trial import KerasTrial
+
+    class DiesOnce(keras.callbacks.Callback):
+        def __init__(self, rank, mark):
+            super().__init__()
+            self.rank, self.mark = rank, Path(mark)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1 and self.rank == 1 and not self.mark.exists():
+                self.mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    class Dying(KerasTrial):
+        def build_model(self):
+            model = keras.Sequential([
+                keras.Input((*self.context.image_size, 3)),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(self.context.num_classes, activation="softmax"),
+            ])
+            model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+            self.mark = self.context.get_hparam("mark")
+            return model
+
+        def callbacks(self):
+            return [DiesOnce(self.context.rank, self.mark)]
+"""
+
+
+@pytest.fixture(scope="module")
+def connected(tmp_path_factory) -> Iterator[Any]:
+    if pyspark.__version__.startswith("3."):
+        pytest.skip("the client of Spark 3.5 does not learn that tasks run, and is refused")
+    pytest.importorskip("grpc_status", reason="Spark Connect's client needs grpcio-status")
+    with connect_session(tmp_path_factory.mktemp("connect")) as session:
+        session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id LONG").collect()  # starts Python workers
+        yield session
+
+
+@pytest.fixture
+def watch(connected) -> Iterator[Watch]:
+    with leaves_nothing(same_process_tree=False) as watch:
+        yield watch
+
+
+def runner(spark, watch: Watch, np: int = 2, **options: Any) -> HorovodRunner:
+    return HorovodRunner(np=np, env=watch.env, needs_horovod=False, spark=spark, **options)
+
+
+def test_rank_zeros_value_the_messages_and_the_last_lines_come_at_the_end(connected, watch, capfd):
+    def main(x):
+        import numpy as np
+
+        from lakelens.training.rank.process_context import current, log_to_driver
+
+        print(f"line of {current().rank}")
+        log_to_driver(f"{current().rank} of {current().size}")
+        return x + 1, np.full(20 << 20, 7, np.uint8)
+
+    value, array = runner(connected, watch, driver_log_verbosity="all").run(main, x=41)
+    assert (value, array.nbytes, set(array[:: 1 << 20])) == (42, 20 << 20, {7})
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == [
+        "0 of 2",
+        "1 of 2",
+        "[0]<stdout> line of 0",
+        "[1]<stdout> line of 1",
+    ]
+    assert "lines and messages of ranks on a Spark Connect session are shown when they have ended" in shown.err
+
+
+def test_zero_is_every_slot_and_ranks_decide_without_answers(connected, watch):
+    def main():
+        from lakelens.training.rank import process_context
+
+        return process_context.current().size, process_context.ask({"next": None})
+
+    assert runner(connected, watch, np=0).run(main) == (2, {})
+
+
+@pytest.mark.horovod
+def test_ranks_sum_through_horovod(connected, watch):
+    def main():
+        import numpy as np
+
+        import lakelens.hvd as hvd
+
+        hvd.init()
+        return float(hvd.allreduce(np.float32(hvd.rank() + 1), op=hvd.Sum))
+
+    assert HorovodRunner(np=2, env=watch.env, spark=connected).run(main) == 3.0
+
+
+def test_a_rank_that_raises_fails_the_job_with_its_traceback_and_last_lines(connected, watch):
+    def main():
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        print("about to fail")
+        if current().rank == 1:
+            raise ValueError("boom")
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError) as caught:
+        runner(connected, watch).run(main)
+    error = caught.value
+    assert str(error).startswith("Traceback (most recent call last)")
+    assert (error.rank, error.reason, error.log[0]) == (1, "raised", "about to fail")
+
+
+def test_a_killed_rank_fails_the_job_and_a_restart_completes_it(connected, watch, capfd):
+    def main():
+        import os
+        import signal
+        import time
+
+        from lakelens.training import distributed
+        from lakelens.training.rank.process_context import current
+
+        if distributed.attempt() == 0:
+            if current().rank == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return distributed.attempt()
+
+    assert runner(connected, watch, max_restarts=1).run(main) == 1
+    assert "was ended by SIGKILL" in capfd.readouterr().err
+
+
+def test_a_killed_python_worker_ends_the_job(connected, watch):
+    def main():
+        import os
+        import time
+        from pathlib import Path
+
+        from lakelens.training.rank.process_context import current
+
+        if current().rank == 1:
+            keeper = os.getppid()
+            os.kill(int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1]), 9)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError, match="before every rank had returned") as caught:
+        runner(connected, watch).run(main)
+    assert caught.value.reason == "lost"
+
+
+def test_too_few_slots_are_reported_with_both_numbers(connected, watch):
+    with pytest.raises(NotEnoughSlotsError, match="np=9 ranks need 9 slots and the cluster has 2"):
+        runner(connected, watch, np=9, slots_wait_s=1).run(print)
+
+
+def test_slots_that_another_job_holds_are_waited_for_with_a_bound(connected, watch):
+    def hold(batches):
+        import time
+
+        yield from batches
+        time.sleep(600)
+
+    def occupy():
+        connected.addTag("holder")
+        with pytest.raises(Exception, match="OPERATION_CANCELED"):
+            connected.range(0, 1, 1, 1).mapInArrow(hold, "id LONG").collect()
+
+    thread = threading.Thread(target=occupy)
+    thread.start()
+    time.sleep(3)
+    try:
+        with pytest.raises(
+            NotEnoughSlotsError, match=r"none of 2 tasks could start within 1 s.* the cluster has 2, and"
+        ):
+            runner(connected, watch, slots_wait_s=1).run(print)
+    finally:
+        connected.interruptTag("holder")
+        thread.join(timeout=60)
+
+
+def test_what_cannot_be_sent_is_named(connected, watch):
+    with pytest.raises(UnpicklableFunctionError, match="lock"):
+        runner(connected, watch).run(lambda lock: None, lock=threading.Lock())
+
+
+def test_an_interrupted_client_ends_the_ranks(connected, watch):
+    def main():
+        import time
+
+        time.sleep(600)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def when_all_run():
+        while len(watch.processes()) < 4:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    timer = threading.Thread(target=when_all_run)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runner(connected, watch).run(main)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.horovod
+def test_a_training_whose_rank_died_resumes_on_the_version_it_has_read(connected, tmp_path):
+    (tmp_path / "dying.py").write_text(textwrap.dedent(DYING))
+    table = coloured_table(tmp_path / "squares", train=32, validation=6)
+    store = put_store(tmp_path)
+    with pytest.raises(RankFailedError, match=r"rank 1 of 2 .* was ended by SIGKILL"):
+        train(
+            f"{table}@0",
+            entrypoint=f"{tmp_path}/dying.py:Dying",
+            strategy="horovod_cluster",
+            slots_per_trial=2,
+            epochs=2,
+            global_batch_size=16,
+            hyperparameters={"mark": str(tmp_path / "mark")},
+            tracking_uri=store,
+            config={"checkpoint_storage": {"path": str(tmp_path / "checkpoints")}},
+            spark=connected,
+        )
+    client = open_client(store)
+    (run,) = client.search_runs([client.get_experiment_by_name("squares").experiment_id])
+    assert (run.info.status, "SIGKILL" in run.data.tags[FAILURE_TAG]) == ("FAILED", True)
+    assert len(list_checkpoints(tmp_path / "checkpoints" / run.info.run_id)) == 1
+    add_rows(table, 32, 16, "train")
+    result = resume(run.info.run_id, tracking_uri=store, spark=connected)
+    assert (result.run_id, result.version, result.epochs, result.ranks) == (run.info.run_id, 0, 2, 2)
+    assert DeltaFeed(table, 0, "train").rows == 32
+    history = client.get_metric_history(result.run_id, "loss")
+    assert [point.step for point in history] == [1, 2]
+    assert client.get_run(result.run_id).info.status == "FINISHED"

@@ -1,0 +1,108 @@
+"""What rank 0's task tells the client about a job that it leads, without Spark."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import pytest
+
+import lakelens
+from lakelens.errors import ClusterConfigurationError, LaunchError, RankFailedError
+from lakelens.training.rank.frames import Kind
+from lakelens.training.runner.placement.job import Job
+from lakelens.training.runner.processes.rank_record import RankEvent
+from lakelens.training.runner.spark import leader
+from lakelens.training.runner.spark.leader import Leader, address_for
+from lakelens.training.runner.spark.task_channel import TaskChannel
+from lakelens.training.runner.spark.task_plan import TaskPlan
+
+pytestmark = pytest.mark.unit
+
+HELLO = {"machine": "m", "executor": "e", "python": "3.12.1", "version": lakelens.__version__, "problem": None}
+RAISED = {"type": "ValueError", "message": "boom", "traceback": "Traceback ...\nValueError: boom", "consequence": False}
+
+
+def plan(version=lakelens.__version__):
+    return TaskPlan(Job(name="job", size=2, payload=b"", stall_timeout_s=60), "", 0, False, version)
+
+
+def tasks_of(leading, job, python):
+    hello = {**HELLO, "python": python, "gpus": [], "visible_gpus": None}
+    return [
+        TaskChannel("127.0.0.1", leading.port, bytes.fromhex(job.key), {**hello, "rank": rank, "host": f"host-{rank}"})
+        for rank in (0, 1)
+    ]
+
+
+def tell(task, kind, **data):
+    task.send(Kind.EVENT, {"kind": kind, "data": data})
+
+
+@pytest.fixture
+def python():
+    import platform
+
+    return platform.python_version()
+
+
+def test_tasks_meet_at_rank_zeros_host_or_on_loopback_if_all_have_one_host():
+    assert address_for(["a", "a"]) == "127.0.0.1"
+    assert address_for(["a", "b", "a"]) == "a"
+
+
+def test_the_value_follows_the_messages_and_last_lines(python):
+    with Leader(plan(), "localhost") as leading:
+        tasks = tasks_of(leading, leading._plan.job, python)
+        tell(tasks[0], "message", text="said")
+        tell(tasks[1], "line", stream="stdout", text="written")
+        for rank, task in enumerate(tasks):
+            tell(task, "returned", **({"pickle": 3, "large": []} if rank == 0 else {}))
+            tell(task, "ended", exit_code=0, signal=None, peak_bytes=None)
+            tell(task, "gone")
+            task.close()
+        told, *pieces = leading.told(io.BytesIO(b"abc"))
+    outcome = pickle.loads(told)
+    assert (outcome.error, outcome.value, pieces) == (None, {"pickle": 3, "large": []}, [b"abc"])
+    assert {(event.kind, event.data["text"]) for event in outcome.events} == {("message", "said"), ("line", "written")}
+    assert RankEvent(1, "line", {"stream": "stdout", "text": "written"}) in outcome.events
+
+
+def test_a_failure_arrives_as_the_error_that_a_driver_raises(python):
+    with Leader(plan(), "localhost") as leading:
+        tasks = tasks_of(leading, leading._plan.job, python)
+        tell(tasks[1], "raised", **RAISED)
+        for task in tasks:
+            tell(task, "ended", exit_code=1, signal=None, peak_bytes=None)
+            tell(task, "gone")
+        (told,) = leading.told(io.BytesIO())
+        for task in tasks:
+            task.close()
+    error = pickle.loads(told).error
+    assert isinstance(error, RankFailedError)
+    assert (error.rank, error.host, error.reason, error.traceback) == (1, "host-1", "raised", RAISED["traceback"])
+    assert str(error).startswith(RAISED["traceback"])
+
+
+def test_a_task_that_hangs_makes_rank_zeros_task_end_the_stage(monkeypatch, python):
+    monkeypatch.setattr(leader, "STAGE_END_S", 0.1)
+    with Leader(plan(), "localhost") as leading:
+        tasks = tasks_of(leading, leading._plan.job, python)
+        tell(tasks[1], "raised", **RAISED)
+        with pytest.raises(LaunchError, match=r"rank 1 of 2 on host-1 raised ValueError: boom"):
+            list(leading.told(io.BytesIO()))
+        for task in tasks:
+            task.close()
+
+
+def test_executors_with_another_lakelens_than_the_client_are_refused(python):
+    with Leader(plan(version="0.0.1"), "localhost") as leading:
+        tasks = tasks_of(leading, leading._plan.job, python)
+        for task in tasks:
+            tell(task, "gone")
+        (told,) = leading.told(io.BytesIO())
+        for task in tasks:
+            task.close()
+    error = pickle.loads(told).error
+    assert isinstance(error, ClusterConfigurationError)
+    assert f"has lakelens {lakelens.__version__}, the driver 0.0.1" in str(error)

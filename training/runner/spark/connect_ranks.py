@@ -1,0 +1,156 @@
+"""Starts ranks from a Spark Connect session: the client's side.
+
+Executors may not reach the client, so rank 0's task decides about the job (`leader`), and its rows bring how it has
+ended. Until then the client only waits, and cancels the job if it is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import queue
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....errors import LaunchError, RankFailedError
+from ....spark.port import application_of
+from ...rank.frames import Kind
+from ..processes.failure_verdict import Failure
+from ..processes.rank_process import append, temporary_file
+from ..processes.return_value import read_value
+from ..supervisor import Supervisor
+from .barrier_stage import BarrierStage, StageEnd
+from .channel_ranks import STAGE_END_S
+from .executor_checks import explained
+from .leader import Outcome
+from .preflight import check_cluster
+from .slots import reserve, slots_now
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A server takes 128 MiB in a message (spark.connect.grpc.maxInboundMessageSize).
+_MOST_SENT_BYTES = 120 << 20
+
+
+@contextlib.contextmanager
+def start_on_connect(
+    supervisor: Supervisor, spark: SparkSession, *, slots_wait_s: float, driver_port: int = 0
+) -> Iterator[ConnectRanks]:
+    """Starts the ranks of a job as one barrier stage of a Connect server; leaving the context ends them.
+
+    Args:
+        supervisor: Hears what they have written, at the end.
+        spark: The session.
+        slots_wait_s: How long the tasks may take to start.
+        driver_port: Where rank 0's task listens; 0 for any port.
+
+    Raises:
+        NotEnoughSlotsError: If the server has fewer slots, or they do not come free within `slots_wait_s`.
+        ClusterConfigurationError: If settings do not allow the job.
+        LaunchError: If function and arguments are too large to be sent.
+    """
+    job, notice = supervisor.job, supervisor.listener.on_notice
+    if len(job.payload) > _MOST_SENT_BYTES:
+        raise LaunchError(
+            f"{job.name}: the function and its arguments are {len(job.payload) >> 20} MiB, and a Spark Connect server "
+            f"takes {_MOST_SENT_BYTES >> 20} MiB; save large objects and pass their paths"
+        )
+    check_cluster(spark, job, slots_wait_s, notice)
+    with (
+        reserve(application_of(spark), job.name, job.size, lambda: slots_now(spark), slots_wait_s, notice),
+        contextlib.ExitStack() as stack,
+    ):
+        notice(f"{job.name}: lines and messages of ranks on a Spark Connect session are shown when they have ended")
+        yield ConnectRanks(supervisor, spark, slots_wait_s, driver_port, stack)
+
+
+class ConnectRanks:
+    """Ranks as the tasks of one barrier stage of a Connect server.
+
+    Args:
+        supervisor: Hears what they have written, at the end.
+        spark: The session.
+        slots_wait_s: How long the tasks may take to start.
+        port: Where rank 0's task listens; 0 for any port.
+        stack: Collects the closing function of each resource at once, so that an interrupted start leaves nothing.
+    """
+
+    # Nothing can be sent to a rank.
+    reachable = False
+
+    def __init__(
+        self, supervisor: Supervisor, spark: SparkSession, slots_wait_s: float, port: int, stack: contextlib.ExitStack
+    ) -> None:
+        self._supervisor, self._job, self._slots_wait_s = supervisor, supervisor.job, slots_wait_s
+        self._ends: queue.SimpleQueue[StageEnd] = queue.SimpleQueue()
+        self._outcome: Outcome | None = None
+        self._value = stack.enter_context(temporary_file())
+        self._stage = BarrierStage(spark, self._job, self._ends.put)
+        stack.callback(self.end)
+        self._stage.start("", port, want_lines=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self._outcome is not None
+
+    def step(self, timeout_s: float) -> None:
+        """Waits for the end of the job.
+
+        Raises:
+            NotEnoughSlotsError: If no task has started in time, because other jobs hold the slots.
+            RankFailedError: If the job was to pause, which these ranks cannot.
+        """
+        listener = self._supervisor.listener
+        with contextlib.suppress(queue.Empty):
+            self._take(self._ends.get(timeout=timeout_s))
+            return
+        if listener.controls.since(0):
+            raise RankFailedError(
+                f"{self._job.name} was interrupted, and its ranks have been ended: ranks on a Spark Connect session "
+                "cannot pause. A training that is resumed continues from its last checkpoint",
+                reason="cancelled",
+            )
+        if not self._stage.has_slots():
+            self._stage.wait_for_tasks(self._job.size, self._slots_wait_s, listener.on_notice)
+
+    def send(self, rank: int, kind: Kind, body: bytes) -> None:
+        """Does nothing."""
+
+    def close_stores(self) -> None:
+        """Does nothing: rank 0's task closes them."""
+
+    def explain(self, failure: Failure) -> Failure:
+        """Returns the failure."""
+        return failure
+
+    def end(self, stacks_of: Sequence[int] = ()) -> None:
+        """Cancels the job, unless it has ended, and waits for its end."""
+        if self._outcome is None and self._stage.is_started:
+            self._stage.cancel()
+        self._stage.join(STAGE_END_S)
+
+    def value(self) -> Any:
+        """Returns rank 0's value; see `Ranks.value`."""
+        outcome = self._outcome
+        if outcome is None:
+            raise LaunchError(f"{self._job.name} has not ended")
+        if outcome.error is not None:
+            raise outcome.error
+        self._value.seek(0)
+        return read_value(self._value.read(outcome.value["pickle"]), outcome.value["large"], self._value)
+
+    def _take(self, end: StageEnd) -> None:
+        if end.error is not None:
+            self._outcome = Outcome(error=explained(end.error, self._job.name))
+            return
+        told, *pieces = end.chunks or [pickle.dumps(Outcome(error=LaunchError(f"{self._job.name} gave no rows")))]
+        outcome: Outcome = pickle.loads(told)  # noqa: S301 - of a task of this job, through Spark, as the value
+        for piece in pieces:
+            append(self._value, piece)
+        for notice in outcome.notices:
+            self._supervisor.listener.on_notice(notice)
+        for event in outcome.events:
+            self._supervisor.hear(event)
+        self._outcome = outcome

@@ -1,0 +1,178 @@
+"""Decides about a job in rank 0's task, where executors cannot reach the driver: as the client of Spark Connect.
+
+The tasks report to it as they report to a driver that they can reach. It answers no question of a rank and sends no
+message: ranks then decide themselves. The rows of its task tell the client how the job has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import IO, Any
+
+from ....errors import LakelensError, LaunchError
+from ..placement.conversation import Controls
+from ..placement.job import Listener
+from ..processes.failure_verdict import Failure
+from ..processes.gloo_store import LOOPBACK
+from ..processes.rank_record import RankEvent
+from ..supervisor import Supervisor
+from .channel_ranks import STAGE_END_S, ChannelRanks
+from .executor_checks import address_of
+from .task_plan import PIECE_BYTES, TaskPlan
+
+# Of lines, only the last of each rank arrive; of messages, all do.
+_KEPT_EVENTS = 20_000
+_ENDS_S = 60.0
+
+
+@dataclass
+class Outcome:
+    """How a job has ended, as rank 0's task tells the client.
+
+    Attributes:
+        error: Why it failed; None if every rank has returned.
+        value: Where rank 0's value is in what follows (see `return_value`).
+        events: Messages of the ranks and their last lines, in the order in which they came.
+        notices: Notices of the launcher.
+    """
+
+    error: LakelensError | None = None
+    value: dict[str, Any] = field(default_factory=dict)
+    events: deque[RankEvent] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
+    notices: list[str] = field(default_factory=list)
+
+
+def address_for(hosts: Sequence[str]) -> str:
+    """Chooses where the tasks meet: rank 0's host, or the loopback interface if it is the host of all.
+
+    Args:
+        hosts: Spark's name of each task's host, by rank.
+    """
+    return LOOPBACK if len(set(hosts)) == 1 else hosts[0]
+
+
+class Leader:
+    """The supervisor of a job in rank 0's task; use as a context manager.
+
+    Args:
+        plan: The plan of all tasks.
+        address: Where the tasks meet.
+
+    Attributes:
+        port: Where it listens, once the context is entered.
+    """
+
+    port: int
+
+    def __init__(self, plan: TaskPlan, address: str) -> None:
+        self._plan, self._address = plan, address
+        self._controls, self._outcome, self._all_gone = Controls(), Outcome(), True
+        self._started: queue.SimpleQueue[int | LakelensError] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._lead, name="lakelens-leader", daemon=True)
+
+    def __enter__(self) -> Leader:
+        self._thread.start()
+        started = self._started.get()
+        if isinstance(started, LakelensError):
+            raise started
+        self.port = started
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._controls.end()
+        self._thread.join(timeout=_ENDS_S)
+
+    def told(self, value: IO[bytes]) -> Iterator[bytes]:
+        """Waits for the end of the job and gives what its client reads: an Outcome, then rank 0's value in pieces.
+
+        Args:
+            value: The file with the value.
+
+        Raises:
+            LaunchError: If a task hangs: the stage ends with this one.
+        """
+        self._thread.join()
+        error = self._outcome.error
+        if error is not None and not self._all_gone:
+            raise LaunchError(getattr(error, "summary", str(error)))
+        yield pickle.dumps(self._outcome)
+        if error is None:
+            value.seek(0)
+            while piece := value.read(PIECE_BYTES):
+                yield piece
+
+    def _lead(self) -> None:
+        heard = self._outcome.events
+        listener = Listener(
+            on_line=lambda rank, stream, text: heard.append(RankEvent(rank, "line", {"stream": stream, "text": text})),
+            on_message=lambda text: heard.append(RankEvent(0, "message", {"text": text})),
+            on_notice=self._outcome.notices.append,
+            controls=self._controls,
+        )
+        try:
+            self._outcome.value = Supervisor(self._plan.job, listener).run(self._start)
+        except Exception as error:  # noqa: BLE001 - told to the client, whatever it is
+            known = error if isinstance(error, LakelensError) else LaunchError(f"{type(error).__name__}: {error}")
+            self._outcome.error = known
+            self._started.put(known)  # of use if it has not started
+
+    @contextlib.contextmanager
+    def _start(self, supervisor: Supervisor) -> Iterator[LedRanks]:
+        with contextlib.ExitStack() as stack:
+            ranks = LedRanks(supervisor, self._plan, address_of(self._address), stack)
+            self._started.put(ranks.port)
+            stack.callback(self._note_end, ranks)
+            yield ranks
+
+    def _note_end(self, ranks: LedRanks) -> None:
+        ranks.leave()
+        self._all_gone = ranks.gone
+
+
+class LedRanks(ChannelRanks):
+    """Ranks as tasks that rank 0's task leads.
+
+    Args:
+        supervisor: Hears their events.
+        plan: The plan of all tasks.
+        address: IP address to listen on.
+        stack: As for `ChannelRanks`.
+    """
+
+    def __init__(self, supervisor: Supervisor, plan: TaskPlan, address: str, stack: contextlib.ExitStack) -> None:
+        super().__init__(supervisor, address, plan.port, stack, plan.version)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._channel.port
+
+    @property
+    def ended(self) -> bool:
+        """Whether every rank has returned and every task has closed its connection."""
+        return self._record.all_returned and len(self._hung_up) == self._job.size
+
+    def explain(self, failure: Failure) -> Failure:
+        """Returns the failure: the tasks' reports are all there is to know."""
+        return failure
+
+    def value(self) -> dict[str, Any]:
+        """Returns where rank 0's value is in its file, which this task has."""
+        return self._record.value
+
+    @property
+    def gone(self) -> bool:
+        """Whether no rank remains, as far as its task has told."""
+        return all(rank.gone for rank in self._record.ranks)
+
+    def leave(self) -> None:
+        """Ends the ranks that still run."""
+        self.end()
+        self._wait_for(self._all_ended, STAGE_END_S)
