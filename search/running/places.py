@@ -11,7 +11,7 @@ from ...errors import NotEnoughSlotsError
 from ...spark.port import application_of
 from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.placement.gpus import list_driver_gpus
-from ...training.runner.spark.preflight import active_connect_session, require_classic
+from ...training.runner.spark.preflight import require_classic
 from ...training.runner.spark.slots import slots_now, total_slots
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _driver(plan: ExperimentPlan) -> Place:
 def _executors(plan: ExperimentPlan, spark: SparkSession | None) -> Place:
     from ...spark.session import running_session, spark_session
 
-    session = spark or active_connect_session() or running_session() or spark_session()
+    session = spark or running_session() or spark_session()
     require_classic(session, "a search")
     slots = total_slots(session, plan.config.resources.slots_wait_s)
     application = application_of(session)

@@ -12,6 +12,7 @@ from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.lengths import Length
 from ...training.configuration.searcher import SINGLE, SearcherConfig
 from ...training.experiment.experiment_plan import ExperimentPlan
+from ...training.runner.spark.preflight import active_connect_session, require_classic
 from ...training.trials.entrypoint import EntryPoint
 from ..brackets import plan_brackets
 from ..create import create_searcher
@@ -32,11 +33,15 @@ def plan_search(
     Raises:
         ConfigurationError: If a key contradicts another.
         UsageError: If table, version, split or entry point does not exist.
+        SessionError: If trials are to run on the executors of a Spark Connect session.
     """
     if config.continue_from is not None:
         raise ConfigurationError("continue_from trains one run further; a search begins its trials: remove the key")
     searcher_of(config)  # finds an unusable space before the session opens and a run begins
-    return ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
+    plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
+    if plan.ranks >= 0:
+        require_classic(active_connect_session() if spark is None or callable(spark) else spark, "a search")
+    return plan
 
 
 def searcher_of(config: ExperimentConfig) -> SearchMethod:

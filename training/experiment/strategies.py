@@ -142,7 +142,7 @@ def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, 
     slots = config.resources.slots_per_trial
     if config.searcher.name != SINGLE:
         session = opened(spark)
-        if session is not None and not master_of(session).startswith("local["):
+        if session is not None and not is_connect(session) and not master_of(session).startswith("local["):
             return "horovod_cluster", "the Spark session's executors, on which a search runs its trials"
     if slots == 1:
         return "single", _ALONE
