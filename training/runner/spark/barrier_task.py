@@ -78,7 +78,8 @@ def _led(
     with contextlib.ExitStack() as stack:
         leader = stack.enter_context(Leader(plan, address)) if rank == 0 else None
         port = int(all_gather("0" if leader is None else str(leader.port))[0])
-        task = _Task(replace(plan, address=address, port=port), rank, hosts[rank], gpus)
+        meeting = replace(plan, address=address, port=port, listener="rank 0's task")
+        task = _Task(meeting, rank, hosts[rank], gpus)
         function, value = (stack.enter_context(temporary_file(content)) for content in (payload, b""))
         task.follow(function, value)
         task.leave()
@@ -119,6 +120,7 @@ class _Task:
                 "gpus": gpus,
                 "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
             },
+            plan.listener,
         )
         self._store = LoopbackStore(plan.job.size, self._share) if plan.job.size > 1 else None
 

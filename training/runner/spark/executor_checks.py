@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from ....errors import ClusterConfigurationError, LaunchError, RankFailedError
 from ....spark.workers import CANCELLED, difference, problem_in, reason_of
 
 # From the sentence of `task_channel`.
-_UNREACHABLE = "cannot reach the driver"
+_UNREACHABLE = re.compile(r"cannot reach (the driver|rank 0's task) at")
 _LAUNCH_ERROR = "lakelens.errors.LaunchError: "
 
 
@@ -99,7 +100,7 @@ def explained(error: Exception, name: str) -> LaunchError:
     problem = problem_in(text)
     if problem is not None:
         return ClusterConfigurationError(f"{name}: {problem}")
-    if _UNREACHABLE in text:
+    if _UNREACHABLE.search(text):
         return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
     # A user's exception may also mention "cancelled"; a cancelled job is not restarted.
     cancelled = CANCELLED.search(text) is not None

@@ -26,12 +26,15 @@ class TaskChannel:
         port: Its port there.
         secret: The job's secret.
         hello: The task's introduction; holds its `rank`.
+        listener: What listens there, as errors name it.
 
     Raises:
         LaunchError: If the driver cannot be reached or does not hold the secret.
     """
 
-    def __init__(self, address: str, port: int, secret: bytes, hello: dict[str, Any]) -> None:
+    def __init__(
+        self, address: str, port: int, secret: bytes, hello: dict[str, Any], listener: str = "the driver"
+    ) -> None:
         self.lost = False
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         try:
@@ -46,7 +49,7 @@ class TaskChannel:
                     time.sleep(0.2)
         except OSError as error:
             raise LaunchError(
-                f"rank {hello['rank']} on {socket.gethostname()} cannot reach the driver at {address}:{port} "
+                f"rank {hello['rank']} on {socket.gethostname()} cannot reach {listener} at {address}:{port} "
                 f"({error}); the network "
                 f"must let executors connect to that address, as it lets them to spark.driver.host (a fixed "
                 f"port: driver_port=...)"

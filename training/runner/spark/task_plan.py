@@ -20,6 +20,7 @@ class TaskPlan:
         port: Its port there, or that of rank 0's task.
         want_lines: Whether the driver wants every line as it is written.
         version: lakelens' version on the driver.
+        listener: What listens at the address, as errors name it.
     """
 
     job: Job
@@ -27,3 +28,4 @@ class TaskPlan:
     port: int
     want_lines: bool
     version: str
+    listener: str = "the driver"

@@ -102,6 +102,11 @@ Caused by: java.lang.IllegalStateException
             ClusterConfigurationError,
             r"^training: rank 0 on w1 cannot reach the driver at d:4 \(refused\); let executors connect$",
         ),
+        (
+            "lakelens.errors.LaunchError: rank 1 on w2 cannot reach rank 0's task at w1:4 (refused); let executors",
+            ClusterConfigurationError,
+            r"^training: rank 1 on w2 cannot reach rank 0's task at w1:4 \(refused\); let executors$",
+        ),
     ],
 )
 def test_why_a_task_could_not_start_is_said_in_the_words_of_its_python(said, kind, words):
