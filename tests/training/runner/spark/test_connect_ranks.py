@@ -55,7 +55,7 @@ DYING = """
             self.mark = self.context.get_hparam("mark")
             return model
 
-        def callbacks(self):
+        def keras_callbacks(self):
             return [DiesOnce(self.context.rank, self.mark)]
 """
 
