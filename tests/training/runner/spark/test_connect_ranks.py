@@ -180,7 +180,7 @@ def test_a_killed_python_worker_ends_the_job(connected, watch):
 
 
 def test_too_few_slots_are_reported_with_both_numbers(connected, watch):
-    with pytest.raises(NotEnoughSlotsError, match="np=9 ranks need 9 slots and the cluster has 2"):
+    with pytest.raises(NotEnoughSlotsError, match="np=9: the ranks need 9 slots and the cluster has 2"):
         runner(connected, watch, np=9, slots_wait_s=1).run(print)
 
 

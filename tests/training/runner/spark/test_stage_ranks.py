@@ -20,7 +20,7 @@ from lakelens.training.runner.processes.rank_process import append
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.runner.spark import preflight, stage_ranks
 from lakelens.training.runner.spark.slots import registered_now, slots_now, total_slots
-from lakelens.training.runner.terms import EXPERIMENT_TERMS, RUNNER_TERMS
+from lakelens.training.runner.terms import EXPERIMENT_TERMS
 
 pytestmark = pytest.mark.spark
 
