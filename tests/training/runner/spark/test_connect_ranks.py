@@ -258,7 +258,7 @@ def test_a_training_whose_rank_died_resumes_on_the_version_it_has_read(connected
             spark=connected,
         )
     client = open_client(store)
-    (run,) = client.search_runs([client.get_experiment_by_name("squares").experiment_id])
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
     assert (run.info.status, "SIGKILL" in run.data.tags[FAILURE_TAG]) == ("FAILED", True)
     assert len(list_checkpoints(tmp_path / "checkpoints" / run.info.run_id)) == 1
     add_rows(table, 32, 16, "train")
