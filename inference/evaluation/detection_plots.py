@@ -80,7 +80,8 @@ def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
 
 def _drawn(box: Mapping[str, Any], colour: str) -> DrawnBox:
     name = str(box["label_name"] or box["label"])
-    return DrawnBox([box[corner] for corner in BOX_CORNERS], colour, name, box.get("score"))
+    score = box["score"] if "score" in box else None  # noqa: SIM401 - Spark's Row has no get
+    return DrawnBox([box[corner] for corner in BOX_CORNERS], colour, name, score)
 
 
 def _bars(

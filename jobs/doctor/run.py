@@ -110,7 +110,7 @@ def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.
         process.stdout.close()
     found = _found_in(output)
     if hung:
-        found = Finding(None, ok=False, detail=f"no answer within {timeout_s:.0f} s")
+        found = Finding(None, ok=False, detail=f"no answer within {timeout_s:.0f} s (busy? see --timeout-s)")
     elif found is None:
         found = Finding(None, ok=False, detail=_how_it_ended(process.returncode, log))
     detail = found.detail
