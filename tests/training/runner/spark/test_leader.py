@@ -12,7 +12,7 @@ from lakelens.errors import ClusterConfigurationError, LaunchError, RankFailedEr
 from lakelens.training.rank.frames import Kind
 from lakelens.training.runner.placement.job import Job
 from lakelens.training.runner.processes.rank_record import RankEvent
-from lakelens.training.runner.spark import leader
+from lakelens.training.runner.spark import channel_ranks, leader
 from lakelens.training.runner.spark.leader import Leader, address_for
 from lakelens.training.runner.spark.task_channel import TaskChannel
 from lakelens.training.runner.spark.task_plan import TaskPlan
@@ -85,7 +85,8 @@ def test_a_failure_arrives_as_the_error_that_a_driver_raises(python):
 
 
 def test_a_task_that_hangs_makes_rank_zeros_task_end_the_stage(monkeypatch, python):
-    monkeypatch.setattr(leader, "STAGE_END_S", 0.1)
+    for module in (channel_ranks, leader):
+        monkeypatch.setattr(module, "STAGE_END_S", 0.3)
     with Leader(plan(), "localhost") as leading:
         tasks = tasks_of(leading, leading._plan.job, python)
         tell(tasks[1], "raised", **RAISED)
