@@ -8,6 +8,9 @@ over its seconds. Steady rows/s is the rate of the rows beyond a quarter: the di
 quarter of the rows, so that what a call costs once is left out of it. The models have random weights: MobileNetV2, and
 one layer behind an average of the pixels, which leaves decoding and Spark.
 
+A new session's first call, with the start of the workers and the load of the model, is on the quarter. `--long-rows`
+adds the peak memory of `score` on a longer table, to compare with that on all rows.
+
 The limit is as many processes as slots, with one thread each, a share of the images in memory, and lakelens's decoder
 and frozen graph; without Spark, and without a table. It also measures decoding and the model alone.
 """
@@ -40,6 +43,7 @@ _SHARE = 4
 _ARRAY = "array<float>"
 _AIMS = {"mobilenet": 1.4, "tiny": 1.5}
 _FEWEST = 500
+_LONG = "long"
 
 
 def decode(images: Any) -> np.ndarray:
@@ -304,6 +308,17 @@ class Inputs:
         ImageTable(self.spark, table).ingest(source, layout="class_folders", size=SIZE, store="jpeg")
         return {}
 
+    def repeated(self, table: str, longer: str, rows: int) -> dict[str, Any]:
+        """Writes the rows of a table again and again under other paths, as a table of so many rows."""
+        from pyspark.sql import functions
+
+        kept = self.spark.read.format("delta").load(table)
+        times = self.spark.range(-(-rows // kept.count()))
+        path = functions.concat("path", functions.lit("?"), functions.col("id").cast("string"))
+        longest = kept.crossJoin(times).withColumn("path", path).drop("id").limit(rows)
+        longest.write.format("delta").option("maxRecordsPerFile", 1000).save(longer)
+        return {}
+
     def model(self, name: str, folder: str) -> dict[str, Any]:
         """Saves a model with random weights."""
         save_both(build(name), folder)
@@ -409,6 +424,9 @@ def run(arguments: Any) -> Report:
             for source, table in zip((made, few), tables, strict=True):
                 tell(f"writing {table.name}")
                 inputs.call("table", source=str(source.folder), table=str(table))
+            if arguments.long_rows:
+                tell(f"writing {_LONG}")
+                inputs.call("repeated", table=str(tables[0]), longer=str(temporary / _LONG), rows=arguments.long_rows)
             for name in arguments.models:
                 inputs.call("model", name=name, folder=str(temporary / name))
         pythons = {}
@@ -448,7 +466,8 @@ def _one_model(
             target = f"{module}:{CONTENDERS[name].__name__}"
             python = pythons.get(name, Path(sys.executable))
             running[name] = Contender(target, place / "log", python=python, folder=str(place), model=folder)
-            running[name].call("take", table=str(quarter))
+            cold = running[name].call("take", table=str(quarter))
+            report.facts[f"{model} {name} first call in a new session, s"] = round(cold["seconds"], 1)
         for share in range(SLOTS):
             log = temporary / f"{model}-limit-{share}.log"
             limits.append(Contender(f"{module}:Alone", log, model=folder, table=str(whole), share=share))
@@ -461,10 +480,11 @@ def _one_model(
                 report.add(f"{model} {name} whole call", "rows/s", values["whole"])
             if "again_s" in values:
                 report.add(f"{model} {name} with nothing to do", "s", values["again_s"])
-        for name, contender in running.items():
-            with PeakMemory(contender.pid) as memory:
-                contender.call("take", table=str(whole))
-            report.facts[f"{model} {name} memory"] = memory.as_json()
+        for table in (whole, whole.with_name(_LONG)):
+            if "score" in running and table.exists():
+                with PeakMemory(running["score"].pid) as memory:
+                    rows = running["score"].call("take", table=str(table))["rows"]
+                report.facts[f"{model} score memory, {rows} rows"] = memory.as_json()
         report.facts[f"{model} engine"] = engines.get("score")
     finally:
         for contender in (*running.values(), *limits):
@@ -482,6 +502,9 @@ def _compare(report: Report, model: str) -> None:
     for name in (ours, f"{model} predict_udf"):
         if name in report.series:
             report.compare(name, f"{model} limit", at_least=0.9 if name == ours else None)
+    engine, peer = f"{model} score onnxruntime", f"{model} predict_batch_udf"
+    if engine in report.series and peer in report.series:
+        report.compare(engine, peer, at_least=1.65 if model == "mobilenet" else None)
     if again in report.series:
         report.aims.append(Aim(f"{again}, s", report.series[again].median, at_most=1.0))
 
@@ -496,6 +519,7 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument(
         "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="who takes part"
     )
+    flags.add_argument("--long-rows", type=int, default=0, help="measure the memory of `score` on so many rows, too")
     arguments = flags.parse_args(argv)
     run(arguments).show(arguments.json)
     return 0
