@@ -148,7 +148,7 @@ def resume(
 
 def _begun_run(plan: ExperimentPlan) -> AbstractContextManager[RunReference]:
     searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
-    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"ranks": plan.ranks}
+    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"ranks": plan.ranks_recorded}
     tags = {SEARCH_TAG: plan.config.searcher.name}
     return begun_run(plan, tags=tags, params=params)
 

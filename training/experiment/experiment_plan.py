@@ -96,6 +96,11 @@ class ExperimentPlan:
         return Schedule.of(self.config, self.data.training.steps_per_epoch(self.config.global_batch_size))
 
     @property
+    def ranks_recorded(self) -> int | str:
+        """Number of ranks, as the run's parameter shows it."""
+        return abs(self.ranks) or "every slot"
+
+    @property
     def warnings(self) -> list[str]:
         """Probable mistakes that do not prevent training."""
         return self.data.warnings(largest_global_batch_size(self.config.hyperparameters))
@@ -107,7 +112,7 @@ class ExperimentPlan:
         return {
             "epochs": self.schedule.epochs,
             "global_batch_size": config.global_batch_size,
-            "ranks": self.ranks,
+            "ranks": self.ranks_recorded,
             "strategy": self.strategy.name,
             "seed": config.reproducibility.experiment_seed,
             "patience": stopping.patience if stopping is not None else None,

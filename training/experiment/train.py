@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from ...errors import InvalidArgumentError
-from ...options import check_names, whole_number
+from ...options import named_options, whole_number
 from ...spark.session import SessionSource
 from ...table import Table, Version, version_of
 from ...tracking.runs import check_resumable, resolve_tracking_uri
@@ -20,32 +20,24 @@ from ..trials.trial import Trial
 from .config_record import read_config
 from .run_trial import TrainResult, run_trial
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-
-class TrainKeys(TypedDict, total=False):
-    """Keywords of `train` that are keys of the experiment file."""
-
-    version: int | str | datetime | None
-    slots_per_trial: int | None
-    strategy: str | None
-    epochs: int | None
-    global_batch_size: int | None
-    hyperparameters: Mapping[str, Any] | None
-    seed: int | None
-    metric: str | None
-    image_size: int | Sequence[int] | None
-    tracking_uri: str | None
-    config: Mapping[str, Any] | None
-
-
+@named_options
 def train(
     table: str | Path | Mapping[str, Any] | ExperimentConfig,
     *,
+    version: int | str | datetime | None = None,
     entrypoint: str | type[Trial] | None = None,
+    slots_per_trial: int | None = None,
+    strategy: str | None = None,
+    epochs: int | None = None,
+    global_batch_size: int | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    metric: str | None = None,
+    image_size: int | Sequence[int] | None = None,
+    tracking_uri: str | None = None,
+    config: Mapping[str, Any] | None = None,
     spark: SessionSource | None = None,
-    **keys: Unpack[TrainKeys],
 ) -> TrainResult:
     """Trains a model on one version of a table and keeps the checkpoint of its best epoch.
 
@@ -59,26 +51,24 @@ def train(
     Args:
         table: Path or URI of the table, or schema.table; `table@version` names the version too. Or an experiment: a
             YAML file, its keys as a dict, or an ExperimentConfig.
+        version: A number, "latest", a time, or a pin's name. Key: `data.version`.
         entrypoint: The Trial: `module:Class`, `path/to/file.py:Class` or the class. Key: `entrypoint`.
+        slots_per_trial: Ranks; 0 takes every slot of the cluster. Key: `resources.slots_per_trial`.
+        strategy: Where they run: `single`, `mirrored`, `horovod_local` (processes here), `horovod_cluster` (tasks of a
+            Spark barrier stage) or `auto`. Key: `resources.strategy`.
+        epochs: Epochs at most. Key: `searcher.max_length`.
+        global_batch_size: Images per step over all ranks. Key: `hyperparameters.global_batch_size`.
+        hyperparameters: For the Trial. Key: `hyperparameters`.
+        seed: Of weights, of the order of rows, of augmentation. Key: `reproducibility.experiment_seed`.
+        metric: Metric that decides; `val_loss` by default, `loss` without validation. Key: `searcher.metric`.
+        image_size: Side, or height and width, to resize images to. By default images keep their stored size, which the
+            table's columns height and width must give as the same for every row; a table of mixed sizes needs it.
+            Key: `data.image_size`.
+        tracking_uri: MLflow store; see `lakelens.tracking.runs.resolve_tracking_uri`. Key: `tracking.uri`.
+        config: Other keys of the experiment file, nested as there; they replace those of an experiment, and the
+            arguments above replace them.
         spark: The session for ranks on executors, or a function that opens it after all other checks; None takes the
             active one, or starts one.
-        **keys: Other keys of the experiment.
-
-            version: A number, "latest", a time, or a pin's name. Key: `data.version`.
-            slots_per_trial: Ranks; 0 takes every slot of the cluster. Key: `resources.slots_per_trial`.
-            strategy: Where they run: `single`, `mirrored`, `horovod_local` (processes here), `horovod_cluster` (tasks
-                of a Spark barrier stage) or `auto`. Key: `resources.strategy`.
-            epochs: Epochs at most. Key: `searcher.max_length`.
-            global_batch_size: Images per step over all ranks. Key: `hyperparameters.global_batch_size`.
-            hyperparameters: For the Trial. Key: `hyperparameters`.
-            seed: Of weights, of the order of rows, of augmentation. Key: `reproducibility.experiment_seed`.
-            metric: Metric that decides; `val_loss` by default, `loss` without validation. Key: `searcher.metric`.
-            image_size: Side, or height and width, to resize images to. By default images keep their stored size, which
-                the table's columns height and width must give as the same for every row; a table of mixed sizes needs
-                it. Key: `data.image_size`.
-            tracking_uri: MLflow store; see `lakelens.tracking.runs.resolve_tracking_uri`. Key: `tracking.uri`.
-            config: Other keys of the experiment file, nested as there; they replace those of an experiment, and the
-                other arguments replace them.
 
     Raises:
         UsageError: If the input or a setting is invalid: a missing table, version or entry point, a misspelt
@@ -94,19 +84,42 @@ def train(
         >>> run.version, run.epochs, run.ranks
         (0, 1, 1)
     """
-    check_names("train", keys, ("table", "entrypoint", "spark", *TrainKeys.__annotations__))
     # A class, which a file cannot express, is passed separately.
     entry = None if entrypoint is None else EntryPoint.parse(entrypoint)
-    experiment = experiment_of(table, entrypoint=None if entry is None else entry.name, **keys)
+    experiment = experiment_of(
+        table,
+        version=version,
+        entrypoint=None if entry is None else entry.name,
+        slots_per_trial=slots_per_trial,
+        strategy=strategy,
+        epochs=epochs,
+        global_batch_size=global_batch_size,
+        hyperparameters=hyperparameters,
+        seed=seed,
+        metric=metric,
+        image_size=image_size,
+        tracking_uri=tracking_uri,
+        config=config,
+    )
     return run_trial(experiment, entrypoint=entry, spark=spark)
 
 
 def experiment_of(
     table: str | Path | Mapping[str, Any] | ExperimentConfig,
     *,
+    version: int | str | datetime | None = None,
     entrypoint: str | None = None,
+    slots_per_trial: int | None = None,
+    strategy: str | None = None,
+    epochs: int | None = None,
+    global_batch_size: int | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    metric: str | None = None,
+    image_size: int | Sequence[int] | None = None,
+    tracking_uri: str | None = None,
+    config: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
-    **given: Unpack[TrainKeys],
 ) -> ExperimentConfig:
     """Makes the experiment of a training from the arguments of `train`; `overrides`, as `a.b=VALUE`, replace them all.
 
@@ -114,35 +127,28 @@ def experiment_of(
         ConfigurationError: If a key is unknown, missing or contradicts another.
         InvalidArgumentError: If an argument has another type.
     """
-    config, version, image_size = given.get("config"), given.get("version"), given.get("image_size")
     if config is not None and not isinstance(config, Mapping):
         raise InvalidArgumentError(f"config={config!r}: give a dict with keys of the experiment file")
     source, named = table, version_of(version)
     if isinstance(table, (str, Path)) and Path(table).suffix not in (".yaml", ".yml"):
         found = Table.of(table, version)
         source, named = {"data": {"table": found.location}}, found.version
-
-    def number(name: str, least: int | None = None) -> int | None:
-        value = given.get(name)
-        return None if value is None else whole_number(name, value, least)
-
-    epochs = number("epochs", 1)
+    sides = None if image_size is None else list(image_size_of(image_size))
+    length = None if epochs is None else {"epochs": whole_number("epochs", epochs, 1)}
+    size = None if global_batch_size is None else whole_number("global_batch_size", global_batch_size, 1)
+    slots = None if slots_per_trial is None else whole_number("slots_per_trial", slots_per_trial, 0)
     keys: dict[str, dict[str, Any]] = {
-        "data": {
-            "version": _version_key(named) if version is not None else named,
-            "image_size": None if image_size is None else list(image_size_of(image_size)),
-        },
-        "hyperparameters": {GLOBAL_BATCH_SIZE: number("global_batch_size", 1)},
-        "searcher": {"max_length": None if epochs is None else {"epochs": epochs}, "metric": given.get("metric")},
-        "resources": {"slots_per_trial": number("slots_per_trial", 0), "strategy": given.get("strategy")},
-        "reproducibility": {"experiment_seed": number("seed")},
-        "tracking": {"uri": given.get("tracking_uri")},
+        "data": {"version": _version_key(named) if version is not None else named, "image_size": sides},
+        "hyperparameters": {GLOBAL_BATCH_SIZE: size},
+        "searcher": {"max_length": length, "metric": metric},
+        "resources": {"slots_per_trial": slots, "strategy": strategy},
+        "reproducibility": {"experiment_seed": None if seed is None else whole_number("seed", seed)},
+        "tracking": {"uri": tracking_uri},
     }
-    changed = {name: {key: value for key, value in keys[name].items() if value is not None} for name in keys}
-    # One of the Trial's may be None.
-    changed["hyperparameters"] = {**(given.get("hyperparameters") or {}), **changed["hyperparameters"]}
+    given = {name: {key: value for key, value in keys[name].items() if value is not None} for name in keys}
+    given["hyperparameters"] = {**(hyperparameters or {}), **given["hyperparameters"]}  # one of the Trial's may be None
     named_trial = {} if entrypoint is None else {"entrypoint": entrypoint}
-    changes = {name: section for name, section in changed.items() if section} | named_trial
+    changes = {name: section for name, section in given.items() if section} | named_trial
     return ExperimentConfig.read(source, overrides, changes=(config or {}, changes))
 
 

@@ -164,7 +164,7 @@ def test_what_a_run_holds_after_training(grown):
     run_id, result = run.info.run_id, grown.result
     assert [point.step for point in client.get_metric_history(run_id, "val_loss")] == [1, 2]
     assert run.data.metrics["best_val_loss"] == pytest.approx(result.metrics["val_loss"])
-    assert run.data.params["hyperparameters.learning_rate"] == "0.05"
+    assert (run.data.params["hyperparameters.learning_rate"], run.data.params["ranks"]) == ("0.05", "2")
     assert run.data.tags["lakelens.checkpoint_digest"] == result.digest
     files = {Path(file.path).name for file in client.list_artifacts(run_id, "checkpoint")}
     assert files == {"model.keras", "state.json", "manifest.json"}
