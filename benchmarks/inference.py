@@ -1,9 +1,10 @@
 """Inference: `score` and `predict_udf` beside the UDFs of Spark, MLflow and Daft, `mapInPandas` by hand, and the limit.
 
-    python -m benchmarks.inference [--models mobilenet tiny] [--photographs 1500] [--repeats 3] [--json] [--folder KEPT]
+    python -m benchmarks.inference [--models mobilenet tiny] [--photographs 1500] [--store jpeg]
+        [--master "local-cluster[2,1,4096]"] [--repeats 3] [--json] [--folder KEPT]
 
-The rows are photographs at 299 pixels, stored as JPEG. Each contender writes path and probabilities of all rows into a
-new Delta table on `local[2]`, with Python workers that have loaded the model. Rows/s of the whole call is the count
+The rows are photographs at 299 pixels. Each contender writes path and probabilities of all rows into a
+new Delta table on two slots, with Python workers that have loaded the model. Rows/s of the whole call is the count
 over its seconds. Steady rows/s is the rate of the rows beyond a quarter: the difference to a call on a table with a
 quarter of the rows, so that what a call costs once is left out of it. The models have random weights: MobileNetV2, and
 one layer behind an average of the pixels, which leaves decoding and Spark.
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 SIZE = 299
 BATCH = 32
 SLOTS = 2
+MASTER = f"local[{SLOTS}]"
+STORES = ("jpeg", "raw_rgb")
 MODELS = ("mobilenet", "tiny")
 _CLASSES = 8
 _KERAS = "model.keras"
@@ -47,17 +50,22 @@ _LONG = "long"
 
 
 def decode(images: Any) -> np.ndarray:
-    """Decodes JPEGs as a user would: Pillow, one after the other, uint8 [rows, height, width, channels]."""
+    """Decodes images as a user would: Pillow, one after the other, uint8 [rows, height, width, channels]."""
     import io
 
     import numpy as np
     from PIL import Image
 
-    return np.stack([np.asarray(Image.open(io.BytesIO(image)).convert("RGB")) for image in images])
+    def pixels(image: bytes) -> np.ndarray:
+        if len(image) == SIZE * SIZE * 3:  # stored as pixels
+            return np.frombuffer(image, np.uint8).reshape(SIZE, SIZE, 3)
+        return np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
+
+    return np.stack([pixels(image) for image in images])
 
 
 def load(model: str) -> Callable[[Any], np.ndarray]:
-    """Loads a Keras model as a function from JPEGs to probabilities."""
+    """Loads a Keras model as a function from stored images to probabilities."""
     import keras
 
     loaded = keras.saving.load_model(model)
@@ -67,11 +75,11 @@ def load(model: str) -> Callable[[Any], np.ndarray]:
 class OnSpark:
     """A contender that scores a table in its own Spark session."""
 
-    def __init__(self, folder: str, model: str) -> None:
+    def __init__(self, folder: str, model: str, master: str = MASTER) -> None:
         from .sparks import session
 
         settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "256"}
-        self.spark = session(Path(folder), f"local[{SLOTS}]", **settings)
+        self.spark = session(Path(folder), master, **settings)
         self.keras, self.checkpoint = str(Path(model) / _KERAS), str(Path(model) / "checkpoint")
         self.predictions = str(Path(folder) / "predictions")
         self.engine = ""
@@ -97,7 +105,8 @@ class OnSpark:
 
     def write(self, table: str) -> None:
         """Scores a table."""
-        rows = self.predicted(self.spark.read.format("delta").load(table).select("path", "image"))
+        stored = self.spark.read.format("delta").load(table)
+        rows = self.predicted(stored.select("path", "image", "format", "height", "width"))
         rows.write.format("delta").save(self.predictions)
 
     def predicted(self, rows: Any) -> Any:
@@ -146,7 +155,7 @@ class Udf(OnSpark):
 
     def predicted(self, rows: Any) -> Any:
         """Adds the probabilities to rows."""
-        return rows.select("path", self.udf("image").probabilities.alias("probabilities"))
+        return rows.select("path", self.udf("image", "format", "height", "width").probabilities.alias("probabilities"))
 
 
 class BatchUdf(OnSpark):
@@ -217,7 +226,7 @@ class MapInPandas(OnSpark):
                     part = frame.iloc[start : start + BATCH]
                     yield pd.DataFrame({"path": part["path"], "probabilities": list(predictor(part["image"]))})
 
-        return rows.mapInPandas(score, f"path string, probabilities {_ARRAY}")
+        return rows.select("path", "image").mapInPandas(score, f"path string, probabilities {_ARRAY}")
 
 
 class Daft:
@@ -265,6 +274,7 @@ class Alone:
 
         from lakelens.etl.images.stored_image import PixelDecoder
         from lakelens.inference.model.compiled import compile_model
+        from lakelens.inference.model.decoding import StoredRows
         from lakelens.table import Table
         from lakelens.training.checkpoints.checkpoint import open_checkpoint
 
@@ -272,8 +282,10 @@ class Alone:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         snapshot = Table.of(table).snapshot()
         places = [snapshot.file_location(i) for i in range(len(snapshot.files))]
-        images = ds.dataset(places, format="parquet").to_table(columns=["image"])["image"].to_pylist()
-        self.images = images[share::SLOTS]
+        columns = ["image", "format", "height", "width"]
+        stored = ds.dataset(places, format="parquet").to_table(columns=columns)
+        self.images, *rest = (stored[column].to_pylist()[share::SLOTS] for column in columns)
+        self.rows = StoredRows(self.images, *rest)
         self.model = compile_model(open_checkpoint(Path(model) / "checkpoint"))
         self.decoder = PixelDecoder()
 
@@ -281,15 +293,15 @@ class Alone:
         """Goes through the images once, batch by batch."""
         import numpy as np
 
-        from lakelens.inference.model.decoding import StoredRows, decode_rows
+        from lakelens.inference.model.decoding import decode_rows
 
         pixels = np.zeros((BATCH, SIZE, SIZE, 3), np.uint8)
         for start in range(0, len(self.images), BATCH):
-            images = self.images[start : start + BATCH]
+            rows = self.rows.rows(start, start + BATCH)
             if decodes:
-                decode_rows(StoredRows(images), pixels[: len(images)], self.decoder)
+                decode_rows(rows, pixels[: len(rows)], self.decoder)
             if predicts:
-                self.model.function(pixels[: len(images)])
+                self.model.function(pixels[: len(rows)])
         return {"rows": len(self.images), "engine": self.model.engine}
 
 
@@ -299,13 +311,13 @@ class Inputs:
     def __init__(self, folder: str) -> None:
         from .sparks import session
 
-        self.spark = session(Path(folder), f"local[{SLOTS}]")
+        self.spark = session(Path(folder), MASTER)
 
-    def table(self, source: str, table: str) -> dict[str, Any]:
+    def table(self, source: str, table: str, store: str = STORES[0]) -> dict[str, Any]:
         """Ingests photographs."""
         from lakelens import ImageTable
 
-        ImageTable(self.spark, table).ingest(source, layout="class_folders", size=SIZE, store="jpeg")
+        ImageTable(self.spark, table).ingest(source, layout="class_folders", size=SIZE, store=store)
         return {}
 
     def repeated(self, table: str, longer: str, rows: int) -> dict[str, Any]:
@@ -414,7 +426,10 @@ def run(arguments: Any) -> Report:
     count = arguments.photographs
     report = Report(
         "inference",
-        {"photographs": count, "size": SIZE, "slots": SLOTS, "batch": BATCH, "repeats": arguments.repeats},
+        {
+            **{name: getattr(arguments, name) for name in ("photographs", "store", "master", "repeats")},
+            **{"size": SIZE, "slots": SLOTS, "batch": BATCH},
+        },
     )
     with scratch(arguments.folder) as (kept, temporary):
         made = photos.photographs(kept, count, classes=_CLASSES)
@@ -423,7 +438,7 @@ def run(arguments: Any) -> Report:
         with Contender("benchmarks.inference:Inputs", temporary / "inputs.log", folder=str(temporary / "in")) as inputs:
             for source, table in zip((made, few), tables, strict=True):
                 tell(f"writing {table.name}")
-                inputs.call("table", source=str(source.folder), table=str(table))
+                inputs.call("table", source=str(source.folder), table=str(table), store=arguments.store)
             if arguments.long_rows:
                 tell(f"writing {_LONG}")
                 inputs.call("repeated", table=str(tables[0]), longer=str(temporary / _LONG), rows=arguments.long_rows)
@@ -465,7 +480,8 @@ def _one_model(
             place.mkdir()
             target = f"{module}:{CONTENDERS[name].__name__}"
             python = pythons.get(name, Path(sys.executable))
-            running[name] = Contender(target, place / "log", python=python, folder=str(place), model=folder)
+            given = {"master": arguments.master} if issubclass(CONTENDERS[name], OnSpark) else {}
+            running[name] = Contender(target, place / "log", python=python, folder=str(place), model=folder, **given)
             cold = running[name].call("take", table=str(quarter))
             report.facts[f"{model} {name} first call in a new session, s"] = round(cold["seconds"], 1)
         for share in range(SLOTS):
@@ -515,6 +531,8 @@ def main(argv: list[str] | None = None) -> int:
         "Inference beside the UDFs of Spark, MLflow and Daft, a hand-written mapInPandas and the limit.", repeats=3
     )
     flags.add_argument("--photographs", type=positive, default=1500, help="how many rows")
+    flags.add_argument("--store", choices=STORES, default=STORES[0], help="how the table stores its images")
+    flags.add_argument("--master", default=MASTER, help=f"Spark's master, with {SLOTS} slots")
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="which models")
     flags.add_argument(
         "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="who takes part"
