@@ -22,8 +22,6 @@ CALIBRATION_BINS = 15
 TOP_K = (1, 3, 5)
 # The metrics that are a single number.
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1", *(f"top_{k}_accuracy" for k in TOP_K if k > 1), "ece")
-# A row without a prediction; no class has this number.
-_NO_CLASS = -1
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,10 +144,10 @@ def per_class(
         labels: Numbers of all classes.
         names: Class names by number; a number without a name is shown as its digits.
     """
-    places = {label: place for place, label in enumerate([*labels, _NO_CLASS])}
-    true = counts["label"].astype(int).map(places).to_numpy(int)
-    predicted = counts["prediction"].fillna(_NO_CLASS).astype(int).map(places).to_numpy(int)
-    table = np.zeros((len(labels), len(places)), np.int64)
+    places = {label: place for place, label in enumerate(labels)}
+    true = counts["label"].map(places).to_numpy(int)
+    predicted = counts["prediction"].map(places).fillna(len(labels)).to_numpy(int)  # errors have the last column
+    table = np.zeros((len(labels), len(labels) + 1), np.int64)
     np.add.at(table, (true, predicted), counts["rows"].to_numpy(int))
     confusion, errors = table[:, :-1], table[:, -1].tolist()
     return class_metrics(confusion, [names.get(label, str(label)) for label in labels], labels, errors), confusion

@@ -113,8 +113,13 @@ TRIALS = """
 
         def build_metrics(self):
             from torchmetrics import classification
-            kinds = {"acc": "MulticlassAccuracy", "auroc": "MulticlassAUROC", "kappa": "MulticlassCohenKappa"}
-            return {name: getattr(classification, kind)(self.context.num_classes) for name, kind in kinds.items()}
+
+            class Kappa(classification.MulticlassCohenKappa):
+                def compute(self):
+                    return super().compute().item()
+
+            kinds = {"acc": classification.MulticlassAccuracy, "auroc": classification.MulticlassAUROC, "kappa": Kappa}
+            return {name: kind(self.context.num_classes) for name, kind in kinds.items()}
 
     class Matrix(Plain):
         def build_metrics(self):

@@ -44,6 +44,12 @@ def test_a_row_with_an_error_counts_as_wrong():
     assert (given.classes[0].support, given.classes[0].recall, given.classes[0].precision) == (4, 0.75, 1.0)
 
 
+def test_a_class_may_have_the_number_minus_one():
+    given = answers({(-1, 0): 1, (-1, None): 1, (0, -1): 1})
+    assert given.confusion.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert (given.rows, given.errors, [one.name for one in given.classes]) == (3, 1, ["-1", "cat", "dog"])
+
+
 def test_what_is_not_defined_is_none_and_not_zero():
     given = answers({(0, 1): 2}, names={**NAMES, 2: "owl"}, unlabelled=4)
     cat, dog, owl = given.classes

@@ -148,10 +148,11 @@ class Validation:
 
 def _number(name: str, metric: Any) -> float:
     value = metric.compute()
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
+    try:
         return float(value)
-    found = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{type(value).__name__}"
-    raise TrialError(f"build_metrics: {name!r} computes {found}; a metric is one number")
+    except (TypeError, ValueError, RuntimeError) as error:
+        found = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise TrialError(f"build_metrics: {name!r} computes {found}; a metric is one number") from error
 
 
 def _arrays(values: Any) -> Any:
