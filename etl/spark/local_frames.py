@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...spark.port import as_active_session
+from ...errors import SessionError
+from ...spark.port import as_active_session, is_connect
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
 ARROW_ENABLED = "spark.sql.execution.arrow.pyspark.enabled"
+# Of local rows, on serverless compute (Databricks, "Serverless compute limitations").
+CONNECT_BYTES = 128_000_000
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
@@ -23,6 +27,9 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
         spark: A `writing_session`, in which `ARROW_ENABLED` holds; any session for zero rows.
         rows: The rows; None where a value is missing.
         ddl: Their columns, in the order of the values.
+
+    Raises:
+        SessionError: If they are more than a Spark Connect session takes; nothing is sent.
     """
     with as_active_session(spark):
         if not rows:
@@ -30,4 +37,19 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
         import pandas as pd
 
         # As objects: pandas would make floating-point numbers of a column of integers in which one is missing.
-        return spark.createDataFrame(pd.DataFrame(rows, dtype=object), ddl)
+        frame = pd.DataFrame(rows, dtype=object)
+        if is_connect(spark):
+            _check_size(frame)
+        return spark.createDataFrame(frame, ddl)
+
+
+def _check_size(frame: pd.DataFrame) -> None:
+    import pyarrow as pa
+
+    size = pa.Table.from_pandas(frame, preserve_index=False).nbytes
+    if size > CONNECT_BYTES:
+        raise SessionError(
+            f"{size / 1e6:.1f} MB of local rows, and a Spark Connect session takes at most {CONNECT_BYTES / 1e6:.0f} "
+            "MB; give the file by a path that the workers can open, such as one of a volume, or use a classic session "
+            "(dedicated compute)"
+        )

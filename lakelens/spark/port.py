@@ -1,6 +1,6 @@
-"""The one module that knows `sparkContext` and `_jvm`: counting slots, shipping files, barrier stages, the JVM.
+"""The one module that may use `sparkContext`, `_jvm` or `.rdd`: counting slots, shipping files, barrier stages.
 
-A Spark Connect session has neither: its driver is another process.
+A Spark Connect session has none of them: its driver is another process. Each function describes what needs them.
 """
 
 from __future__ import annotations

@@ -9,8 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PORT = ROOT / "lakelens" / "spark" / "port.py"
-OF_THE_DRIVER = {"sparkContext", "_jvm", "_jsparkSession", "_jsc"}
+OF_THE_DRIVER = {"sparkContext", "rdd", "_jvm", "_jsparkSession", "_jsc"}
 REFUSED_BY_SERVERLESS = {"persist", "unpersist"}
+
+
+def attributes_of(tree: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
 @pytest.mark.unit
@@ -24,3 +28,13 @@ def test_no_other_module_reaches_for_the_context_or_the_jvm_of_a_session() -> No
         if isinstance(node, ast.Attribute) and node.attr in OF_THE_DRIVER | REFUSED_BY_SERVERLESS
     ]
     assert found == []
+
+
+@pytest.mark.unit
+def test_each_use_of_the_context_or_the_jvm_has_its_reason() -> None:
+    functions = (
+        node for node in ast.walk(ast.parse(PORT.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
+    )
+    users = [function for function in functions if attributes_of(function) & OF_THE_DRIVER]
+    assert users
+    assert [function.name for function in users if not ast.get_docstring(function)] == []
