@@ -28,8 +28,6 @@ _JOB_GROUP = "spark.jobGroup.id"
 # Spark divides a range by its slots; this many rows leave no part empty.
 _RANGE_ROWS = 10_000
 _PARTS_OF_RANGE = re.compile(r"\bRange \(.*\bsplits=(?:Some\()?(\d+)")
-# Tags of barrier jobs of Connect sessions, of which a task has been seen to run.
-_seen_running: set[str] = set()
 
 
 def is_connect(spark: Any) -> bool:
@@ -141,9 +139,9 @@ def other_jobs(spark: SparkSession) -> int | None:
 
 
 def has_running_tasks(spark: SparkSession, tag: str) -> bool:
-    """Whether a task of a barrier job with a tag is running, or has been seen to run."""
+    """Whether a task of a barrier job with a tag is running; `run_barrier` reports that in a Connect session."""
     if is_connect(spark):
-        return tag in _seen_running
+        return False
     tracker = spark.sparkContext.statusTracker()
     for job in spark.sparkContext._jsc.sc().statusTracker().getJobIdsForTag(tag):
         info = tracker.getJobInfo(job)
@@ -151,6 +149,12 @@ def has_running_tasks(spark: SparkSession, tag: str) -> bool:
         if any(stage is not None and stage.numActiveTasks > 0 for stage in stages):
             return True
     return False
+
+
+def reports_progress(spark: SparkSession) -> bool:
+    """Whether a Connect server reports the running tasks of a query, as Spark 4.0 does if no setting forbids it."""
+    interval = option_of(spark, "spark.connect.progress.reportInterval", "2s")
+    return int(spark.version.partition(".")[0]) >= 4 and re.match(r"-|0+\D*$", interval) is None
 
 
 def session_thread(spark: SparkSession, target: Callable[[], None], name: str) -> threading.Thread:
@@ -171,7 +175,12 @@ def session_thread(spark: SparkSession, target: Callable[[], None], name: str) -
 
 
 def run_barrier(
-    spark: SparkSession, body: Callable[[Iterable[Any]], Iterator[bytes]], tasks: int, tag: str, description: str
+    spark: SparkSession,
+    body: Callable[[Iterable[Any]], Iterator[bytes]],
+    tasks: int,
+    tag: str,
+    description: str,
+    on_running: Callable[[], None],
 ) -> list[bytes]:
     """Runs a function as one barrier stage and returns what its tasks yield.
 
@@ -183,10 +192,11 @@ def run_barrier(
         tasks: Number of tasks, which all run at the same time.
         tag: Tag of the job.
         description: What Spark's UI shows of a job of a classic session.
+        on_running: Called when a Connect server reports that tasks run; `has_running_tasks` is for a classic session.
     """
     if is_connect(spark):
         spark.addTag(tag)
-        with _watched(spark, tag):
+        with _watched(spark, on_running):
             rows = spark.range(0, tasks, 1, tasks).mapInArrow(_as_rows(body), "piece BINARY", barrier=True).collect()
         return [bytes(row["piece"]) for row in rows]
     context = spark.sparkContext
@@ -200,20 +210,19 @@ def run_barrier(
 
 
 @contextmanager
-def _watched(spark: Any, tag: str) -> Iterator[None]:
-    """Notes, for `has_running_tasks`, when the first task of this thread's query runs."""
+def _watched(spark: Any, on_running: Callable[[], None]) -> Iterator[None]:
+    """Reports when tasks of this thread's query run."""
     thread = threading.current_thread()
 
     def hear(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         if inflight_tasks > 0 and threading.current_thread() is thread:
-            _seen_running.add(tag)
+            on_running()
 
     spark.registerProgressHandler(hear)
     try:
         yield
     finally:
         spark.removeProgressHandler(hear)
-        _seen_running.discard(tag)
 
 
 def run_tasks(spark: SparkSession, body: Callable[[Iterator[int]], Iterator[Any]], tasks: int) -> list[Any]:

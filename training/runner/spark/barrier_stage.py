@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ....errors import NotEnoughSlotsError
+from ....errors import LaunchError, NotEnoughSlotsError
 from ....spark.port import broadcast, cancel_jobs, has_running_tasks, other_jobs, run_barrier, session_thread
 from ..placement.job import Job
 from .barrier_task import task_function
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _SAY_AFTER_S = 5.0
+_CANCEL_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,16 @@ class BarrierStage:
     Args:
         spark: The session.
         job: The job.
+        slots_wait_s: How long the tasks may take to start.
         on_end: Called in the stage's thread when the Spark job has ended.
     """
 
-    def __init__(self, spark: SparkSession, job: Job, on_end: Callable[[StageEnd], None]) -> None:
-        self._spark, self._job, self._on_end = spark, job, on_end
+    def __init__(self, spark: SparkSession, job: Job, slots_wait_s: float, on_end: Callable[[StageEnd], None]) -> None:
+        self._spark, self._job, self._slots_wait_s, self._on_end = spark, job, slots_wait_s, on_end
         self._tag = f"lakelens-{secrets.token_hex(8)}"
         self._payload = broadcast(spark, job.payload)
         self._thread: threading.Thread | None = None
+        self._cancelled, self._has_run = threading.Event(), threading.Event()
 
     @property
     def is_started(self) -> bool:
@@ -74,13 +77,17 @@ class BarrierStage:
             port=port,
             want_lines=want_lines,
             version=lakelens.__version__,
+            reports_within_s=self._slots_wait_s + job.stall_timeout_s,
         )
         body = task_function(plan, self._payload)
 
         def run_stage() -> None:
             chunks, error = None, None
             try:
-                chunks = run_barrier(spark, body, job.size, tag, f"lakelens: {job.name}, {job.size} ranks")
+                if self._cancelled.is_set():
+                    raise LaunchError(f"{job.name} was cancelled before Spark had it")
+                said = f"lakelens: {job.name}, {job.size} ranks"
+                chunks = run_barrier(spark, body, job.size, tag, said, self._has_run.set)
             except Exception as problem:  # noqa: BLE001 - told to the waiting thread, whatever it is
                 error = problem
             self._on_end(StageEnd(chunks, error))
@@ -93,27 +100,26 @@ class BarrierStage:
 
     def has_slots(self) -> bool:
         """Returns whether the stage has its slots; a first task then still waits for its Python to start."""
-        return has_running_tasks(self._spark, self._tag)
+        if not self._has_run.is_set() and has_running_tasks(self._spark, self._tag):
+            self._has_run.set()
+        return self._has_run.is_set()
 
-    def wait_for_tasks(
-        self, missing: int, slots_wait_s: float, notice: Callable[[str], None], *, have_reported: bool = False
-    ) -> float:
+    def wait_for_tasks(self, missing: int, notice: Callable[[str], None], *, have_reported: bool = False) -> float:
         """Reports what the stage waits for; returns the seconds since its start.
 
         Args:
             missing: How many tasks have not reported.
-            slots_wait_s: How long none of them may run.
             notice: Called with a description of the wait, now and then.
             have_reported: Whether one of them has run.
 
         Raises:
-            NotEnoughSlotsError: If none has run in that time.
+            NotEnoughSlotsError: If none has run in `slots_wait_s`.
         """
         job, now = self._job, time.monotonic()
         waited = now - self._started_at
-        if waited > max(slots_wait_s, _SAY_AFTER_S) and not have_reported and not self.has_slots():
+        if waited > max(self._slots_wait_s, _SAY_AFTER_S) and not have_reported and not self.has_slots():
             raise NotEnoughSlotsError(
-                f"{job.name}: none of {job.size} tasks could start within {slots_wait_s:g} s; "
+                f"{job.name}: none of {job.size} tasks could start within {self._slots_wait_s:g} s; "
                 f"a barrier stage needs all its slots free at once, {shortage(self._spark)}, and "
                 f"{self._other_jobs()}; end other jobs, wait longer (slots_wait_s), or use fewer ranks"
             )
@@ -130,9 +136,15 @@ class BarrierStage:
         return f"{count} other Spark jobs are running" if count else "no other Spark job of this session is running"
 
     def cancel(self) -> None:
-        """Cancels the Spark job."""
-        with contextlib.suppress(Exception):
-            cancel_jobs(self._spark, self._tag)
+        """Cancels the Spark job, again and again until it has ended: one that is still being sent has no tag yet."""
+        self._cancelled.set()
+        threading.Thread(target=self._cancel, name=f"lakelens-cancels-{self._job.name}", daemon=True).start()
+
+    def _cancel(self) -> None:
+        while self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(Exception):
+                cancel_jobs(self._spark, self._tag)
+            self._thread.join(_CANCEL_AGAIN_S)
 
     def release(self) -> None:
         """Frees the broadcast function."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,7 +79,7 @@ def _led(
     address = address_for(hosts)
     with contextlib.ExitStack() as stack:
         leader = stack.enter_context(Leader(plan, address)) if rank == 0 else None
-        port = int(all_gather("0" if leader is None else str(leader.port))[0])
+        port = int(_gathered(all_gather, "0" if leader is None else str(leader.port), plan.reports_within_s)[0])
         meeting = replace(plan, address=address, port=port, listener="rank 0's task")
         task = _Task(meeting, rank, hosts[rank], gpus)
         function, value = (stack.enter_context(temporary_file(content)) for content in (payload, b""))
@@ -85,6 +87,30 @@ def _led(
         task.leave()
         if leader is not None:
             yield from leader.told(value)
+
+
+def _gathered(all_gather: Callable[[str], list[str]], told: str, within_s: float) -> list[str]:
+    """Returns what every task tells; Spark itself would wait a year for one that hangs.
+
+    Raises:
+        LaunchError: If they do not all tell something in time.
+    """
+    answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
+
+    def gather() -> None:
+        try:
+            answers.put(all_gather(told))
+        except BaseException as error:  # noqa: BLE001 - raised by the task
+            answers.put(error)
+
+    threading.Thread(target=gather, name="lakelens-gathers", daemon=True).start()
+    try:
+        answer = answers.get(timeout=within_s)
+    except queue.Empty:
+        raise LaunchError(f"a task never reported to the others within {within_s:g} s") from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 class _Task:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....errors import LaunchError, RankFailedError
-from ....spark.port import application_of
+from ....spark.port import application_of, reports_progress
 from ...rank.frames import Kind
 from ..processes.failure_verdict import Failure
 from ..processes.rank_process import append, temporary_file
@@ -82,11 +82,18 @@ class ConnectRanks:
     def __init__(
         self, supervisor: Supervisor, spark: SparkSession, slots_wait_s: float, port: int, stack: contextlib.ExitStack
     ) -> None:
-        self._supervisor, self._job, self._slots_wait_s = supervisor, supervisor.job, slots_wait_s
+        self._supervisor, self._job = supervisor, supervisor.job
+        self._is_told_of_tasks = reports_progress(spark)
+        if not self._is_told_of_tasks:
+            supervisor.listener.on_notice(
+                f"{self._job.name}: this server reports no progress of queries, so slots that other jobs hold are "
+                "waited for without a bound; Spark 4.0 reports it, unless spark.connect.progress.reportInterval is "
+                "negative"
+            )
         self._ends: queue.SimpleQueue[StageEnd] = queue.SimpleQueue()
         self._outcome: Outcome | None = None
         self._value = stack.enter_context(temporary_file())
-        self._stage = BarrierStage(spark, self._job, self._ends.put)
+        self._stage = BarrierStage(spark, self._job, slots_wait_s, self._ends.put)
         stack.callback(self.end)
         self._stage.start("", port, want_lines=False)
 
@@ -112,8 +119,8 @@ class ConnectRanks:
                 "cannot pause. A training that is resumed continues from its last checkpoint",
                 reason="cancelled",
             )
-        if not self._stage.has_slots():
-            self._stage.wait_for_tasks(self._job.size, self._slots_wait_s, listener.on_notice)
+        if self._is_told_of_tasks and not self._stage.has_slots():
+            self._stage.wait_for_tasks(self._job.size, listener.on_notice)
 
     def send(self, rank: int, kind: Kind, body: bytes) -> None:
         """Does nothing."""

@@ -13,6 +13,8 @@ from ....spark.workers import CANCELLED, difference, problem_in, reason_of
 
 # From the sentence of `task_channel`.
 _UNREACHABLE = re.compile(r"cannot reach (the driver|rank 0's task) at")
+# From `leader` and `barrier_task`.
+_MISSING = re.compile(r"never reported to (rank 0's task|the others) within")
 _LAUNCH_ERROR = "lakelens.errors.LaunchError: "
 
 
@@ -102,6 +104,8 @@ def explained(error: Exception, name: str) -> LaunchError:
         return ClusterConfigurationError(f"{name}: {problem}")
     if _UNREACHABLE.search(text):
         return ClusterConfigurationError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}")
+    if _MISSING.search(text):
+        return LaunchError(f"{name}: {reason_of(error).removeprefix(_LAUNCH_ERROR)}; an executor or its host hangs")
     # A user's exception may also mention "cancelled"; a cancelled job is not restarted.
     cancelled = CANCELLED.search(text) is not None
     what = "was cancelled" if cancelled else "was ended by Spark"

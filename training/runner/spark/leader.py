@@ -10,6 +10,7 @@ import contextlib
 import pickle
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +149,22 @@ class LedRanks(ChannelRanks):
 
     def __init__(self, supervisor: Supervisor, plan: TaskPlan, address: str, stack: contextlib.ExitStack) -> None:
         super().__init__(supervisor, address, plan.port, stack, plan.version)
+        self._reports_within_s = plan.reports_within_s
+        self._deadline = time.monotonic() + plan.reports_within_s
+
+    def step(self, timeout_s: float) -> None:
+        """Takes all deciding events, waits if there are none, and looks for tasks that are missing or silent.
+
+        Raises:
+            LaunchError: If tasks do not report in time.
+            ClusterConfigurationError: If an executor differs from the client.
+        """
+        super().step(timeout_s)
+        if not self.reachable and time.monotonic() > self._deadline:
+            raise LaunchError(
+                f"{self._job.size - len(self._hellos)} of {self._job.size} tasks never reported to rank 0's task "
+                f"within {self._reports_within_s:g} s"
+            )
 
     @property
     def port(self) -> int:

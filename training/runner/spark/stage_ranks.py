@@ -73,7 +73,7 @@ class StageRanks(ChannelRanks):
         self._done: StageEnd | None = None
         self._done_at = 0.0
         self._unwritten: OSError | None = None
-        self._stage = BarrierStage(spark, supervisor.job, lambda end: self._inbox.put(end))
+        self._stage = BarrierStage(spark, supervisor.job, slots_wait_s, lambda end: self._inbox.put(end))
         stack.callback(self._stage.join, STAGE_END_S)
         stack.callback(self._stage.release)
         self._large = stack.enter_context(temporary_file())
@@ -127,7 +127,7 @@ class StageRanks(ChannelRanks):
         if not self.reachable and self._done is None:
             missing, name = self._job.size - len(self._hellos), self._job.name
             waited = self._stage.wait_for_tasks(
-                missing, self._slots_wait_s, self._supervisor.listener.on_notice, have_reported=bool(self._hellos)
+                missing, self._supervisor.listener.on_notice, have_reported=bool(self._hellos)
             )
             if waited > self._slots_wait_s + self._job.stall_timeout_s:
                 raise LaunchError(f"{name}: {missing} of {self._job.size} tasks never reported to the driver")

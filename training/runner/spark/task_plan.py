@@ -20,6 +20,7 @@ class TaskPlan:
         port: Its port there, or that of rank 0's task.
         want_lines: Whether the driver wants every line as it is written.
         version: lakelens' version on the driver.
+        reports_within_s: How long rank 0's task, if it leads, waits for the others.
         listener: What listens at the address, as errors name it.
     """
 
@@ -28,4 +29,5 @@ class TaskPlan:
     port: int
     want_lines: bool
     version: str
+    reports_within_s: float
     listener: str = "the driver"

@@ -16,7 +16,7 @@ from lakelens.training.runner.placement.job import Job, assignment, place
 from lakelens.training.runner.processes.failure_verdict import SETTLE_PRIMARY_S, JobRecord
 from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import barrier_task
-from lakelens.training.runner.spark.barrier_task import _Task
+from lakelens.training.runner.spark.barrier_task import _led, _Task
 from lakelens.training.runner.spark.driver_channel import DriverChannel
 from lakelens.training.runner.spark.task_plan import TaskPlan
 
@@ -49,7 +49,7 @@ def test_a_task_that_finds_no_interface_for_its_rank_tells_the_driver_so(monkeyp
     driver.start()
     try:
         task = _Task(
-            TaskPlan(replace(job, payload=b""), "127.0.0.1", channel.port, True, lakelens.__version__), 0, "a", []
+            TaskPlan(replace(job, payload=b""), "127.0.0.1", channel.port, True, lakelens.__version__, 60.0), 0, "a", []
         )
         with pytest.raises(LaunchError, match="rank 0 on a did not finish"):
             list(task.run(job.payload))
@@ -59,3 +59,11 @@ def test_a_task_that_finds_no_interface_for_its_rank_tells_the_driver_so(monkeyp
     failure = record.failure(1.0 + 2 * SETTLE_PRIMARY_S)
     assert (failure.rank, failure.reason) == (0, "raised")
     assert "no network interface of this machine has the address 127.0.0.1" in str(record.error(failure))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_task_that_waits_for_one_that_hangs_before_they_meet_ends_the_stage(rank):
+    job, never = Job(name="train", size=2, payload=b"", stall_timeout_s=60), threading.Event()
+    plan = TaskPlan(job, "", 0, False, lakelens.__version__, 0.5)
+    with pytest.raises(LaunchError, match=r"a task never reported to the others within 0\.5 s"):
+        list(_led(plan, rank, ["a", "a"], [], b"", lambda told: never.wait() and [told]))

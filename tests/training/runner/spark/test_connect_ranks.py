@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import textwrap
 import threading
@@ -18,11 +19,14 @@ from leftovers import Watch, leaves_nothing
 from mlflow_stores import put_store
 
 from lakelens.errors import NotEnoughSlotsError, RankFailedError, UnpicklableFunctionError
+from lakelens.spark.port import settings_of
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
 from lakelens.training.experiment.train import resume, train
 from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.runner.placement.job import Job
 from lakelens.training.runner.runner import HorovodRunner
+from lakelens.training.runner.spark.barrier_stage import BarrierStage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -237,6 +241,27 @@ def test_an_interrupted_client_ends_the_ranks(connected, watch):
     finally:
         timer.join()
         signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_job_that_is_cancelled_before_its_query_is_sent_never_starts(connected, watch):
+    ends = queue.SimpleQueue()
+    stage = BarrierStage(connected, Job(name="job", size=2, payload=b"", stall_timeout_s=60), 60.0, ends.put)
+    stage.start("", 0, want_lines=False)
+    stage.cancel()
+    assert ends.get(timeout=60).error is not None
+    assert not stage.has_slots()
+
+
+def test_a_server_that_reports_no_progress_is_not_taken_for_one_without_slots(connected, watch, capfd):
+    def main():
+        import time
+
+        time.sleep(8)
+        return "trained"
+
+    with settings_of(connected, {"spark.connect.progress.reportInterval": "-1"}):
+        assert runner(connected, watch, slots_wait_s=1).run(main) == "trained"
+    assert "this server reports no progress of queries" in capfd.readouterr().err
 
 
 @pytest.mark.horovod

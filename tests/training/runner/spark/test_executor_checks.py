@@ -107,6 +107,11 @@ Caused by: java.lang.IllegalStateException
             ClusterConfigurationError,
             r"^training: rank 1 on w2 cannot reach rank 0's task at w1:4 \(refused\); let executors$",
         ),
+        (
+            "lakelens.errors.LaunchError: 1 of 2 tasks never reported to rank 0's task within 120 s",
+            LaunchError,
+            "^training: 1 of 2 tasks never reported to rank 0's task within 120 s; an executor or its host hangs$",
+        ),
     ],
 )
 def test_why_a_task_could_not_start_is_said_in_the_words_of_its_python(said, kind, words):

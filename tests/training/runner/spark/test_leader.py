@@ -23,8 +23,8 @@ HELLO = {"machine": "m", "executor": "e", "python": "3.12.1", "version": lakelen
 RAISED = {"type": "ValueError", "message": "boom", "traceback": "Traceback ...\nValueError: boom", "consequence": False}
 
 
-def plan(version=lakelens.__version__):
-    return TaskPlan(Job(name="job", size=2, payload=b"", stall_timeout_s=60), "", 0, False, version)
+def plan(version=lakelens.__version__, reports_within_s=600.0):
+    return TaskPlan(Job(name="job", size=2, payload=b"", stall_timeout_s=60), "", 0, False, version, reports_within_s)
 
 
 def tasks_of(leading, job, python):
@@ -94,6 +94,21 @@ def test_a_task_that_hangs_makes_rank_zeros_task_end_the_stage(monkeypatch, pyth
             list(leading.told(io.BytesIO()))
         for task in tasks:
             task.close()
+
+
+def test_a_task_that_never_reports_makes_rank_zeros_task_end_the_stage(monkeypatch, python):
+    for module in (channel_ranks, leader):
+        monkeypatch.setattr(module, "STAGE_END_S", 0.3)
+    with Leader(plan(reports_within_s=0.5), "localhost") as leading:
+        task = TaskChannel(
+            "127.0.0.1",
+            leading.port,
+            bytes.fromhex(leading._plan.job.key),
+            {**HELLO, "python": python, "gpus": [], "visible_gpus": None, "rank": 0, "host": "host-0"},
+        )
+        with pytest.raises(LaunchError, match=r"^1 of 2 tasks never reported to rank 0's task within 0\.5 s$"):
+            list(leading.told(io.BytesIO()))
+        task.close()
 
 
 def test_executors_with_another_lakelens_than_the_client_are_refused(python):
