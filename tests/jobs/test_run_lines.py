@@ -37,7 +37,7 @@ def test_an_evaluation_shows_both_models_each_class_and_what_changed() -> None:
     lines = evaluation_lines(result)
     assert lines[0].split() == ["MODEL", "BEFORE"]
     assert lines[1].split() == ["accuracy", "0.9000", "0.5000"]
-    assert [line.split() for line in lines if line.startswith("dog")] == [["dog", "0", "-", "0", "0"]]
+    assert [line.split() for line in lines if line.startswith("dog")] == [["dog", "0", "-", "0", "-"]]
     assert "4 answers fixed, 0 broken; p = 0.12 (McNemar)" in lines
     assert lines[-2:] == ["the class that gained most: cat", "page: /out/page.html"]
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import NotAnImageTableError, TrialError
-from ...etl.model.schema import BOX_CORNERS
 from .class_metrics import csv_text, number_text
 from .task import Task, TaskEvaluation
 
@@ -54,6 +53,8 @@ class Detection(Task):
         """Checks that a table has boxes; see `Task.check_feed`."""
         column = feed.plan.columns.boxes
         declared = feed.plan.schema.get(column)
+        from ...etl.model.schema import BOX_CORNERS  # here, because a search does not need pyarrow
+
         wanted = {*BOX_CORNERS, "label"}
         found = "has no such column" if declared is None else f"has {declared} there"
         if declared is None or not all(re.search(rf"\b{name}\b", str(declared)) for name in wanted):

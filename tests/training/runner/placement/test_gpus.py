@@ -41,7 +41,7 @@ def test_the_drivers_gpus_are_dealt_one_each():
         ClusterConfigurationError, match="3 ranks need 3 GPUs on the driver and it has 2; start at most 2 ranks"
     ):
         driver_gpus(3, wanted=None, available=["0", "1"])
-    with pytest.raises(ClusterConfigurationError, match=r"it has 0; .*use_gpu=False"):
+    with pytest.raises(ClusterConfigurationError, match=r"it has 0; .*set use_gpu to False"):
         driver_gpus(1, wanted=True, available=[])
 
 
