@@ -143,7 +143,10 @@ class Resources(Section):
     slots_wait_s: float = Field(60.0, ge=0, description="Seconds to wait for free slots.")
     stall_timeout_s: float = Field(60.0, gt=0, description="Seconds without progress after which a rank fails the job.")
     driver_port: int | None = Field(
-        None, ge=1, le=65535, description="Port of the driver that tasks connect to; null takes a free one."
+        None,
+        ge=1,
+        le=65535,
+        description="Port of the driver, on Spark Connect of rank 0's task, that tasks connect to; null takes any.",
     )
     driver_log_verbosity: Literal["log_callback_only", "all"] = Field(
         "log_callback_only",
