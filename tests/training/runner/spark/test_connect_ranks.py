@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyspark
@@ -165,6 +166,22 @@ def test_a_killed_rank_fails_the_job_and_a_restart_completes_it(connected, watch
     assert "was ended by SIGKILL" in capfd.readouterr().err
 
 
+def test_a_stopped_rank_ends_the_job(connected, watch):
+    def main():
+        import os
+        import signal
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        if current().rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)
+
+    with pytest.raises(RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP"):
+        runner(connected, watch, stall_timeout_s=2).run(main)
+
+
 def test_a_killed_python_worker_ends_the_job(connected, watch):
     def main():
         import os
@@ -186,6 +203,21 @@ def test_a_killed_python_worker_ends_the_job(connected, watch):
 def test_too_few_slots_are_reported_with_both_numbers(connected, watch):
     with pytest.raises(NotEnoughSlotsError, match="np=9: the ranks need 9 slots and the cluster has 2"):
         runner(connected, watch, np=9, slots_wait_s=1).run(print)
+
+
+def test_two_runners_at_once_share_the_slots(connected, watch, capfd):
+    def main():
+        import time
+
+        from lakelens.training.rank.process_context import current
+
+        time.sleep(2)
+        return current().size
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(runner(connected, watch, name=f"job-{number}").run, main) for number in range(2)]
+        assert [job.result(timeout=200) for job in jobs] == [2, 2]
+    assert "waits for" in capfd.readouterr().err
 
 
 def test_slots_that_another_job_holds_are_waited_for_with_a_bound(connected, watch):
