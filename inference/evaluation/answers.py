@@ -113,7 +113,7 @@ def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]
 def changes_file(pairs: DataFrame) -> bytes:
     """Writes all rows whose answer changed as a Parquet file, by `kind`, `truth` and `path`.
 
-    `kind` is `fixed` (only the second model is right), `broken` (only the first) or `still_wrong`; `answer_before` and
+    `kind` is `fixed` (only the second model is right), `broken` (only the first) or `both_wrong`; `answer_before` and
     `answer_after` are the names of classes, or `error`.
     """
     import pyarrow as pa
@@ -125,7 +125,7 @@ def changes_file(pairs: DataFrame) -> bytes:
         named.format("before"),
         named.format("after"),
         "CASE WHEN prediction_after <=> label THEN 'fixed' WHEN prediction_before <=> label THEN 'broken' "
-        "ELSE 'still_wrong' END AS kind",
+        "ELSE 'both_wrong' END AS kind",
     )
     schema = pa.schema([(name, pa.string()) for name in changed.columns])
     return parquet_file(changed.orderBy("kind", "truth", "path"), schema)

@@ -58,7 +58,7 @@ class ModelComparison(TaskComparison):
         changed: Rows whose answer differs.
         fixed: Rows that only the second model answers correctly.
         broken: Rows that only the first model answers correctly.
-        still_wrong: Rows that both models answer incorrectly, with different answers.
+        both_wrong: Rows that both models answer incorrectly, with different answers.
         p_value: Of McNemar's exact test: the probability of a split of fixed and broken rows at least this uneven if
             both models are equally good.
         classes: By label number.
@@ -69,7 +69,7 @@ class ModelComparison(TaskComparison):
     changed: int
     fixed: int
     broken: int
-    still_wrong: int
+    both_wrong: int
     p_value: float
     classes: list[ClassChange]
     most_improved_class: str | None
@@ -123,7 +123,7 @@ def compare(
         changed=changed,
         fixed=fixed,
         broken=broken,
-        still_wrong=changed - fixed - broken,
+        both_wrong=changed - fixed - broken,
         p_value=mcnemar(fixed, broken),
         classes=classes,
         most_improved_class=gained.name if gained is not None and gained.fixed > gained.broken else None,

@@ -94,8 +94,8 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
     assert first.changes == str(tmp_path / "out" / "changes.parquet")
     listed = pq.read_table(first.changes)
     assert listed.column_names == ["path", "truth", "answer_before", "answer_after", "kind"]
-    assert Counter(listed["kind"].to_pylist()) == {"fixed": ROWS - 1, "still_wrong": 1}
-    (other,) = [one for one in listed.to_pylist() if one["kind"] == "still_wrong"]
+    assert Counter(listed["kind"].to_pylist()) == {"fixed": ROWS - 1, "both_wrong": 1}
+    (other,) = [one for one in listed.to_pylist() if one["kind"] == "both_wrong"]
     assert other["path"].endswith(f"images/{ROWS - 1:05d}.jpg")
     assert (other["truth"], other["answer_before"], other["answer_after"]) == ("blue", "green", "red")
     page = (tmp_path / "out" / "evaluation.html").read_text()

@@ -90,7 +90,7 @@ def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
     pairs = [(0, 0, 0, 90), (0, 0, 1, 2), (1, 0, 1, 12), (1, None, 0, 3), (1, 1, 1, 5)]
     found = compare(pd.DataFrame(pairs, columns=["label", "before", "after", "rows"]), NAMES, ({0: 50}, {0: 50, 1: 40}))
     assert (found.rows, found.changed, found.fixed, found.broken, found.most_improved_class) == (112, 17, 12, 2, "dog")
-    assert found.still_wrong == 3  # an error became another class
+    assert found.both_wrong == 3  # an error became another class
     cat, dog = found.classes
     assert (dog.recall_before, dog.recall_after, dog.fixed, dog.broken) == (0.25, 0.85, 12, 0)
     assert (cat.fixed, cat.broken) == (0, 2)
