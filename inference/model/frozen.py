@@ -82,7 +82,7 @@ def difference(expected: list[Any], given: list[Any]) -> str | None:
 
 
 def check_images(shape: tuple[int, int, int]) -> Pixels:
-    """Makes images on which two graphs are compared: flat colours, noise, and smooth fields as in photographs.
+    """Makes images on which two graphs are compared: flat colours, noise, and smooth fields with little noise.
 
     Args:
         shape: Height, width and channels.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import secrets
@@ -24,6 +25,7 @@ from ...training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...training.checkpoints.manifests import TORCH
 from ...training.checkpoints.references import ModelRef
 from ...training.rank import lazy_imports
+from ...training.runner.placement.gpus import visible_to_task
 from ...training.segments.backend import FRAMEWORKS
 from ...training.tasks.registry import task_of
 from .arrow_batches import predict_arrow, prediction_ddl
@@ -92,6 +94,7 @@ class ShippedModel:
             _check_memory(checkpoint)
             if self.engine is None:
                 prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
+                _show_gpus()
                 prepare(threads, self.is_quiet)
             return build_predictor(checkpoint, self.batch_bytes, threads, self.code, self.engine)
 
@@ -224,6 +227,17 @@ def _task_cores() -> int:
 
     context = TaskContext.get()
     return 1 if context is None else max(1, context.cpus())
+
+
+# Once: a framework takes its GPU when it starts, and a reused worker keeps that of its first task.
+@functools.cache
+def _show_gpus() -> None:
+    """Shows this worker the GPUs of its task alone; call it before the framework is imported."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    gpu = None if context is None else context.resources().get("gpu")
+    os.environ.update(visible_to_task(gpu.addresses if gpu else (), os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 @contextlib.contextmanager

@@ -44,6 +44,21 @@ def through_index_map(addresses: Sequence[str], visible: str | None) -> list[str
     return chosen
 
 
+def visible_to_task(gpus: Sequence[str], visible: str | None) -> dict[str, str]:
+    """The variables that show a Spark task the GPUs that Spark gave it; empty if it gave none.
+
+    Args:
+        gpus: Their addresses.
+        visible: The executor's CUDA_VISIBLE_DEVICES; None if it is not set.
+
+    Raises:
+        ClusterConfigurationError: If an address is outside that list.
+    """
+    if not gpus:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(through_index_map(gpus, visible)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def list_driver_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Lists the GPUs of this machine that this process may use; empty if there is none."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")

@@ -11,6 +11,7 @@ from lakelens.training.runner.placement.gpus import (
     group_by_machine,
     through_index_map,
     visible_to_rank,
+    visible_to_task,
 )
 from lakelens.training.runner.placement.job import place
 
@@ -31,6 +32,14 @@ def test_each_rank_sees_its_hosts_gpus_in_the_order_of_local_ranks():
     assert shown["LAKELENS_GPU"] == "4"
     assert visible_to_rank([], 0, wanted=None) == {}
     assert visible_to_rank([], 0, wanted=False) == {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def test_a_task_sees_the_gpus_that_spark_gave_it_and_without_any_what_its_executor_sees():
+    assert visible_to_task(["1"], None) == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible_to_task(["1", "0"], "4,6")["CUDA_VISIBLE_DEVICES"] == "6,4"
+    assert visible_to_task([], "4,6") == {}
+    with pytest.raises(ClusterConfigurationError, match="'2' is not an index into CUDA_VISIBLE_DEVICES='4,6'"):
+        visible_to_task(["2"], "4,6")
 
 
 def test_the_drivers_gpus_are_dealt_one_each():
