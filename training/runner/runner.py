@@ -15,7 +15,7 @@ from .function_pickle import pickle_function
 from .local_ranks import start_on_driver
 from .placement.conversation import Controls, OnQuestion
 from .placement.job import Job, Listener
-from .spark.preflight import active_connect_session, check_horovod, check_settings, require_progress
+from .spark.preflight import active_connect_session, check_horovod, check_settings, require_count, require_progress
 from .supervisor import Supervisor
 from .terms import RUNNER_TERMS, Terms
 
@@ -195,6 +195,7 @@ class HorovodRunner:
 
         # Counting executors that come and go is useless.
         check_settings(self._session(), use_gpu=self.use_gpu)
+        require_count(self._session(), self.terms)
         slots = total_slots(self._session(), self.slots_wait_s)
         if slots == 0:
             raise NotEnoughSlotsError(

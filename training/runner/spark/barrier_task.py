@@ -80,11 +80,12 @@ def _led(
     with contextlib.ExitStack() as stack:
         leader = stack.enter_context(Leader(plan, address)) if rank == 0 else None
         port = int(_gathered(all_gather, "0" if leader is None else str(leader.port), plan.reports_within_s)[0])
-        meeting = replace(plan, address=address, port=port, listener="rank 0's task")
-        task = _Task(meeting, rank, hosts[rank], gpus)
         function, value = (stack.enter_context(temporary_file(content)) for content in (payload, b""))
-        task.follow(function, value)
-        task.leave()
+        if port:  # else rank 0's task cannot lead, and tells the client why
+            meeting = replace(plan, address=address, port=port, listener="rank 0's task")
+            task = _Task(meeting, rank, hosts[rank], gpus)
+            task.follow(function, value)
+            task.leave()
         if leader is not None:
             yield from leader.told(value)
 

@@ -152,9 +152,13 @@ class ConnectRanks:
         if end.error is not None:
             self._outcome = Outcome(error=explained(end.error, self._job.name))
             return
-        told, *pieces = end.chunks or [pickle.dumps(Outcome(error=LaunchError(f"{self._job.name} gave no rows")))]
-        outcome: Outcome = pickle.loads(told)  # noqa: S301 - of a task of this job, through Spark, as the value
-        for piece in pieces:
+        chunks = end.chunks or []
+        if b"" not in chunks:
+            self._outcome = Outcome(error=LaunchError(f"{self._job.name} gave no rows"))
+            return
+        told = chunks.index(b"")
+        outcome: Outcome = pickle.loads(b"".join(chunks[:told]))  # noqa: S301 - of a task of this job, as the value
+        for piece in chunks[told + 1 :]:
             append(self._value, piece)
         for notice in outcome.notices:
             self._supervisor.listener.on_notice(notice)

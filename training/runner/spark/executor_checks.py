@@ -36,11 +36,15 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
     host, bind = conf.get("spark.driver.host") or socket.gethostname(), conf.get("spark.driver.bindAddress")
     if bind and _is_address(bind) and not ipaddress.ip_address(bind).is_unspecified:
         return bind, host
-    return address_of(host), host
+    return address_of(host, f"spark.driver.host={host!r}"), host
 
 
-def address_of(host: str) -> str:
+def address_of(host: str, what: str) -> str:
     """Returns the IP address of the driver's host, or of that of rank 0's task.
+
+    Args:
+        host: The host.
+        what: What names it, for errors.
 
     Raises:
         ClusterConfigurationError: If it has no address, or that of all interfaces.
@@ -49,11 +53,11 @@ def address_of(host: str) -> str:
         address = socket.gethostbyname(host)
     except OSError as error:
         raise ClusterConfigurationError(
-            f"spark.driver.host={host!r} has no address ({error}); set it to one that the executors reach"
+            f"{what} has no IPv4 address ({error}); set it to one that the executors reach"
         ) from error
     if ipaddress.ip_address(address).is_unspecified:
         raise ClusterConfigurationError(
-            f"spark.driver.host={host!r} stands for all interfaces; set it to the one address that the executors reach"
+            f"{what} stands for all interfaces; set it to the one address that the executors reach"
         )
     return address
 

@@ -7,6 +7,7 @@ message: ranks then decide themselves. The rows of its task tell the client how 
 from __future__ import annotations
 
 import contextlib
+import io
 import pickle
 import queue
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any
 
-from ....errors import LakelensError, LaunchError
+from ....errors import ClusterConfigurationError, LakelensError, LaunchError
 from ..placement.conversation import Controls
 from ..placement.job import Listener
 from ..processes.failure_verdict import Failure
@@ -28,8 +29,9 @@ from .channel_ranks import STAGE_END_S, ChannelRanks
 from .executor_checks import address_of
 from .task_plan import PIECE_BYTES, TaskPlan
 
-# Of lines, only the last of each rank arrive; of messages, all do.
-_KEPT_EVENTS = 20_000
+# Of all messages and of the last lines of each rank: a server sends 128 MiB at once, and the client keeps them.
+_KEPT_BYTES = 32 << 20
+_EVENT_BYTES = 100  # pickled, without its text
 _ENDS_S = 60.0
 
 
@@ -40,14 +42,39 @@ class Outcome:
     Attributes:
         error: Why it failed; None if every rank has returned.
         value: Where rank 0's value is in what follows (see `return_value`).
-        events: Messages of the ranks and their last lines, in the order in which they came.
+        events: The last messages of the ranks and their last lines, in the order in which they came.
         notices: Notices of the launcher.
     """
 
     error: LakelensError | None = None
     value: dict[str, Any] = field(default_factory=dict)
-    events: deque[RankEvent] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
+    events: deque[RankEvent] = field(default_factory=deque)
     notices: list[str] = field(default_factory=list)
+
+
+class Heard:
+    """The last messages and lines of a job, as many as the client gets.
+
+    Attributes:
+        events: In the order in which they came.
+        dropped: How many came before them.
+    """
+
+    def __init__(self) -> None:
+        self.events: deque[RankEvent] = deque()
+        self.dropped = self._bytes = 0
+
+    def add(self, event: RankEvent) -> None:
+        """Adds one, and drops the oldest if they are too large."""
+        self.events.append(event)
+        self._bytes += _bytes_of(event)
+        while self._bytes > _KEPT_BYTES:
+            self._bytes -= _bytes_of(self.events.popleft())
+            self.dropped += 1
+
+
+def _bytes_of(event: RankEvent) -> int:
+    return _EVENT_BYTES + len(event.data["text"].encode("utf-8", "surrogatepass"))
 
 
 def address_for(hosts: Sequence[str]) -> str:
@@ -67,7 +94,7 @@ class Leader:
         address: Where the tasks meet.
 
     Attributes:
-        port: Where it listens, once the context is entered.
+        port: Where it listens, once the context is entered; 0 if it cannot, and `told` then gives the reason.
     """
 
     port: int
@@ -75,15 +102,12 @@ class Leader:
     def __init__(self, plan: TaskPlan, address: str) -> None:
         self._plan, self._address = plan, address
         self._controls, self._outcome, self._all_gone = Controls(), Outcome(), True
-        self._started: queue.SimpleQueue[int | LakelensError] = queue.SimpleQueue()
+        self._started: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._lead, name="lakelens-leader", daemon=True)
 
     def __enter__(self) -> Leader:
         self._thread.start()
-        started = self._started.get()
-        if isinstance(started, LakelensError):
-            raise started
-        self.port = started
+        self.port = self._started.get()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -91,7 +115,7 @@ class Leader:
         self._thread.join(timeout=_ENDS_S)
 
     def told(self, value: IO[bytes]) -> Iterator[bytes]:
-        """Waits for the end of the job and gives what its client reads: an Outcome, then rank 0's value in pieces.
+        """Waits for the end of the job and gives what its client reads: an Outcome, b"" and rank 0's value, in pieces.
 
         Args:
             value: The file with the value.
@@ -103,17 +127,17 @@ class Leader:
         error = self._outcome.error
         if error is not None and not self._all_gone:
             raise LaunchError(getattr(error, "summary", str(error)))
-        yield pickle.dumps(self._outcome)
+        yield from _pieces(io.BytesIO(pickle.dumps(self._outcome)))
+        yield b""
         if error is None:
             value.seek(0)
-            while piece := value.read(PIECE_BYTES):
-                yield piece
+            yield from _pieces(value)
 
     def _lead(self) -> None:
-        heard = self._outcome.events
+        heard = Heard()
         listener = Listener(
-            on_line=lambda rank, stream, text: heard.append(RankEvent(rank, "line", {"stream": stream, "text": text})),
-            on_message=lambda text: heard.append(RankEvent(0, "message", {"text": text})),
+            on_line=lambda rank, stream, text: heard.add(RankEvent(rank, "line", {"stream": stream, "text": text})),
+            on_message=lambda text: heard.add(RankEvent(0, "message", {"text": text})),
             on_notice=self._outcome.notices.append,
             controls=self._controls,
         )
@@ -122,12 +146,19 @@ class Leader:
         except Exception as error:  # noqa: BLE001 - told to the client, whatever it is
             known = error if isinstance(error, LakelensError) else LaunchError(f"{type(error).__name__}: {error}")
             self._outcome.error = known
-            self._started.put(known)  # of use if it has not started
+            self._started.put(0)  # of use if it has not started
+        finally:
+            self._outcome.events = heard.events
+            if heard.dropped:
+                self._outcome.notices.append(
+                    f"{self._plan.job.name}: the oldest {heard.dropped} lines and messages of ranks were dropped; the "
+                    f"last {_KEPT_BYTES >> 20} MiB are shown"
+                )
 
     @contextlib.contextmanager
     def _start(self, supervisor: Supervisor) -> Iterator[LedRanks]:
         with contextlib.ExitStack() as stack:
-            ranks = LedRanks(supervisor, self._plan, address_of(self._address), stack)
+            ranks = LedRanks(supervisor, self._plan, self._address, stack)
             self._started.put(ranks.port)
             stack.callback(self._note_end, ranks)
             yield ranks
@@ -137,18 +168,30 @@ class Leader:
         self._all_gone = ranks.gone
 
 
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
 class LedRanks(ChannelRanks):
     """Ranks as tasks that rank 0's task leads.
 
     Args:
         supervisor: Hears their events.
         plan: The plan of all tasks.
-        address: IP address to listen on.
+        host: The host on which it listens.
         stack: As for `ChannelRanks`.
     """
 
-    def __init__(self, supervisor: Supervisor, plan: TaskPlan, address: str, stack: contextlib.ExitStack) -> None:
-        super().__init__(supervisor, address, plan.port, stack, plan.version)
+    def __init__(self, supervisor: Supervisor, plan: TaskPlan, host: str, stack: contextlib.ExitStack) -> None:
+        address = address_of(host, f"SPARK_LOCAL_HOSTNAME, {host!r} for rank 0's executor,")
+        try:
+            super().__init__(supervisor, address, plan.port, stack, plan.version)
+        except LaunchError as error:
+            raise ClusterConfigurationError(
+                f"rank 0's task cannot listen on {address}:{plan.port} ({error.__cause__}); free the port on {host}, "
+                f"or set driver_port to another, or to 0 for any"
+            ) from error
         self._reports_within_s = plan.reports_within_s
         self._deadline = time.monotonic() + plan.reports_within_s
 

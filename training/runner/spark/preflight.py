@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ..placement.job import Job
 
+# With these, a Connect server's cores are not its slots; and the values with which they are.
+_NOT_CORES = {"spark.task.resource.gpu.amount": None, "spark.task.cpus": "1", "spark.default.parallelism": None}
 _CONNECT = "pyspark.sql.connect.session"
 
 
@@ -79,6 +81,25 @@ def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
             "spark.executor.resource.gpu.discoveryScript, "
             "or set use_gpu to False"
         )
+
+
+def require_count(spark: SparkSession, terms: Terms) -> None:
+    """Checks that a session knows how many slots its cluster has.
+
+    Args:
+        spark: The session.
+        terms: The caller's words for ranks.
+
+    Raises:
+        ClusterConfigurationError: If it is a Spark Connect session, and a setting makes them other than the cores.
+    """
+    for key, default in _NOT_CORES.items() if is_connect(spark) else ():
+        value = setting_of(spark, key)
+        if value not in (None, default):
+            raise ClusterConfigurationError(
+                f"{terms.every_slot} takes every slot of the cluster, and a Spark Connect server with {key}={value} "
+                f"does not tell how many there are; give the number ({terms.ranks.format('N')})"
+            )
 
 
 def require_progress(spark: Any, terms: Terms) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
+import socket
 import threading
 from dataclasses import replace
 
 import pytest
 
 import lakelens
-from lakelens.errors import LaunchError
+from lakelens.errors import ClusterConfigurationError, LaunchError
 from lakelens.training.rank.frames import Kind
 from lakelens.training.runner.function_pickle import pickle_function
 from lakelens.training.runner.placement.job import Job, assignment, place
@@ -67,3 +69,48 @@ def test_a_task_that_waits_for_one_that_hangs_before_they_meet_ends_the_stage(ra
     plan = TaskPlan(job, "", 0, False, lakelens.__version__, 0.5)
     with pytest.raises(LaunchError, match=r"a task never reported to the others within 0\.5 s"):
         list(_led(plan, rank, ["a", "a"], [], b"", lambda told: never.wait() and [told]))
+
+
+def led(plan, payload, host="a"):
+    """Runs the tasks of a job that rank 0's task leads, and returns the error that its client gets."""
+    met, told, rows = threading.Barrier(2), ["", ""], {}
+
+    def task(rank):
+        def all_gather(mine):
+            told[rank] = mine
+            met.wait(60)
+            return told
+
+        rows[rank] = list(_led(plan, rank, ["a", host], [], payload, all_gather))
+
+    threads = [threading.Thread(target=task, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert rows[1] == []
+    return pickle.loads(rows[0][0]).error
+
+
+def test_why_rank_zeros_task_cannot_lead_reaches_the_client_as_it_is():
+    payload = pickle_function(lambda: None, {})
+    job = Job(name="train", size=2, payload=b"", stall_timeout_s=60, needs_horovod=False)
+    plan = TaskPlan(job, "", 0, False, lakelens.__version__, 60.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = led(replace(plan, port=port), payload)
+    assert type(error) is ClusterConfigurationError
+    assert f"rank 0's task cannot listen on 127.0.0.1:{port}" in str(error)
+    error = led(replace(plan, version="0.0.1"), payload)
+    assert type(error) is ClusterConfigurationError
+    assert "the driver 0.0.1" in str(error)
+
+
+def test_a_host_of_rank_zero_without_an_ipv4_address_is_named():
+    plan = TaskPlan(
+        Job(name="train", size=2, payload=b"", stall_timeout_s=60), "", 0, False, lakelens.__version__, 60.0
+    )
+    told, _ = _led(plan, 0, ["::1", "b"], [], b"", lambda mine: [mine])
+    error = pickle.loads(told).error
+    assert type(error) is ClusterConfigurationError
+    assert "SPARK_LOCAL_HOSTNAME, '::1' for rank 0's executor, has no IPv4 address" in str(error)

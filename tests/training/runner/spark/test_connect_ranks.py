@@ -19,7 +19,7 @@ from connect_server import connect_session
 from leftovers import Watch, leaves_nothing
 from mlflow_stores import put_store
 
-from lakelens.errors import NotEnoughSlotsError, RankFailedError, UnpicklableFunctionError
+from lakelens.errors import ClusterConfigurationError, NotEnoughSlotsError, RankFailedError, UnpicklableFunctionError
 from lakelens.spark.port import settings_of
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
@@ -114,6 +114,14 @@ def test_zero_is_every_slot_and_ranks_decide_without_answers(connected, watch):
         return process_context.current().size, process_context.ask({"next": None})
 
     assert runner(connected, watch, np=0).run(main) == (2, {})
+
+
+def test_zero_is_refused_where_the_server_does_not_tell_its_slots(connected, watch):
+    with (
+        settings_of(connected, {"spark.task.resource.gpu.amount": "1"}),
+        pytest.raises(ClusterConfigurationError, match=r"with spark\.task\.resource\.gpu\.amount=1 .* give the number"),
+    ):
+        runner(connected, watch, np=0).run(print)
 
 
 @pytest.mark.horovod

@@ -18,7 +18,9 @@ def test_the_driver_never_listens_on_all_interfaces():
     assert listening_address("spark://h:7077", conf) == ("127.0.0.1", "127.0.0.1")
     conf = {"spark.driver.host": "driver-svc", "spark.driver.bindAddress": "10.1.2.3"}
     assert listening_address("k8s://h", conf) == ("10.1.2.3", "driver-svc")
-    with pytest.raises(ClusterConfigurationError, match=r"spark.driver.host='no.such.host.invalid' has no address"):
+    with pytest.raises(
+        ClusterConfigurationError, match=r"spark.driver.host='no.such.host.invalid' has no IPv4 address"
+    ):
         listening_address("yarn", {"spark.driver.host": "no.such.host.invalid"})
     with pytest.raises(ClusterConfigurationError, match=r"spark.driver.host='0.0.0.0' stands for all interfaces"):
         listening_address("yarn", {"spark.driver.host": "0.0.0.0"})

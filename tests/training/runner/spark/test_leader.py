@@ -39,6 +39,12 @@ def tell(task, kind, **data):
     task.send(Kind.EVENT, {"kind": kind, "data": data})
 
 
+def parted(rows):
+    rows = list(rows)
+    told = rows.index(b"")
+    return pickle.loads(b"".join(rows[:told])), rows[told + 1 :]
+
+
 @pytest.fixture
 def python():
     import platform
@@ -61,8 +67,7 @@ def test_the_value_follows_the_messages_and_last_lines(python):
             tell(task, "ended", exit_code=0, signal=None, peak_bytes=None)
             tell(task, "gone")
             task.close()
-        told, *pieces = leading.told(io.BytesIO(b"abc"))
-    outcome = pickle.loads(told)
+        outcome, pieces = parted(leading.told(io.BytesIO(b"abc")))
     assert (outcome.error, outcome.value, pieces) == (None, {"pickle": 3, "large": []}, [b"abc"])
     assert {(event.kind, event.data["text"]) for event in outcome.events} == {("message", "said"), ("line", "written")}
     assert RankEvent(1, "line", {"stream": "stdout", "text": "written"}) in outcome.events
@@ -75,10 +80,10 @@ def test_a_failure_arrives_as_the_error_that_a_driver_raises(python):
         for task in tasks:
             tell(task, "ended", exit_code=1, signal=None, peak_bytes=None)
             tell(task, "gone")
-        (told,) = leading.told(io.BytesIO())
+        outcome, _ = parted(leading.told(io.BytesIO()))
         for task in tasks:
             task.close()
-    error = pickle.loads(told).error
+    error = outcome.error
     assert isinstance(error, RankFailedError)
     assert (error.rank, error.host, error.reason, error.traceback) == (1, "host-1", "raised", RAISED["traceback"])
     assert str(error).startswith(RAISED["traceback"])
@@ -116,9 +121,28 @@ def test_executors_with_another_lakelens_than_the_client_are_refused(python):
         tasks = tasks_of(leading, leading._plan.job, python)
         for task in tasks:
             tell(task, "gone")
-        (told,) = leading.told(io.BytesIO())
+        outcome, _ = parted(leading.told(io.BytesIO()))
         for task in tasks:
             task.close()
-    error = pickle.loads(told).error
+    error = outcome.error
     assert isinstance(error, ClusterConfigurationError)
     assert f"has lakelens {lakelens.__version__}, the driver 0.0.1" in str(error)
+
+
+def test_what_is_too_large_for_the_client_is_dropped_from_the_oldest_on_and_counted(monkeypatch, python):
+    monkeypatch.setattr(leader, "_KEPT_BYTES", 250)
+    monkeypatch.setattr(leader, "PIECE_BYTES", 100)
+    with Leader(plan(), "localhost") as leading:
+        tasks = tasks_of(leading, leading._plan.job, python)
+        for number in range(5):
+            tell(tasks[0], "message", text=str(number))
+        for rank, task in enumerate(tasks):
+            tell(task, "returned", **({"pickle": 150, "large": []} if rank == 0 else {}))
+            tell(task, "ended", exit_code=0, signal=None, peak_bytes=None)
+            tell(task, "gone")
+            task.close()
+        rows = list(leading.told(io.BytesIO(bytes(150))))
+    outcome, pieces = parted(rows)
+    assert ([event.data["text"] for event in outcome.events], pieces) == (["3", "4"], [bytes(100), bytes(50)])
+    assert [notice for notice in outcome.notices if "the oldest 3 lines and messages of ranks were dropped" in notice]
+    assert max(map(len, rows)) == 100
