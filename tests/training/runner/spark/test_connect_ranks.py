@@ -19,7 +19,13 @@ from connect_server import connect_session
 from leftovers import Watch, leaves_nothing
 from mlflow_stores import put_store
 
-from lakelens.errors import ClusterConfigurationError, NotEnoughSlotsError, RankFailedError, UnpicklableFunctionError
+from lakelens.errors import (
+    ClusterConfigurationError,
+    LaunchError,
+    NotEnoughSlotsError,
+    RankFailedError,
+    UnpicklableFunctionError,
+)
 from lakelens.spark.port import settings_of
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
@@ -206,6 +212,27 @@ def test_a_killed_python_worker_ends_the_job(connected, watch):
     with pytest.raises(RankFailedError, match="before every rank had returned") as caught:
         runner(connected, watch).run(main)
     assert caught.value.reason == "lost"
+
+
+def test_a_task_that_hangs_before_it_reports_ends_the_job(connected, watch):
+    def worker(batches):
+        import os
+        import time
+
+        import pyarrow as pa
+
+        time.sleep(2)  # each task has its own worker
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
+
+    workers = [row.pid for row in connected.range(0, 2, 1, 2).mapInArrow(worker, "pid LONG", barrier=True).collect()]
+    os.kill(workers[1], signal.SIGSTOP)  # the next task that gets it runs nothing
+    try:
+        with pytest.raises(LaunchError, match="a task never reported to the others within 6 s; an executor") as caught:
+            runner(connected, watch, slots_wait_s=2, stall_timeout_s=4).run(print)
+    finally:
+        os.kill(workers[1], signal.SIGKILL)
+    assert not isinstance(caught.value, RankFailedError)  # which would be started again
 
 
 def test_too_few_slots_are_reported_with_both_numbers(connected, watch):
