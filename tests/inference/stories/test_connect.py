@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
-from colours import COLOURS, NAMES
+from colours import COLOURS, NAMES, colour_model
 from connect_server import connect_session
+from model_store import Store
 from PIL import Image
+from pyspark.errors import AnalysisException
 from serverless import refusing_as_serverless
 
 from lakelens import ImageTable
 from lakelens.errors import SessionError
 from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.promotion import promote
 from lakelens.inference.scoring.score import score
 from lakelens.inference.scoring.stream import score_stream
 from lakelens.inference.udf import predict_udf
@@ -53,9 +57,20 @@ def story(checkpoint, tmp_path_factory):
         told["renamed"] = table.rename_class("green", "leaf")
         told["optimized"] = table.optimize()
         told["restored"] = table.restore(told["first"].version)
-        told["frame"] = ImageTable(spark, folder / "framed").ingest(
-            spark.read.format("binaryFile").load(f"{source}/blue/*.jpg"), size=SIDE
-        )
+        framed = ImageTable(spark, folder / "framed")
+        told["frame"] = framed.ingest(spark.read.format("binaryFile").load(f"{source}/blue/*.jpg"), size=SIDE)
+        write_layouts(folder)
+        told["layouts"] = {
+            layout: ImageTable(spark, folder / f"{layout}-table").ingest(place, layout, size=SIDE)
+            for layout, place in layouts_in(folder).items()
+        }
+        listed = ImageTable(spark, folder / "manifest-table")
+        damage = f"UPDATE delta.`{listed.location}` SET label = 7 WHERE label_name = 'red'"  # noqa: S608
+        spark.sql(damage).collect()
+        told["repaired"] = listed.repair()
+        told["repaired again"] = listed.repair(dry_run=True)
+        told["vacuumed"] = listed.vacuum(0, allow_short_retention=True)
+        told["left"] = listed.read().count()
         told["after"] = [spark.conf.get(name, None) for name in WATCHED]
         told["rows"] = table.read().count()
         told["quarantined"] = [row["reason"] for row in table.read_quarantine().collect()]
@@ -64,12 +79,68 @@ def story(checkpoint, tmp_path_factory):
         told["scored"] = score(spark, checkpoint.path, folder / "table", folder / "predictions")
         told["rescored"] = score(spark, checkpoint.path, folder / "table", folder / "predictions")
         told["evaluated"] = evaluate(spark, checkpoint.path, folder / "table", out=folder / "page")
+        store = Store(folder)
+        told["promoted"] = promote(
+            f"runs:/{store.run(colour_model())}",
+            "colours",
+            spark=spark,
+            if_better="accuracy",
+            on=f"{store.table}@0",
+            tracking_uri=store.uri,
+        )
         with pytest.raises(SessionError) as refused:
             score_stream(spark, checkpoint.path, folder / "table", folder / "streamed", checkpoint=folder / "stream")
         told["stream refused"] = str(refused.value)
         with refusing_as_serverless() as told["refusals"]:
             told["serverless"] = on_serverless(spark, source, folder, checkpoint.path)
+            told["beyond"] = beyond_serverless(spark, folder)
     return told
+
+
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+BOX = (2, 3, 10, 12)
+
+
+def layouts_in(folder):
+    return {"voc": folder / "voc", "coco": folder / "coco", "manifest": folder / "list.csv"}
+
+
+def write_layouts(folder):
+    """The same two images, annotated in each layout."""
+    names = ("red", "blue")
+    for name in names:
+        for place in ("voc/JPEGImages", "coco/train2017", "listed"):
+            write_colour(folder / place / f"{name}.jpg", name)
+        corners = "".join(f"<{key}>{side}</{key}>" for key, side in zip(SIDES, BOX, strict=True))
+        xml = f"<annotation><object><name>{name}</name><bndbox>{corners}</bndbox></object></annotation>"
+        (folder / "voc" / "Annotations").mkdir(exist_ok=True)
+        (folder / "voc" / "Annotations" / f"{name}.xml").write_text(xml)
+    coco = {
+        "images": [{"id": number, "file_name": f"{name}.jpg"} for number, name in enumerate(names)],
+        "annotations": [{"image_id": number, "category_id": number, "bbox": [2, 3, 8, 9]} for number in range(2)],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
+    }
+    (folder / "coco" / "annotations").mkdir()
+    (folder / "coco" / "annotations" / "instances_train2017.json").write_text(json.dumps(coco))
+    (folder / "list.csv").write_text("path,label\n" + "".join(f"listed/{name}.jpg,{name}\n" for name in names))
+
+
+def beyond_serverless(spark, folder):
+    """What serverless compute refuses of local rows and streams; the reasons."""
+    import pandas as pd
+
+    rate = spark.readStream.format("rate").load().writeStream.format("noop")
+    calls = (
+        lambda: spark.createDataFrame(pd.DataFrame({"content": [bytes(129_000_000)]})),
+        rate.option("checkpointLocation", str(folder / "rate")).start,
+        rate.trigger(processingTime="1 second").start,
+    )
+    reasons = []
+    for call in calls:
+        with pytest.raises(AnalysisException) as refused:
+            call()
+        reasons.append(str(refused.value).partition("]")[0].removeprefix("["))
+    return reasons
 
 
 def on_serverless(spark, source, folder, model):
@@ -106,6 +177,23 @@ def test_a_data_frame_of_the_session_is_a_source(story):
     assert story["frame"].stored == 7
 
 
+def test_every_layout_is_read(story):
+    results = story["layouts"]
+    assert {layout: (result.stored, result.reasons) for layout, result in results.items()} == {
+        layout: (2, {}) for layout in ("voc", "coco", "manifest")
+    }
+
+
+def test_damaged_class_numbers_are_repaired_and_old_files_removed(story):
+    assert (story["repaired"].committed, story["repaired again"].findings) == (True, ())
+    assert story["vacuumed"].files
+    assert story["left"] == 2
+
+
+def test_a_model_is_promoted_by_its_evaluation(story):
+    assert story["promoted"].promoted
+
+
 def test_the_session_has_its_settings_back(story):
     assert story["after"] == story["before"]
 
@@ -125,6 +213,11 @@ def test_tables_and_models_need_nothing_that_serverless_compute_refuses(story):
     assert done["scored"].scored == done["first"].stored
     assert done["evaluated"].evaluation.accuracy == 1.0
     assert "PERSIST TABLE" in story["refusals"]
+
+
+def test_local_rows_and_streams_that_serverless_compute_refuses_are_refused_here(story):
+    endless = "INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED"
+    assert story["beyond"] == ["LOCAL_RELATION_SIZE_LIMIT_EXCEEDED", endless, endless]
 
 
 def test_streams_of_scorings_are_refused_by_name(story):
