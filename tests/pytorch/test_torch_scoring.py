@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from boxed_tables import boxed_table, scene
 from coloured_tables import CLASSES, coloured_table, square
 from mlflow import MlflowClient
 from mlflow_stores import put_store
@@ -184,3 +185,87 @@ def test_spark_trains_scores_promotes_and_traces(trained, tmp_path):
         assert read_config(uri, cluster.run_id).resources.strategy == "horovod_cluster"
     finally:
         spark.stop()
+
+
+BOXES = """
+    import lakelens
+    import torch
+    from torch import nn
+
+
+    class Boxes(lakelens.TorchTrial):
+        '''One candidate in each cell of 8 pixels.'''
+
+        def build_model(self):
+            return Grid(self.context.num_classes)
+
+        def build_optimizer(self, model):
+            return torch.optim.AdamW(model.parameters(), 0.01)
+
+        def training_step(self, model, batch):
+            images, boxes = batch
+            found = model(images)
+            real = boxes[..., 4] >= 0
+            middle = ((found[..., :2] + found[..., 2:4]) / 2)[:, None]
+            inside = ((middle > boxes[:, :, None, :2]) & (middle < boxes[:, :, None, 2:4])).all(-1) & real[..., None]
+            wanted = torch.zeros_like(found[..., 4:])
+            rows, number, cell = inside.nonzero(as_tuple=True)
+            labels = boxes[rows, number, 4].long()
+            wanted[rows, cell, labels] = 1
+            score = nn.functional.binary_cross_entropy_with_logits(found[..., 4:], wanted)
+            if not len(rows):
+                return score
+            return score + nn.functional.l1_loss(found[rows, cell, :4], boxes[rows, number, :4]) / 8
+
+
+    class Grid(nn.Module):
+        def __init__(self, classes):
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+                nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(),
+                nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(),
+                nn.Conv2d(32, 4 + classes, 1),
+            )
+
+        def forward(self, images):
+            found = self.layers(images.float() / 255)
+            height, width = found.shape[2:]
+            y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+            middle = torch.stack([x, y], 2).to(found).reshape(-1, 2) * 8 + 4
+            found = found.flatten(2).transpose(1, 2)
+            sides = found[..., :4].exp() * 10
+            corners = torch.cat([middle - sides[..., :2], middle + sides[..., 2:]], 2)
+            return torch.cat([corners, found[..., 4:]], 2)
+"""
+
+
+def test_a_detector_learns_from_boxes_and_predicts_them(tmp_path):
+    from lakelens.inference.model.predictor import build_predictor
+    from lakelens.inference.model.user_code import user_code
+    from lakelens.training.checkpoints.references import resolve_model
+
+    boxed_table(tmp_path / "scenes")
+    (tmp_path / "boxes.py").write_text(textwrap.dedent(BOXES))
+    uri = put_store(tmp_path)
+    result = lakelens.train(
+        tmp_path / "scenes",
+        entrypoint=f"{tmp_path}/boxes.py:Boxes",
+        epochs=5,
+        global_batch_size=8,
+        tracking_uri=uri,
+        config={
+            "task": "detection",
+            "searcher": {"metric": "val_map50"},
+            "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
+        },
+    )
+    assert result.metrics["val_map50"] > 0.2
+    reference = resolve_model(f"runs:/{result.run_id}", uri)
+    images, boxes = zip(*(scene(20_001 + 2 * number) for number in range(4)), strict=True)
+    found = build_predictor(reference.checkpoint, 1 << 20, 1, user_code(reference)).predict(images)
+    assert found.errors == [None] * 4
+    assert found.answers.shape == (4, 100, 6)
+    for (left, top, right, bottom), truths in zip(found.answers[:, 0, :4], boxes, strict=True):
+        x, y = (left + right) / 2, (top + bottom) / 2
+        assert any(box["xmin"] < x < box["xmax"] and box["ymin"] < y < box["ymax"] for box in truths)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from child_processes import kill_family
 from colours import NAMES, SIDE, colour_model, image_of, save
+from PIL import Image
 
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
 from lakelens.inference.export.export import export_model
@@ -25,6 +26,10 @@ from lakelens.inference.model.compiled import compile_model
 from lakelens.inference.model.frozen import check_images
 from lakelens.inference.model.predictor import build_predictor
 from lakelens.inference.model.user_code import UserCode
+from lakelens.jobs.demo.images import DIGIT_NAMES, write_digits
+from lakelens.training.tasks.classification import Classification
+from lakelens.training.trials.context import TrialContext
+from lakelens.training.trials.small_cnn import SmallCnn
 
 pytestmark = pytest.mark.tensorflow
 
@@ -79,6 +84,35 @@ def test_a_savedmodel_predicts_what_score_does_from_bytes_and_from_floats(tmp_pa
     assert found["names"] == [*NAMES, *NAMES]
     assert np.abs(np.array(found["floats"]) - expected[:3]).max() <= 1e-5
     assert np.abs(np.array(found["bytes"]) - expected).max() <= 1e-3
+
+
+@pytest.mark.long
+def test_where_the_graph_resizes_it_gives_the_class_of_score_for_the_demos_held_out_digits(tmp_path):
+    """Files of 96 pixels, as the demo writes them, and a model of 32."""
+    import keras
+    import tensorflow as tf
+
+    side = 32
+    digits = write_digits(tmp_path)
+    files = sorted({*digits.source.rglob("*.jpg"), *digits.arrivals.rglob("*.jpg")} - set(digits.broken))
+    labels = np.array([int(file.parent.name[:3]) - 1 for file in files])
+    images = [file.read_bytes() for file in files]
+    assert {Image.open(file).size for file in files[:50]} == {(96, 96)}
+    held_out = np.arange(len(files)) % 5 == 0
+    small = np.stack([np.asarray(Image.open(file).convert("RGB").resize((side, side))) for file in files])
+    keras.utils.set_random_seed(1)
+    context = TrialContext(task=Classification(DIGIT_NAMES), image_size=(side, side), epochs=4)
+    model = SmallCnn(context).build_model()
+    model.fit(small[~held_out], labels[~held_out], batch_size=64, epochs=4, verbose=0)
+    metadata = {"height": side, "width": side, "channels": 3}
+    checkpoint = save(model, tmp_path / "checkpoints", input=metadata, labels=dict(enumerate(DIGIT_NAMES)))
+    exported = tf.saved_model.load(export_model(checkpoint.path, tmp_path / "model").path)
+    given = [image for image, held in zip(images, held_out, strict=True) if held]
+    found = exported.signatures["serving_default"](image=tf.constant(given))["prediction"].numpy()
+    expected = build_predictor(checkpoint, 1 << 24, 1, UserCode()).predict(given).answers.argmax(axis=1)
+    assert len(given) > 350
+    assert (expected == labels[held_out]).mean() > 0.9
+    assert (found == expected).mean() >= 0.995
 
 
 def test_a_pyfunc_predicts_without_lakelens(tmp_path):
