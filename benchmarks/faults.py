@@ -2,7 +2,7 @@
 
     python -m benchmarks.faults --folder KEPT [--results FILE] [--page docs/faults.md] [--json]
 
-PyTorch gets its own environment below KEPT, made once (6 GB, some minutes); without --folder TorchDistributor is
+PyTorch gets its own environment below KEPT, made once (6.7 GB, some minutes); without --folder TorchDistributor is
 left out.
 
 Two ranks on `local[2]` sum a number twenty times a second. When both have, one fault is made to happen. Measured are

@@ -284,8 +284,7 @@ class Alone:
         places = [snapshot.file_location(i) for i in range(len(snapshot.files))]
         columns = ["image", "format", "height", "width"]
         stored = ds.dataset(places, format="parquet").to_table(columns=columns)
-        self.images, *rest = (stored[column].to_pylist()[share::SLOTS] for column in columns)
-        self.rows = StoredRows(self.images, *rest)
+        self.rows = StoredRows(*(stored[column].to_pylist()[share::SLOTS] for column in columns))
         self.model = compile_model(open_checkpoint(Path(model) / "checkpoint"))
         self.decoder = PixelDecoder()
 
@@ -296,13 +295,13 @@ class Alone:
         from lakelens.inference.model.decoding import decode_rows
 
         pixels = np.zeros((BATCH, SIZE, SIZE, 3), np.uint8)
-        for start in range(0, len(self.images), BATCH):
+        for start in range(0, len(self.rows), BATCH):
             rows = self.rows.rows(start, start + BATCH)
             if decodes:
                 decode_rows(rows, pixels[: len(rows)], self.decoder)
             if predicts:
                 self.model.function(pixels[: len(rows)])
-        return {"rows": len(self.images), "engine": self.model.engine}
+        return {"rows": len(self.rows), "engine": self.model.engine}
 
 
 class Inputs:

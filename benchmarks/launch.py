@@ -2,7 +2,7 @@
 
     python -m benchmarks.launch --folder KEPT [--master local-cluster[2,1,1024]] [--repeats 3] [--json]
 
-PyTorch gets its own environment below KEPT, made once (6 GB, some minutes); without --folder TorchDistributor is
+PyTorch gets its own environment below KEPT, made once (6.7 GB, some minutes); without --folder TorchDistributor is
 left out.
 
 Cold is the first run in a new Spark session that has run nothing before; warm is a later run in the same session. The

@@ -3,7 +3,7 @@
     python -m benchmarks.peers torch --folder KEPT
 
 PyTorch: for TorchDistributor, and for the feed's PyTorch users. Where PyTorch's own index can be reached, pip takes
-its CPU build (0.2 GB); the wheel on PyPI includes CUDA's libraries (2.8 GB to download, 6 GB on the disk).
+its CPU build (0.2 GB); the wheel on PyPI includes CUDA's libraries (2.8 GB to download, 6.7 GB on the disk).
 MosaicML Streaming brings the clients of all clouds. optuna brings SQLAlchemy, unused by searches; next to it
 is what the searchers and the digits need. `scoring` has Daft, which wants an older tqdm, and Ray Data, with TensorFlow
 and Pillow.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from ...errors import MissingDependencyError
 from .metrics import per_class
 from .result import TaskComparison
@@ -13,8 +15,6 @@ from .result import TaskComparison
 if TYPE_CHECKING:
     import pandas as pd
 
-# An error as an answer; no class has this number.
-_ERROR = -1
 _ANSWERS = ("before", "after")
 
 
@@ -92,10 +92,12 @@ def compare(
     Raises:
         MissingDependencyError: If SciPy is not installed.
     """
-    pairs = pairs.fillna(dict.fromkeys(_ANSWERS, _ERROR)).astype(int)
+    numbers = pairs[["label", *_ANSWERS]].to_numpy(float)
+    error = int(np.nanmin(numbers, initial=min([0, *names]))) - 1  # as an answer; no class has this number
+    pairs = pairs.fillna(dict.fromkeys(_ANSWERS, error)).astype(int)
     rows = pairs["rows"]
     was_right, is_right = pairs["before"] == pairs["label"], pairs["after"] == pairs["label"]
-    labels = sorted({*pairs["label"], *pairs["before"], *pairs["after"], *names} - {_ERROR})
+    labels = sorted({*pairs["label"], *pairs["before"], *pairs["after"], *names} - {error})
     before, after = (per_class(pairs.rename(columns={when: "prediction"}), labels, names)[0] for when in _ANSWERS)
     counted = pairs[["label"]].assign(fixed=rows * (is_right & ~was_right), broken=rows * (was_right & ~is_right))
     counts = counted.groupby("label").sum().reindex(labels, fill_value=0)

@@ -51,10 +51,10 @@ class Detection(Task):
 
     def check_feed(self, feed: DeltaFeed) -> None:
         """Checks that a table has boxes; see `Task.check_feed`."""
-        column = feed.plan.columns.boxes
-        declared = feed.plan.schema.get(column)
         from ...etl.model.schema import BOX_CORNERS  # here, because a search does not need pyarrow
 
+        column = feed.plan.columns.boxes
+        declared = feed.plan.schema.get(column)
         wanted = {*BOX_CORNERS, "label"}
         found = "has no such column" if declared is None else f"has {declared} there"
         if declared is None or not all(re.search(rf"\b{name}\b", str(declared)) for name in wanted):

@@ -100,6 +100,13 @@ def test_a_comparison_counts_what_was_mended_and_what_broke_by_class():
     assert [(one.trained_before, one.trained_after) for one in found.classes] == [(50, 50), (0, 40)]
 
 
+def test_a_comparison_tells_a_class_of_number_minus_one_from_an_error():
+    pairs = pd.DataFrame([(-1, None, -1, 2), (-1, -1, None, 1)], columns=["label", "before", "after", "rows"])
+    found = compare(pairs, {}, (None, None))
+    assert (found.fixed, found.broken, found.both_wrong) == (2, 1, 0)
+    assert [(one.name, one.support, one.recall_after) for one in found.classes] == [("-1", 3, pytest.approx(2 / 3))]
+
+
 def test_mcnemar_is_the_exact_binomial_test():
     assert mcnemar(0, 0) == 1.0
     assert mcnemar(5, 5) == 1.0
