@@ -84,7 +84,7 @@ class DetectionDemo(Demo):
   look at the boxes     {self.out / "evaluation" / "evaluation.html"}
   look at the wrong box {wrong["picture"]}
   look at the runs      mlflow ui --backend-store-uri {self.tracking_uri}
-  train again           lakelens train {self.experiment} --set data.version=0 --master "{self.master}"
+  train again           lakelens train {self.experiment} --set data.version=0{self.master_flag}
 """,
             flush=True,
         )

@@ -1,8 +1,9 @@
 """The story of a demo: the parts that all demos share, and the demo of two versions of a table.
 
-Real parts on one machine: a two-executor Spark, Delta tables, two Horovod ranks, MLflow. A first version of the table
-under-represents one class; new images arrive and become a second version; a model is trained on each; both are scored
-on the same held-out images; and the first version is still there, row for row.
+Real parts on one machine: a two-executor Spark, or the Spark Connect server that SPARK_REMOTE names; Delta tables, two
+Horovod ranks, MLflow. A first version of the table under-represents one class; new images arrive and become a second
+version; a model is trained on each; both are scored on the same held-out images; and the first version is still there,
+row for row.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Demo:
         self.out = out
         self.story = Story(self.steps)
         self.spark: SparkSession | None = None
+        # A Spark Connect server has a cluster and settings of its own.
+        self.server = os.environ.get("SPARK_REMOTE", "")
         self.tracking_uri = f"sqlite:///{out / 'mlflow.db'}"
         self.predictions = str(out / "tables" / "predictions")
         self.experiment = out / "experiment.yaml"
@@ -116,17 +119,23 @@ class Demo:
         if self.spark is None:
             from lakelens.spark.session import spark_session
 
+            settings = {
+                "spark.sql.warehouse.dir": str(self.out / "warehouse"),
+                "spark.driver.extraJavaOptions": SHORT_LIVED,
+                "spark.executor.extraJavaOptions": SHORT_LIVED,
+            }
             with _output_of_children_to(self.out / "spark.log"):
-                self.spark = spark_session(
-                    self.master,
-                    app_name="lakelens demo",
-                    conf={
-                        "spark.sql.warehouse.dir": str(self.out / "warehouse"),
-                        "spark.driver.extraJavaOptions": SHORT_LIVED,
-                        "spark.executor.extraJavaOptions": SHORT_LIVED,
-                    },
+                self.spark = (
+                    spark_session()
+                    if self.server
+                    else spark_session(self.master, app_name="lakelens demo", conf=settings)
                 )
         return self.spark
+
+    @property
+    def master_flag(self) -> str:
+        """The flag with which a command starts the same Spark."""
+        return "" if self.server else f' --master "{self.master}"'
 
     def close(self) -> None:
         """Stops Spark."""
@@ -148,9 +157,9 @@ class Demo:
     def _open_table(self) -> ImageTable:
         from lakelens.etl.image_table import ImageTable
 
-        with self.story.step("spark", "Spark with two executors, and Delta Lake"):
+        with self.story.step("spark", f"Spark on {self.server or self.master}, and Delta Lake"):
             version = self.session.version
-            print(f"Spark {version} on {self.master}; its log: {self.out / 'spark.log'}")
+            print(f"Spark {version}" if self.server else f"Spark {version}; its log: {self.out / 'spark.log'}")
         table = ImageTable(self.session, str(self.out / "tables" / "images"))
         self.experiment.write_text(self._experiment_text(table), encoding="utf-8")
         return table
@@ -250,7 +259,7 @@ The model did not change, the code did not change: the data version did. Each ru
 trained again on exactly those rows, today or next year.
 
   everything is in      {self.out}   (delete the folder to undo the demo)
-  train again           lakelens train {self.experiment} --set data.version=0 --master "{MASTER}"
+  train again           lakelens train {self.experiment} --set data.version=0{self.master_flag}
   look at the runs      mlflow ui --backend-store-uri {self.tracking_uri}
   look at the page      {self.out / "evaluation" / "evaluation.html"}
   read version 0        spark.read.format("delta").option("versionAsOf", 0).load("{table.location}")

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from connect_server import connect_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(1000)]
 
 
-def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
+def demo(*flags: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], dict]:
     options = os.environ.get("JAVA_TOOL_OPTIONS", "").split()
     users = " ".join(option for option in options if not option.startswith("-Dspark."))
     done = subprocess.run(
@@ -22,7 +23,7 @@ def demo(*flags: str) -> tuple[subprocess.CompletedProcess[str], dict]:
         text=True,
         timeout=900,
         check=False,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": users},
+        env={**os.environ, "JAVA_TOOL_OPTIONS": users, **variables},
     )
     return done, json.loads(done.stdout.splitlines()[-1])
 
@@ -53,6 +54,18 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert open_snapshot(summary["predictions"]["path"]).rows == summary["predictions"]["rows"]
     client = open_client(f"sqlite:///{out / 'mlflow.db'}")
     assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
+
+
+@pytest.mark.long
+def test_the_demo_runs_on_a_spark_connect_server(tmp_path: Path) -> None:
+    with connect_server(tmp_path) as url:
+        done, summary = demo("--out", str(tmp_path / "demo"), SPARK_REMOTE=url)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert summary["versions"] == [0, 1]
+    assert summary["recall_after"] > summary["recall_before"] + 0.3
+    assert summary["version_0_unchanged"] is True
+    assert f"Spark on {url}, and Delta Lake" in done.stdout
+    assert "--master" not in done.stdout
 
 
 def test_a_folder_that_the_demo_did_not_make_is_never_removed(tmp_path: Path) -> None:
