@@ -74,6 +74,13 @@ COMPARISONS = (
         for side, ranks in ((96, 1), (96, 2), (160, 1), (160, 2))
     ),
     Comparison(
+        "Scoring with MobileNetV2, rows/s\nlimit: decoder and model without Spark",
+        "inference_mobilenet",
+        "mobilenet score",
+        {"predict_batch_udf": "mobilenet predict_batch_udf", "Daft": "mobilenet daft"},
+        "mobilenet limit",
+    ),
+    Comparison(
         "First job of two ranks, 1 / seconds\nlimit: importing TensorFlow",
         "launch",
         "lakelens cold",

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 # A killed job repeats one part; each part costs about a second on top of its work.
 TARGET_S = 30.0
-# Size of a job's first part, before anything was measured: 8 tasks for each slot.
-_FIRST_PIXELS_PER_SLOT = 32 << 20
+# Size of a job's first part, before anything was measured: half a minute of MobileNetV2 on each slot.
+_FIRST_PIXELS_PER_SLOT = 128 << 20
 _MOST_FIRST_ROWS_PER_SLOT = 50_000
 _GROWTH = 4.0
 

@@ -55,7 +55,7 @@ SHARED = (*_BEFORE, *_AFTER)
 _MARK, _BATCH = 20, 32
 # Delta's statistics are of the columns that reads filter on, and of a prediction that is a number.
 _STATISTICS = "delta.dataSkippingStatsColumns"
-_FILTERED = ("path", "label", "split", "checkpoint_digest", "table", "version", "batch_id")
+_FILTERED = ("path", "label", "split", "error", "checkpoint_digest", "table", "version", "batch_id")
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,15 @@ class PredictionsTable:
         if any(entry.get("userMetadata") == note for entry in (table.history(commits) if commits > 0 else [])):
             return PredictionsState(table.version(), number), True
         return PredictionsState(table.version(), table.transaction_version(self._application)), False
+
+    def has_errors(self) -> bool:
+        """Returns whether a row has an error; True as well if the log's statistics do not count them."""
+        files = self._opened().get_add_actions(flatten=True)
+        counted, nulls = "num_records", "null_count.error"
+        if not {counted, nulls} <= set(files.schema.names):
+            return True
+        counts = zip(files.column(counted).to_pylist(), files.column(nulls).to_pylist(), strict=True)
+        return any(rows is None or rows != without for rows, without in counts)
 
     def remove(self, condition: str) -> None:
         """Removes the rows of a condition of SQL in one commit; without such rows there is none."""

@@ -109,7 +109,7 @@ class ScoringRun:
     def until_done(self) -> Tally:
         """Adds parts until no row remains."""
         self.tally.total = self.source.row_count()
-        if self.results.state().version is not None:
+        if self.results.state().version is not None and self.results.has_errors():
             # Once per call, or two jobs would try each other's rows again forever. If another job is faster, it has
             # taken these rows.
             with suppress(TableConflictError), conflicts_named(self.results.location):

@@ -136,9 +136,19 @@ def test_a_row_whose_error_may_have_passed_is_tried_again_and_no_other(spark, ta
     first = score(*given, custom_objects=custom)
     reds = ROWS // len(NAMES)
     assert (first.scored, first.errors) == (ROWS, reds)
+    results = PredictionsTable(
+        spark,
+        first.predictions,
+        task=task_of(resolve_model(model.path).checkpoint),
+        digest=first.digest,
+        table=first.table,
+        storage_options={},
+    )
+    assert results.has_errors()
     picky.unlink()
     second = score(*given, custom_objects=custom)
     assert (second.scored, second.skipped, second.errors) == (reds, ROWS - reds, 0)
+    assert not results.has_errors()
     rows = read(tmp_path / "predictions")
     assert [one["path"] for one in rows] == [row(number)[0] for number in range(ROWS)]
     assert {one["error"] for one in rows} == {None}
