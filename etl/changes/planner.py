@@ -18,7 +18,6 @@ from .rules import (
     COUNTS,
     DECIDED,
     DECIDED_DDL,
-    RESEEN,
     STORED,
     Facts,
     PlanRules,
@@ -41,17 +40,15 @@ class KnownFiles:
     Attributes:
         stored: The image table, at the version that the plan is for.
         bad: Its quarantine.
-        reseen: More sizes and times of known contents, rows of `reseen_files.COLUMNS`.
     """
 
     stored: DataFrame | None = None
     bad: DataFrame | None = None
-    reseen: DataFrame | None = None
 
 
 # What knows of a path, in the order of the arguments of `decide`; of the tables, with their columns.
 _LISTED = "listed"
-_TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
+_TABLES = {"stored": STORED, "bad": BAD}
 
 
 def make_plan(listing: Listing, known: KnownFiles, rules: PlanRules) -> Plan:
@@ -106,9 +103,8 @@ def _decided(listing: Listing, known: KnownFiles, rule: Callable[[pa.Table], pa.
 
 def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
     paths = rows.column(schema.PATH).combine_chunks()
-    listed, *known = (Facts.of_structs(rows.column(name).combine_chunks()) for name in (_LISTED, *_TABLES))
-    stored, bad, reseen = known
-    decided = decide(paths, listed, stored, bad, reseen, root, rules)
+    listed, stored, bad = (Facts.of_structs(rows.column(name).combine_chunks()) for name in (_LISTED, *_TABLES))
+    decided = decide(paths, listed, stored, bad, root, rules)
     for name in decided.column_names:
         rows = rows.append_column(name, decided.column(name))
     return rows.filter(rows.column(COUNTS)).select([schema.PATH, _LISTED, *DECIDED])

@@ -19,7 +19,6 @@ from ..commit.reachable import require_reachable
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
-from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.listing import Listing
 from ..sources.sources import list_source
@@ -197,11 +196,10 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
 
 
 def _known_files(spark: SparkSession, table: Table, transaction: Transaction | None) -> KnownFiles:
-    quarantine, stamps = Quarantine(spark, table), Stamps(spark, table)
+    quarantine = Quarantine(spark, table)
     return KnownFiles(
         None if transaction is None else read_table(spark, table.location, transaction.version),
         quarantine.read() if quarantine.exists() else None,
-        stamps.read() if stamps.exists() else None,
     )
 
 
