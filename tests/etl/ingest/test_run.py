@@ -36,7 +36,6 @@ from lakelens.errors import (
 from lakelens.etl.changes import planner
 from lakelens.etl.images.codec import decode
 from lakelens.etl.images.encoding import fit
-from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
 
@@ -112,15 +111,13 @@ def story(spark, tmp_path_factory):
         write_image(source / "001.ak47" / "001_0000.jpg", seed=999)  # changed
         write_image(changing, seed=4711)
         os.utime(changing, (1_500_000_000, 1_500_000_000))
-        with pytest.MonkeyPatch.context() as without_second_reading:
-            without_second_reading.setattr(BatchTask, "quarantined_rows", None)
-            told["grown"] = table.ingest(source)
-            broken = source / "dog" / "broken.jpg"
-            broken.write_text("broken")
-            (source / "cow").mkdir()
-            (source / "cow" / "no cow.jpg").write_text("no image")
-            os.utime(touched, (1_650_000_000, 1_650_000_000))
-            told["bad"] = table.ingest(source)
+        told["grown"] = table.ingest(source)
+        broken = source / "dog" / "broken.jpg"
+        broken.write_text("broken")
+        (source / "cow").mkdir()
+        (source / "cow" / "no cow.jpg").write_text("no image")
+        os.utime(touched, (1_650_000_000, 1_650_000_000))
+        told["bad"] = table.ingest(source)
         write_image(broken, seed=1234)
         write_image(source / "cat" / "half.jpg", seed=7)
         (source / "dog" / "3.jpg").write_text("no image any more")
@@ -303,12 +300,6 @@ def test_a_touched_files_content_is_the_first_word_all_the_same(story):
     contents = [rows_by_name(story["table"], version)["001.ak47/001_0004.jpg"].content_hash for version in versions]
     before = hashlib.sha256(story["before"]).hexdigest()
     assert [content == before for content in contents] == [True, False, True]
-
-
-def test_no_file_is_read_a_second_time_where_each_is_a_row_or_bad_by_its_bytes(story):
-    # Reading one again would have failed: the task that does it was taken away.
-    assert (story["grown"].stored, story["grown"].quarantined) == (6, 0)
-    assert (story["bad"].stored, story["bad"].reasons) == (0, {"not_an_image": 2})
 
 
 @pytest.fixture(scope="module")
