@@ -26,8 +26,6 @@ SOURCE = "source"
 # What the next ingest needs to know of a source; a training does not. A quarantine has them, too.
 INGEST_COLUMNS = frozenset({CONTENT_HASH, SOURCE_LENGTH, SOURCE_MODIFIED, BATCH_ID, ANNOTATION_HASH})
 
-FORMATS = ("jpeg", "png", "raw_rgb")
-
 PARTITION_COLUMNS = (SPLIT,)
 
 # Statistics of everything that is filtered on; never of the image, whose first bytes would fill the log.
