@@ -78,12 +78,18 @@ def compare(image: Image.Image, quality: int, subsampling: str) -> dict[str, flo
     }
 
 
+def scaled_by(image: Image.Image, resample: str) -> Image.Image:
+    """Scales an RGB image with a filter as an ingest does."""
+    from lakelens.etl.images.encoding import place_image
+    from lakelens.etl.images.geometry import place
+
+    return place_image(image, place("fit", *image.size, SIZE), resample=resample)
+
+
 def compare_filter(source: Image.Image, image: Image.Image, resample: str) -> dict[str, float]:
     """Scales an RGB image with a filter, and compares it with what the ingest's own filter has made of it."""
-    from lakelens.etl.images.encoding import fit
-
     started = time.process_time()
-    scaled = fit(source, SIZE, resample=resample)
+    scaled = scaled_by(source, resample)
     scaling_s = time.process_time() - started
     before = np.asarray(image.convert("L"), dtype=np.float64)
     after = np.asarray(scaled.convert("L"), dtype=np.float64)
@@ -96,8 +102,8 @@ def compare_filter(source: Image.Image, image: Image.Image, resample: str) -> di
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    from lakelens.etl.images.codec import decode
-    from lakelens.etl.images.encoding import RESAMPLINGS, fit
+    from lakelens.etl.images.codec import decode_source
+    from lakelens.etl.images.encoding import RESAMPLINGS
 
     report = Report("quality", {"photographs": arguments.photographs, "size": SIZE})
     with scratch(arguments.folder) as (kept, _):
@@ -106,8 +112,8 @@ def run(arguments: Any) -> Report:
         filtered: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         tell(f"comparing {len(QUALITIES) * len(SUBSAMPLINGS)} settings")
         for path in photos.files(found):
-            source = decode(Path(path).read_bytes(), target_size=SIZE)
-            image = fit(source, SIZE)
+            source = decode_source(Path(path).read_bytes(), target_size=SIZE).image
+            image = scaled_by(source, RESAMPLINGS[0])
             for resample in RESAMPLINGS:
                 for name, value in compare_filter(source, image, resample).items():
                     filtered[resample][name].append(value)

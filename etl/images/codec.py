@@ -84,7 +84,7 @@ class Decoded:
     is_plain: bool
 
 
-def decode(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Image.Image:
+def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Decoded:
     """Decodes an image file to upright RGB: the first frame of an animation, transparency over white, colours in sRGB.
 
     Args:
@@ -93,21 +93,9 @@ def decode(data: bytes, *, target_size: int | None = None, max_pixels: int = DEF
             larger is decoded at a half, a quarter or an eighth of its size.
         max_pixels: Largest width x height that is decoded.
 
-    Returns:
-        An image of mode `RGB`.
-
     Raises:
         ImageError: With the reason `empty`, `not_an_image`, `too_many_pixels`, `truncated`, `corrupt`, `unsupported` or
             `out_of_memory`.
-    """
-    return decode_source(data, target_size=target_size, max_pixels=max_pixels).image
-
-
-def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Decoded:
-    """Decodes as `decode` does, and shows what the source was.
-
-    Raises:
-        ImageError: As `decode` does.
     """
     image, size, file_format, tiff_orientation = _load(data, target_size, max_pixels)
     remaining = orientation_of(image)
@@ -136,7 +124,7 @@ def read_size(data: bytes) -> tuple[int, int]:
     """Reads the height and width that an image file decodes to, from its header if it has them.
 
     Raises:
-        ImageError: As `decode` does.
+        ImageError: As `decode_source` does.
     """
     with _opened(data, DEFAULT_MAX_PIXELS) as image:
         if image.format in _SIZED_BY_HEADER:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .codec import Decoded
-from .perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes, Nearest, find_nearest, perceptual_hash
+from .perceptual_hash import Hashes, Nearest, find_nearest, perceptual_hash
 from .stored_image import StoredImage, decode_image
 
 # A photograph is decoded at twice this side, or more.
@@ -79,16 +79,13 @@ class SplitNeighbours:
             yield int(row), int(other_row), int(distance)
 
 
-def find_neighbours(
-    hashes: Hashes, splits: npt.NDArray[Any], split_count: int, max_distance: int = DEFAULT_MAX_DISTANCE
-) -> SplitNeighbours:
+def find_neighbours(hashes: Hashes, splits: npt.NDArray[Any], split_count: int) -> SplitNeighbours:
     """Finds the images that look alike.
 
     Args:
         hashes: uint64 [n, 2].
         splits: Number of each row's split, [n].
         split_count: Number of splits.
-        max_distance: Bits of 128 that may differ, 0-15.
     """
     unique, codes = np.unique(hashes, axis=0, return_inverse=True)
     codes = codes.reshape(-1)
@@ -97,4 +94,4 @@ def find_neighbours(
     first_rows = np.full(held.shape, -1, np.int64)
     rows = np.arange(len(codes))[::-1]
     first_rows[codes[rows], splits[rows]] = rows  # backwards, so that the first row stays
-    return SplitNeighbours(codes, held, first_rows, find_nearest(unique, held > 0, max_distance))
+    return SplitNeighbours(codes, held, first_rows, find_nearest(unique, held > 0))

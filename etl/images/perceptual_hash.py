@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ...errors import InvalidArgumentError
-
 HASH_BITS = 128
-DEFAULT_MAX_DISTANCE = 8
+# Two images look alike if at most so many bits of their hashes differ.
+MAX_DISTANCE = 8
 
 _SIDE = 8
 # Differences of grey that compression alone makes: they count neither as a gradient nor as a contrast.
@@ -28,8 +27,7 @@ _MIN_CONTRASTS = 40
 # them then has near ones among these; and in tables of 100,000 pictures that are half padding, where this finds 94% of
 # the pairs that differ in six to eight bits.
 _MAX_NEIGHBOURS = 256
-_FIELDS_OF_1, _FIELDS_OF_2 = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
-_FIELDS_OF_4, _SUM_OF_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
+_BITS_OF_BYTE = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -63,8 +61,8 @@ def perceptual_hash(image: Image.Image) -> tuple[int, int] | None:
     return int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big")
 
 
-def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_], max_distance: int = DEFAULT_MAX_DISTANCE) -> Nearest:
-    """Finds for each hash the nearest other one of each group, of those that differ in few bits.
+def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_]) -> Nearest:
+    """Finds for each hash the nearest other one of each group, of those that differ in at most `MAX_DISTANCE` bits.
 
     Two hashes that differ in at most d bits are equal in at least one of d + 1 bands. Hashes are sorted by each band in
     turn and compared with some neighbours in it: near-linear in their number, and of many thousands a pair may be
@@ -73,19 +71,11 @@ def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_], max_distance: in
     Args:
         hashes: uint64 [n, 2], no two rows equal.
         groups: bool [n, groups], which groups each hash is in.
-        max_distance: Bits that may differ, 0-15.
-
-    Raises:
-        InvalidArgumentError: If `max_distance` is out of its range.
     """
-    if not 0 <= max_distance <= 15:
-        raise InvalidArgumentError(
-            f"max_distance = {max_distance!r}: between 0 and 15 of the {HASH_BITS} bits may differ"
-        )
     bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(len(hashes), 16), axis=1)
     nearest = Nearest(np.full(groups.shape, -1, np.int64), np.full(groups.shape, HASH_BITS + 1, np.int64))
-    for band in _deal_bits(bits, max_distance + 1):
-        _search_band(hashes, _band_keys(bits[:, band]), groups, max_distance, nearest)
+    for band in _deal_bits(bits, MAX_DISTANCE + 1):
+        _search_band(hashes, _band_keys(bits[:, band]), groups, nearest)
     return nearest
 
 
@@ -103,9 +93,7 @@ def _band_keys(bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
     return keys
 
 
-def _search_band(
-    hashes: Hashes, keys: npt.NDArray[np.uint64], groups: npt.NDArray[np.bool_], max_distance: int, nearest: Nearest
-) -> None:
+def _search_band(hashes: Hashes, keys: npt.NDArray[np.uint64], groups: npt.NDArray[np.bool_], nearest: Nearest) -> None:
     order = np.argsort(keys, kind="stable")
     keys, ordered = keys[order], hashes[order]
     for step in range(1, min(_MAX_NEIGHBOURS, len(keys) - 1) + 1):
@@ -114,9 +102,9 @@ def _search_band(
             break
         # Half of the hash already separates most images that differ.
         words = ordered[together, 0] ^ ordered[together + step, 0]
-        together = together[_count_bits(words) <= max_distance]
+        together = together[_count_bits(words) <= MAX_DISTANCE]
         distances = _distances(ordered[together], ordered[together + step])
-        together, distances = together[distances <= max_distance], distances[distances <= max_distance]
+        together, distances = together[distances <= MAX_DISTANCE], distances[distances <= MAX_DISTANCE]
         one, other = order[together], order[together + step]
         _keep_nearer(nearest, one, other, distances, groups)
         _keep_nearer(nearest, other, one, distances, groups)
@@ -141,9 +129,6 @@ def _distances(one: Hashes, other: Hashes) -> npt.NDArray[np.int64]:
 
 
 def _count_bits(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Counts the ones in each word, adding neighbouring fields of 1, 2, 4 and then 8 bits in place."""
-    words = words - ((words >> np.uint64(1)) & _FIELDS_OF_1)
-    words = (words & _FIELDS_OF_2) + ((words >> np.uint64(2)) & _FIELDS_OF_2)
-    words = (words + (words >> np.uint64(4))) & _FIELDS_OF_4
-    counts: npt.NDArray[np.int64] = ((words * _SUM_OF_BYTES) >> np.uint64(56)).astype(np.int64)
+    """Counts the ones in each word."""
+    counts: npt.NDArray[np.int64] = _BITS_OF_BYTE[words.view(np.uint8)].reshape(-1, 8).sum(axis=1, dtype=np.int64)
     return counts

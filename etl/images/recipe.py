@@ -12,10 +12,14 @@ from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...options import named_options, whole_number
 from ..model.splits import DEFAULT_SPLITS, check_splits
 from .codec import DEFAULT_MAX_PIXELS
-from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS, check_resample, check_resize, check_size
+from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS
+from .geometry import RESIZES
 
 RECIPE_PROPERTY = "lakelens.recipe"
 STORES = ("jpeg", "raw_rgb", "original")
+# A square of it has the pixels that one source may have by default; beyond, no decoding stays within its memory.
+_LARGEST_SIZE = 10_000
+_CHOICES = {"resize": RESIZES, "resample": RESAMPLINGS, "store": STORES, "subsampling": SUBSAMPLINGS}
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,17 @@ class Recipe:
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_size(self.size)
-        check_resize(self.resize)
-        check_resample(self.resample)
+        if not _is_whole(self.size) or not 1 <= self.size <= _LARGEST_SIZE:
+            raise InvalidArgumentError(
+                f"size = {self.size!r}: the side of a stored image is a whole number of pixels from 1 to "
+                f"{_LARGEST_SIZE}; store='original' keeps the images as they are"
+            )
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise InvalidArgumentError(f"{name} = {getattr(self, name)!r} is not one of {', '.join(known)}")
         check_splits(self.splits)
-        if self.store not in STORES:
-            raise InvalidArgumentError(f"store = {self.store!r} is not one of {', '.join(STORES)}")
         if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
             raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
-        if self.subsampling not in SUBSAMPLINGS:
-            raise InvalidArgumentError(f"subsampling = {self.subsampling!r} is not one of {', '.join(SUBSAMPLINGS)}")
         object.__setattr__(self, "split_seed", whole_number("split_seed", self.split_seed))
 
     @property

@@ -19,7 +19,7 @@ from PIL import Image
 
 from ...errors import ImageError
 from ..model import schema
-from .codec import DEFAULT_MAX_PIXELS, Decoded, decode, decode_source, read_size
+from .codec import DEFAULT_MAX_PIXELS, Decoded, decode_source, read_size
 from .geometry import letterbox
 
 # The form whose bytes are the pixels themselves, rows of RGB triples from the top.
@@ -103,7 +103,7 @@ class PixelDecoder:
             if image.is_raw:
                 self._fit(pixels, _raw_pixels(data, image))
             elif not (self.simplejpeg and data[:2] == _JPEG and self._with_simplejpeg(pixels, data)):
-                self._fit(pixels, np.asarray(decode(bytes(data))))
+                self._fit(pixels, np.asarray(decode_source(bytes(data)).image))
         except MemoryError as error:
             raise ImageError("out_of_memory", f"decoding took more memory than there is ({error})") from error
 

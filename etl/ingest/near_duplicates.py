@@ -18,7 +18,7 @@ from ...errors import ImageError
 from ...results import ReadableResult
 from ...spark.port import kept
 from ..images.near_images import find_neighbours, hash_of_row
-from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, Hashes
+from ..images.perceptual_hash import Hashes
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.writing_session import set_batch_rows, writing_session
@@ -73,13 +73,7 @@ class NearDuplicates(ReadableResult):
     examples: tuple[NearPair, ...]
 
 
-def find_across_splits(
-    spark: SparkSession,
-    location: str,
-    version: int,
-    batch_ids: Collection[str],
-    max_distance: int = DEFAULT_MAX_DISTANCE,
-) -> NearDuplicates:
+def find_across_splits(spark: SparkSession, location: str, version: int, batch_ids: Collection[str]) -> NearDuplicates:
     """Compares the rows of some batches with all rows of a version.
 
     The workers decode and hash; the driver holds about 30 bytes for each image and compares in near-linear time.
@@ -89,7 +83,6 @@ def find_across_splits(
         location: The table.
         version: The version that holds the batches.
         batch_ids: The batches.
-        max_distance: Bits of 128 that may differ, 0-15.
     """
     from pyspark.sql import functions as F
 
@@ -103,12 +96,12 @@ def find_across_splits(
         hashes = found[["high", "low"]].to_numpy(np.int64).view(np.uint64)
         splits = [str(split) for split in found[schema.SPLIT]]
         _, numbers = np.unique(splits, return_inverse=True)
-        near, pairs = compare(hashes, numbers.reshape(-1), found["is_new"].to_numpy(bool), max_distance)
+        near, pairs = compare(hashes, numbers.reshape(-1), found["is_new"].to_numpy(bool))
         return NearDuplicates(near, len(found), _with_paths(hashed, hashes, splits, pairs))
 
 
 def compare(
-    hashes: Hashes, splits: npt.NDArray[Any], is_new: npt.NDArray[np.bool_], max_distance: int
+    hashes: Hashes, splits: npt.NDArray[Any], is_new: npt.NDArray[np.bool_]
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """Counts new rows that are near a row of another split, and names the nearest pairs; pure.
 
@@ -116,14 +109,13 @@ def compare(
         hashes: uint64 [n, 2].
         splits: Number of each row's split, [n].
         is_new: Which rows are asked about, [n].
-        max_distance: Bits that may differ, 0-15.
 
     Returns:
         The count, and pairs by the first row of each hash and split: the new row, the other, the bits that differ.
     """
     if not len(hashes):
         return 0, []
-    found = find_neighbours(hashes, splits, int(splits.max()) + 1, max_distance)
+    found = find_neighbours(hashes, splits, int(splits.max()) + 1)
     new, near = np.zeros(found.held.shape, bool), np.zeros(found.held.shape, bool)
     new[found.codes[is_new], splits[is_new]] = True
     for split, other in np.ndindex(near.shape[1], near.shape[1]):

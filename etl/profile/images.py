@@ -15,7 +15,7 @@ from ...log.snapshot import Snapshot
 from ..images.drawn_boxes import TRUTH_COLOUR, DrawnBox, draw_boxes
 from ..images.encoding import encode_jpeg
 from ..images.near_images import decode_small, find_neighbours
-from ..images.perceptual_hash import DEFAULT_MAX_DISTANCE, perceptual_hash
+from ..images.perceptual_hash import MAX_DISTANCE, perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
 from ..model import schema
 from .rows import for_each_row
@@ -119,7 +119,7 @@ def find_similar(snapshot: Snapshot, images: pd.DataFrame) -> SimilarImages:
         compared=len(rows),
         plain=len(images) - len(rows) - unreadable,
         unreadable=unreadable,
-        max_distance=DEFAULT_MAX_DISTANCE,
+        max_distance=MAX_DISTANCE,
         near=near,
         pairs=tuple((pictures[one], pictures[other], distance) for one, other, distance in pairs),
     )

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from lakelens.etl.images.codec import decode_source
+from lakelens.etl.images.encoding import place_image
+from lakelens.etl.images.geometry import place
+
 
 def picture(seed: int = 0, width: int = 60, height: int = 40) -> Image.Image:
     """A smooth colourful image whose corners differ, so that a turn or flip shows."""
@@ -29,3 +33,13 @@ def write_image(path: Path, seed: int = 0, **options: Any) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return data
+
+
+def decode(data: bytes, **options: Any) -> Image.Image:
+    """The image of a file, as an ingest decodes it."""
+    return decode_source(data, **options).image
+
+
+def fit(image: Image.Image, size: int, resize: str = "fit", resample: str = "lanczos") -> Image.Image:
+    """An image as an ingest scales it."""
+    return place_image(image, place(resize, *image.size, size), resample=resample)

@@ -234,8 +234,8 @@ def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched
     made.run(f"from PIL import Image; {drawn}")
     code = """
 from pathlib import Path
-from lakelens.etl.images.codec import decode
-print(decode(Path("a.heic").read_bytes()).size)
+from lakelens.etl.images.codec import decode_source
+print(decode_source(Path("a.heic").read_bytes()).image.size)
 """
     assert made.run(code).splitlines() == ["(64, 48)"]
     java = "from lakelens.spark.java import find_java; print(find_java().origin, find_java().major)"

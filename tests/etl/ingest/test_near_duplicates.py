@@ -20,13 +20,13 @@ def found(rows):
     """Compares (hash, split, is_new) rows; gives the count and the pairs of row numbers with their distance."""
     hashes = np.array([(code, 7) for code, _, _ in rows], np.uint64).reshape(-1, 2)
     splits = np.array([split for _, split, _ in rows], np.int64)
-    count, pairs = compare(hashes, splits, np.array([new for _, _, new in rows], bool), 2)
+    count, pairs = compare(hashes, splits, np.array([new for _, _, new in rows], bool))
     return count, pairs
 
 
 @pytest.mark.unit
 def test_a_new_image_near_one_of_another_split_is_found():
-    assert found([(0b0, TRAIN, False), (0b11, TEST, True), (0b11111000, TEST, True)]) == (1, [(1, 0, 2)])
+    assert found([(0b0, TRAIN, False), (0b11, TEST, True), (0xFFF0000, TEST, True)]) == (1, [(1, 0, 2)])
 
 
 @pytest.mark.unit
@@ -66,18 +66,19 @@ def test_an_image_with_many_near_ones_leaves_room_for_others():
 
 @pytest.mark.unit
 def test_nothing_to_compare_is_nothing_found():
-    assert compare(np.empty((0, 2), np.uint64), np.empty(0, np.int64), np.empty(0, bool), 8) == (0, [])
+    assert compare(np.empty((0, 2), np.uint64), np.empty(0, np.int64), np.empty(0, bool)) == (0, [])
 
 
 @pytest.mark.unit
 def test_the_count_is_that_of_comparing_all():
     random = np.random.default_rng(0)
     codes = random.integers(0, 64, 200)
+    spread = [int("".join(4 * bit for bit in f"{code:06b}"), 2) for code in codes.tolist()]
     splits, new = random.integers(0, 3, 200), random.random(200) < 0.3
     distance = np.array([[bin(a ^ b).count("1") for b in codes.tolist()] for a in codes.tolist()])
     expected = ((distance <= 2) & (splits[:, None] != splits[None, :])).any(axis=1) & new
-    hashes = np.stack([codes, np.full(200, 7)], axis=1).astype(np.uint64)
-    count, pairs = compare(hashes, splits, new, 2)
+    hashes = np.stack([spread, np.full(200, 7)], axis=1).astype(np.uint64)
+    count, pairs = compare(hashes, splits, new)
     assert count == expected.sum()
     assert all(distance == 0 for _, _, distance in pairs)
     assert len(pairs) == 10

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
-from etl_pictures import encoded, picture, write_image
+from etl_pictures import decode, encoded, fit, picture, write_image
 from PIL import Image
 from stored_rows import stored_rows
 from version_tables import images, write
@@ -34,8 +34,6 @@ from lakelens.errors import (
     VersionNotFoundError,
 )
 from lakelens.etl.changes import planner
-from lakelens.etl.images.codec import decode
-from lakelens.etl.images.encoding import fit
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from profile_tables import box, gathered, image_row, jpeg, picture, warnings_of, write_table
 
-from lakelens.etl.images.codec import decode
+from lakelens.etl.images.codec import decode_source
 from lakelens.etl.model import schema
 from lakelens.etl.profile.figures import draw_plots
 from lakelens.etl.profile.findings import find_findings
@@ -41,7 +41,7 @@ def turned(image):
 @pytest.mark.parametrize("stored", [sixteen_bits, cut_out, turned])
 def test_images_are_compared_as_they_are_shown(tmp_path, stored):
     rows = [image_row("a", stored(picture(i, (120, 90))), i, split=("train", "test")[i % 2]) for i in range(4)]
-    rows.append(image_row("a", jpeg(decode(rows[0][schema.IMAGE]), 95), 9, split="test"))
+    rows.append(image_row("a", jpeg(decode_source(rows[0][schema.IMAGE]).image, 95), 9, split="test"))
     similar = gathered(write_table(tmp_path / "t", rows)).similar
     assert (similar.compared, similar.plain, similar.unreadable) == (5, 0, 0)
     assert similar.near.to_numpy().tolist() == [[0, 1], [1, 0]]

@@ -85,7 +85,7 @@ def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, mon
     def unwanted(data):
         raise AssertionError("Pillow was asked to decode a plain JPEG")
 
-    monkeypatch.setattr(lakelens.etl.images.stored_image, "decode", unwanted)
+    monkeypatch.setattr(lakelens.etl.images.stored_image, "decode_source", unwanted)
     assert sorted(flat(map(real, feed.as_numpy(3)))) == list(range(6))
 
 
@@ -511,11 +511,11 @@ def with_profile() -> bytes:
 
 
 def test_odd_files_are_shown_as_ingest_and_inference_show_them(tmp_path):
-    from lakelens.etl.images.codec import decode
+    from lakelens.etl.images.codec import decode_source
 
     files = [*odd_files(), turned_by_xmp(), turned_after_fill_bytes(), with_profile()]
     plain = np.asarray(Image.open(io.BytesIO(files[-1])))
-    assert np.abs(np.asarray(decode(files[-1])).astype(int) - plain).max() > 20
+    assert np.abs(np.asarray(decode_source(files[-1]).image).astype(int) - plain).max() > 20
     append(tmp_path / "t", with_images(range(len(files)), files))
     for shown, data in zip(next(DeltaFeed(tmp_path / "t", shuffle=False).as_numpy(len(files)))[0], files, strict=True):
-        np.testing.assert_array_equal(shown, np.asarray(decode(data), dtype=np.float32))
+        np.testing.assert_array_equal(shown, np.asarray(decode_source(data).image, dtype=np.float32))
