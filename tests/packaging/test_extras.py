@@ -40,7 +40,6 @@ write_deltalake("table", pa.table(columns), mode="overwrite")
 NEEDS = {
     "lakelens.spark_session()": "spark",
     "lakelens.DeltaFeed('table').as_dataset(4)": "training",
-    "lakelens.DeltaFeed('table').as_column_dataset(4, columns=['label'])": "training",
     "lakelens.DeltaFeed('table').as_torch(4)": "torch",
     "lakelens.DeltaFeed('table').petastorm_reader()": "petastorm",
     "lakelens.stores.clients.client_of('gs://bucket/table', None)": "stores",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,8 @@ from ...options import near_miss
 from .plan.feed_plan import FeedPlan
 from .rank_batches import BatchReader, RowBatch
 from .shard import Shard
-from .tf_pipeline import dataset_of
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-# Delta type -> NumPy type. Times come as int64, since TensorFlow has no type for them.
+# Delta type -> NumPy type.
 NUMPY_TYPES = {
     "byte": "int8",
     "short": "int16",
@@ -98,23 +94,6 @@ def numpy_columns(
             yield {name: column_array(shard.plan, batch, name, fill) for name in wanted}, batch.weights
 
 
-def column_dataset(shard: Shard, wanted: Sequence[str], fill: Mapping[str, Any]) -> tf.data.Dataset:
-    """Builds the pipeline behind `DeltaFeed.as_column_dataset`."""
-    import tensorflow as tf
-
-    kinds = {name: _tensor_type(shard.plan, name) for name in wanted}
-    signature = (
-        {name: tf.TensorSpec((None,), kind) for name, kind in kinds.items()},
-        tf.TensorSpec((None,), "float32"),
-    )
-
-    def batches(shard: Shard) -> Iterator[tuple[Columns, npt.NDArray[np.float32]]]:
-        for arrays, weights in numpy_columns(shard, wanted, fill):
-            yield {name: _as_tensor_input(array) for name, array in arrays.items()}, weights
-
-    return dataset_of(shard, signature, batches)
-
-
 def is_image_table(schema: Mapping[str, str]) -> bool:
     """Returns whether a table has all columns that lakelens' ingest needs."""
     return INGEST_COLUMNS.issubset(schema)
@@ -131,26 +110,6 @@ def lacks_values(schema: Mapping[str, str], name: str) -> bool:
 def has_tensors(declared: str) -> bool:
     """Returns whether a column of a Delta type has a tensor form."""
     return declared in _TEXTS or declared in NUMPY_TYPES or declared.startswith("decimal")
-
-
-def _tensor_type(plan: FeedPlan, name: str) -> str:
-    declared = plan.schema[name]
-    if declared in _TEXTS or declared.startswith("decimal"):
-        return "string"
-    if not has_tensors(declared):
-        raise InvalidArgumentError(
-            f"column {name!r} of {plan.location} is {declared}, which has no tensor form; leave it out of columns, or "
-            "take it from as_column_numpy"
-        )
-    return "int64" if NUMPY_TYPES[declared].startswith("datetime64") else NUMPY_TYPES[declared]
-
-
-def _as_tensor_input(array: npt.NDArray[Any]) -> Any:
-    if array.dtype.kind == "M":
-        return array.astype(np.int64)
-    if array.dtype.kind == "O":
-        return [value if isinstance(value, bytes) else str(value).encode() for value in array]
-    return array
 
 
 def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]:

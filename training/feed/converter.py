@@ -208,7 +208,7 @@ def make_delta_converter(
         version: A number, "latest" or None, a time, or a pin's name.
         split: Value of the column `split` to keep.
         filters: For columns by name, the value, or a list of the values, whose rows are kept.
-        columns: Names of the columns; None is all that have a tensor form, as in `DeltaFeed.as_column_dataset`; for
+        columns: Names of the columns; None is all that have a tensor form, as in `DeltaFeed.petastorm_reader`; for
             PyTorch those of numbers, of vectors, and what a transform gives.
         seed: Seed of the order of rows.
         storage_options: Access to an object store, under delta-rs' names.

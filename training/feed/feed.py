@@ -373,44 +373,6 @@ class DeltaFeed:
         output = _output(ImageOutput, {"dtype": "uint8", **options})
         return TorchBatches(self._images(global_batch_size, rank, size, epochs, output), layout, pin_memory=pin_memory)
 
-    def as_column_dataset(
-        self,
-        global_batch_size: int,
-        rank: int | None = None,
-        size: int | None = None,
-        epochs: int | None = 1,
-        **options: Unpack[ColumnOptions],
-    ) -> tf.data.Dataset:
-        """Gives this rank's batches as a tf.data.Dataset of (columns, weights), where columns is a dictionary.
-
-        The rows, their order and their weights are those of `as_dataset`; nothing is decoded. Text, bytes and decimals
-        are strings, times int64 (days, or microseconds since 1970).
-
-        Args:
-            global_batch_size: Rows of a global batch, all ranks together.
-            rank: This rank, as in `as_dataset`.
-            size: Number of ranks, as in `as_dataset`.
-            epochs: Epochs that one iteration goes through.
-            **options: `start`, `replicas`, `reader_threads`, `read_timeout_s` and `prefetch` as in `as_dataset`, and
-
-                columns: Names of the columns. None is all that have a tensor form, without those that lakelens keeps in
-                    an image table for its next ingest and for inference (`content_hash`, `source_length`,
-                    `source_modified`, `batch_id`, `annotation_hash`, `source`).
-                fill: What stands for null, by column, of the column's type. Without it floats are NaN, and the class of
-                    an image that has none is -1 and "" in an image table, as are the classes and texts of a predictions
-                    table; any other null is an error.
-
-        Raises:
-            InvalidArgumentError: If an argument is outside its range, or a column has no tensor form.
-        """
-        require("DeltaFeed.as_column_dataset", "tensorflow")
-        from .columns import chosen_columns, column_dataset, filling_of, has_tensors
-
-        output = _output(ColumnOutput, options)
-        shard = self._shard(global_batch_size, rank, size, epochs, output)
-        wanted = chosen_columns(self.plan, output.columns, lambda name: has_tensors(self.plan.schema[name]))
-        return column_dataset(shard, wanted, filling_of(self.plan, output.fill))
-
     def as_column_numpy(
         self,
         global_batch_size: int,
@@ -419,9 +381,24 @@ class DeltaFeed:
         epochs: int | None = 1,
         **options: Unpack[ColumnOptions],
     ) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Gives what `as_column_dataset` gives as an iterator of NumPy arrays; nested columns come as Python values.
+        """Gives this rank's batches as an iterator of (columns, weights): NumPy arrays by the names of their columns.
 
-        A null in a nested column is None.
+        The rows, their order and their weights are those of `as_dataset`; nothing is decoded. Nested columns come as
+        Python values, in which a null is None.
+
+        Args:
+            global_batch_size: Rows of a global batch, all ranks together.
+            rank: This rank, as in `as_dataset`.
+            size: Number of ranks, as in `as_dataset`.
+            epochs: Epochs that one iteration goes through.
+            **options: `start`, `replicas`, `reader_threads` and `read_timeout_s` as in `as_dataset`, and
+
+                columns: Names of the columns. None is all without those that lakelens keeps in an image table for its
+                    next ingest and for inference (`content_hash`, `source_length`, `source_modified`, `batch_id`,
+                    `annotation_hash`, `source`).
+                fill: What stands for null, by column, of the column's type. Without it floats are NaN, and the class of
+                    an image that has none is -1 and "" in an image table, as are the classes and texts of a predictions
+                    table; any other null is an error.
 
         Raises:
             InvalidArgumentError: If an argument is outside its range.
@@ -449,7 +426,8 @@ class DeltaFeed:
         Columns come as they are stored; use the reader in `with`, which ends its threads.
 
         Args:
-            columns: Names of the columns, regular expressions or fields of a Unischema; None as in `as_column_dataset`.
+            columns: Names of the columns, regular expressions or fields of a Unischema; None is all that have a tensor
+                form, of those that `as_column_numpy` gives.
             num_epochs: Epochs until the data ends; None never ends.
             cur_shard: This process's shard; with `shard_count`, or neither for all rows.
             shard_count: Number of shards.
@@ -459,7 +437,7 @@ class DeltaFeed:
                 batch_size: Rows of an item; by default about 16 MiB of rows, at most 1,024. The last item of an epoch
                     may have fewer.
                 drop_last: Whether that one is left out, so that every shard gives the same number of whole items.
-                fill: What stands for null, as in `as_column_dataset`.
+                fill: What stands for null, as in `as_column_numpy`.
                 workers_count: Threads that transform and decode; by default one per core, divided by the ranks of this
                     machine.
                 reader_threads: Threads that read row groups (4).

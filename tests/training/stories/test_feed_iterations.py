@@ -35,12 +35,8 @@ def test_iterating_again_goes_on_with_the_next_epochs_order(feed, batches, epoch
     assert dataset.cardinality().numpy() == epochs * STEPS
 
 
-def test_repeated_datasets_and_columns_go_on_too(feed, batches):
+def test_a_repeated_dataset_goes_on_too(feed, batches):
     assert labels_of(feed.as_dataset(BATCH).repeat(3)) == batches[: 3 * STEPS]
-    columns = feed.as_column_dataset(BATCH, columns=["label"])
-    for epoch in range(3):
-        rows = [named["label"].numpy()[weights.numpy() > 0].tolist() for named, weights in columns]
-        assert rows == batches[epoch * STEPS : (epoch + 1) * STEPS]
 
 
 def test_an_epoch_that_was_not_taken_to_its_end_is_begun_again(feed, batches):

@@ -249,13 +249,6 @@ def test_columns_come_as_dictionaries(tmp_path):
     assert columns["scores"][2] == [2.0, 2.0]
     assert np.isnan(columns["real"][3])
     assert weights.tolist() == [1] * 9
-    simple = [name for name in columns if name != "scores"]
-    tensors, _ = next(iter(feed.as_column_dataset(9, columns=simple, fill={"name": "?"})))
-    assert tensors["name"].numpy()[4] == b"?"
-    assert tensors["small"].dtype.name == "int8"
-    assert tensors["moment"].numpy()[0] == columns["moment"][0].astype(np.int64)
-    assert tensors["price"].numpy()[3] == b"0.75"
-    assert {tuple(tensor.shape) for tensor in tensors.values()} == {(9,)}
 
 
 def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
@@ -286,8 +279,6 @@ def test_columns_that_cannot_be_are_refused(tmp_path):
     feed = DeltaFeed(tmp_path / "t")
     with pytest.raises(BadRowError, match=r"null in column 'name'.*fill="):
         list(feed.as_column_numpy(3, columns=["name"]))
-    with pytest.raises(InvalidArgumentError, match=r"column 'scores' .* no tensor form"):
-        feed.as_column_dataset(3, columns=["scores"])
     with pytest.raises(InvalidArgumentError, match="has no column 'nothing'"):
         feed.as_column_numpy(3, columns=["nothing"])
 

@@ -120,8 +120,6 @@ def test_datasets_let_go_after_a_break_and_an_error(feed, damaged, vanished):
 
     first_of(feed.as_dataset(8, 0, 1, None))
     assert_all_is_let_go()
-    first_of(feed.as_column_dataset(8, 0, 1, None, columns=["label"]))
-    assert_all_is_let_go()
     assert error_of(lambda: list(feed.as_dataset(8, 0, 1, preprocess=dividing))) == "InvalidArgumentError"
     assert_all_is_let_go()
     assert error_of(lambda: list(damaged.as_dataset(8, 0, 1))) == "UnknownError"
