@@ -86,7 +86,7 @@ def _require_usable(
     corners: npt.NDArray[np.float64], labels: Sequence[int | None], size: tuple[int, int], images: ImagePlan
 ) -> None:
     """Checks the boxes of a row, which other writers than an ingest may have left unchecked."""
-    column, classes, (height, width) = images.plan.columns.boxes, images.box_classes or 0, size
+    column, classes, (height, width) = images.plan.columns.boxes, images.output.box_classes or 0, size
     sides = corners[:, 2:] - corners[:, :2]
     inside = (corners[:, :2] < [width + _ROUNDING, height + _ROUNDING]).all(axis=1) & (corners[:, 2:] > -_ROUNDING).all(
         axis=1
@@ -113,7 +113,7 @@ def _within_limits(boxes: Rows, images: ImagePlan) -> Rows:
     """Leaves out, and counts, boxes below a pixel and the smallest of too many."""
     sides = boxes[:, 2:4] - boxes[:, :2]
     kept = boxes[(sides >= 1).all(axis=1)]
-    counts, limit = images.left_out, images.box_limit
+    counts, limit = images.left_out, images.output.box_limit
     counts.read += len(boxes)
     counts.small += len(boxes) - len(kept)
     if len(kept) <= limit:

@@ -37,7 +37,6 @@ from .plan.epoch_order import GlobalOrder, IntArray, RankBatches
 from .plan.feed_plan import FeedPlan
 from .plan.position import Position
 from .rank_batches import BatchReader
-from .read_options import ImageOutput
 from .shard import Shard
 
 logger = logging.getLogger(__name__)
@@ -108,12 +107,11 @@ class DecodedImages:
             flat[...] = self.images[indices]
 
 
-def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
+def decoded_images(wanted: ImagePlan) -> DecodedImages:
     """Opens the entry of a plan's images; the first process that asks decodes them.
 
     Args:
-        wanted: The rows and how they are decoded.
-        output: The options of the caller: `cache`, `cache_bytes`, and those of reading.
+        wanted: The rows, how they are decoded and read, and the bounds of the cache.
 
     Raises:
         InvalidArgumentError: If the entry is larger than `cache_bytes` or than the free space of the disk, or if the
@@ -121,7 +119,7 @@ def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
         BadRowError: If a row does not decode, and bad rows are errors.
         FeedError: Its subclasses, if the table cannot be read.
     """
-    cache, key = folder_of(output.cache), _key(wanted)
+    cache, key = folder_of(wanted.output.cache), _key(wanted)
     try:
         with suppress(FileNotFoundError):
             return DecodedImages.load(cache / key, wanted.plan)  # needs no lock, which another user may own
@@ -129,7 +127,7 @@ def decoded_images(wanted: ImagePlan, output: ImageOutput) -> DecodedImages:
         with _locked(cache / f"{key}.lock"):
             with suppress(FileNotFoundError):
                 return DecodedImages.load(cache / key, wanted.plan)
-            return _write(wanted, output, cache, key)
+            return _write(wanted, cache, key)
     except LakelensError:  # of the table or its store, which can be an OSError too
         raise
     except OSError as error:
@@ -199,7 +197,7 @@ def _locked(path: Path, wait: bool = True) -> Iterator[None]:
         os.close(file)
 
 
-def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> DecodedImages:
+def _write(wanted: ImagePlan, cache: Path, key: str) -> DecodedImages:
     """Decodes all rows of a plan into a new entry, whose lock the caller holds."""
     plan = wanted.plan
     shape = (plan.rows, *wanted.size, CHANNELS)
@@ -209,12 +207,12 @@ def _write(wanted: ImagePlan, output: ImageOutput, cache: Path, key: str) -> Dec
     logger.info("decoding the %d images of %s into %s: %d MiB", plan.rows, plan.name, cache / key, needed >> 20)
     try:
         with _locked(cache / "room.lock"):
-            _make_room(cache, key, needed, output.cache_bytes)
+            _make_room(cache, key, needed, wanted.output.cache_bytes)
             folder.mkdir()
             images = _allocate(folder / "images.npy", shape, np.uint8)
             sizes = _allocate(folder / "sizes.npy", (plan.rows, 2), np.int32)
             rows = _allocate(folder / "rows.npy", (plan.rows,), np.int64)
-        bad = _decode_all(wanted, output, images, sizes, rows)
+        bad = _decode_all(wanted, images, sizes, rows)
         for array in (images, sizes, rows):
             array.flush()
         entry = {"table": plan.location, "version": plan.snapshot.version, "rows": plan.rows, "bad": bad}
@@ -245,7 +243,6 @@ def _allocate(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.
 
 def _decode_all(
     wanted: ImagePlan,
-    output: ImageOutput,
     images: npt.NDArray[np.uint8],
     sizes: npt.NDArray[np.int32],
     numbers: IntArray,
@@ -253,14 +250,14 @@ def _decode_all(
     """Decodes the rows in stored order; returns why rows do not decode, by row."""
     plan, first_rows = wanted.plan, _first_rows(wanted.plan)
     columns = plan.columns.of_image(plan.image_column)
-    shard = Shard(stored_order(plan), RankBatches(plan.rows, _BATCH_ROWS), Position(), 1, output)
+    shard = Shard(stored_order(plan), RankBatches(plan.rows, _BATCH_ROWS), Position(), 1, wanted.output)
     bad: dict[int, str] = {}
     # The ranks of other hosts may wait for this one: a message to the driver counts as progress.
     report = process_context.log_to_driver if process_context.current().launched else logger.info
     first, reported = 0, time.monotonic()
     with (
         BatchReader(shard, columns) as reader,
-        ThreadPoolExecutor(output.threads, thread_name_prefix="lakelens-decode") as pool,
+        ThreadPoolExecutor(wanted.output.threads, thread_name_prefix="lakelens-decode") as pool,
     ):
         for batch in reader:
             stored, origins = batch.images(plan.columns, plan.image_column, columns), batch.origins()
@@ -270,7 +267,7 @@ def _decode_all(
             for row, origin, reason in zip(rows, origins.tolist(), reasons, strict=True):
                 if reason is None:
                     continue
-                if wanted.bad_rows == "error":
+                if wanted.output.bad_rows == "error":
                     wanted.refuse(origin, wanted.undecodable(reason))
                 bad[row] = reason
             first = rows.stop

@@ -280,8 +280,6 @@ class DeltaFeed:
                     of this number of rows, filled up in the same way.
                 preprocess: Called with (images, labels) of a batch inside the pipeline; returns both.
                 dtype: `float32` or `uint8`.
-                one_hot: Whether labels come as float32 [rows, classes]; the number of classes, if the table does not
-                    know it.
                 letterbox: Whether images of other proportions than `image_size` keep theirs, in the middle of white; by
                     default each side is scaled.
                 seeded: Whether `preprocess` gets a third argument, an int32 pair for `tf.random.stateless_uniform` that
@@ -293,9 +291,9 @@ class DeltaFeed:
                     `left_out`. A row whose boxes are null, not finite, inverted, outside the image or of another class
                     is a bad row.
                 box_limit: Most boxes of a row in that array (200); the smallest beyond it are left out and counted.
-                bad_rows: `error` stops at a row that does not decode, or whose label is null, no int32 or none of the
-                    classes of `one_hot`, and names it. `skip` logs it, counts it in `skipped`, and leaves it out of
-                    its batch; with several ranks, or in a batch of bad rows only, it stays with weight 0.
+                bad_rows: `error` stops at a row that does not decode, or whose label is null or no int32, and names it.
+                    `skip` logs it, counts it in `skipped`, and leaves it out of its batch; with several ranks, or in a
+                    batch of bad rows only, it stays with weight 0.
                 decode_threads: Threads that decode; by default one per core, divided by the ranks of this machine.
                 reader_threads: Threads that read row groups (4).
                 read_timeout_s: Seconds after which a read that has not answered is an error (45).
@@ -457,32 +455,16 @@ class DeltaFeed:
         self._report_share(reader.batches, reader.bytes_held)
         return reader
 
-    def classes_of(self, one_hot: bool | int) -> int | None:
-        """Finds the number of classes of one-hot labels; None for labels that are numbers.
-
-        Raises:
-            InvalidArgumentError: If the table should supply it and has none.
-        """
-        if not isinstance(one_hot, bool):
-            return int(one_hot)
-        if not one_hot:
-            return None
-        if self.class_names is None:
-            raise InvalidArgumentError(
-                f"one_hot=True: {self.location} has no property {LABELS_PROPERTY!r}; give the number of classes"
-            )
-        return len(self.class_names)
-
     def _images(
         self, global_batch_size: int, rank: int | None, size: int | None, epochs: int | None, output: ImageOutput
     ) -> ImageBatches:
+        from .decoded_cache import decoded_images
         from .image_batches import ImageBatches
 
         shard = self._shard(global_batch_size, rank, size, epochs, output)
         image_size = self.stored_size if output.image_size is None else image_size_of(output.image_size)
-        classes = self.classes_of(output.one_hot)
-        images = ImagePlan.of(self.plan, output, image_size, classes, self.skipped, self.left_out)
-        batches = ImageBatches.of(shard, images, output)
+        images = ImagePlan(self.plan, output, image_size, self.skipped, self.left_out)
+        batches = ImageBatches(shard, images, decoded_images(images) if output.cache else None)
         self._report_share(shard.batches, batches.bytes_held)
         return batches
 

@@ -13,11 +13,10 @@ from ...etl.images.stored_image import CHANNELS
 from .box_rows import BOX_COLUMNS
 from .buffers import BatchBuffers
 from .decode import DecodedBatch, DecodingPool
-from .decoded_cache import DecodedImages, decoded_images
+from .decoded_cache import DecodedImages
 from .image_plan import ImagePlan
 from .image_rows import stored_batches
 from .rank_batches import BatchReader
-from .read_options import ImageOutput
 from .shard import Shard
 from .tf_pipeline import dataset_of, preprocess_calls, seeds_of
 
@@ -37,25 +36,12 @@ class ImageBatches:
     Attributes:
         shard: Which rows, and how they are read.
         images: What comes out.
-        output: The requested form.
         decoded: The images, decoded before; None decodes them in each epoch.
     """
 
     shard: Shard
     images: ImagePlan
-    output: ImageOutput
     decoded: DecodedImages | None = None
-
-    @classmethod
-    def of(cls, shard: Shard, images: ImagePlan, output: ImageOutput) -> ImageBatches:
-        """Opens the cache, if it was asked for; the first process that does so decodes all images.
-
-        Raises:
-            InvalidArgumentError: If the cache cannot be used.
-            BadRowError: If a row does not decode, and bad rows are errors.
-            FeedError: Its subclasses, if the table cannot be read.
-        """
-        return cls(shard, images, output, decoded_images(images, output) if output.cache else None)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -65,10 +51,10 @@ class ImageBatches:
     @property
     def bytes_held(self) -> int:
         """Bytes of images that are in memory at once: decoded, kept ready, in `preprocess`, and in use."""
-        batches = DECODING_BATCHES + self.output.prefetch + 2
-        if self.output.preprocess:
+        batches = DECODING_BATCHES + self.images.output.prefetch + 2
+        if self.images.output.preprocess:
             batches += 2 * preprocess_calls()
-        return batches * int(np.prod(self.shape)) * np.dtype(self.output.dtype).itemsize
+        return batches * int(np.prod(self.shape)) * np.dtype(self.images.output.dtype).itemsize
 
     def as_dataset(self) -> tf.data.Dataset:
         """Builds the pipeline behind `DeltaFeed.as_dataset`."""
@@ -76,25 +62,25 @@ class ImageBatches:
             self.shard,
             self._signature(),
             lambda shard: replace(self, shard=shard).decoded_batches(),
-            self.output.preprocess,
-            seeded=self.output.seeded,
+            self.images.output.preprocess,
+            seeded=self.images.output.seeded,
         )
 
     def as_arrays(self) -> Iterator[Batch]:
         """Yields what `DeltaFeed.as_numpy` promises."""
-        preprocess = self.output.preprocess
+        preprocess = self.images.output.preprocess
         for (images, target, weights), seed in zip(self.decoded_batches(), seeds_of(self.shard), strict=False):
             if preprocess is not None:
-                images, target = preprocess(images, target, *([seed] if self.output.seeded else []))
+                images, target = preprocess(images, target, *([seed] if self.images.output.seeded else []))
             yield images, target, weights
 
     def decoded_batches(self) -> Iterator[Batch]:
         """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
         ahead: deque[DecodedBatch] = deque()
-        buffers = BatchBuffers(self.shape, self.output.dtype)
+        buffers = BatchBuffers(self.shape, self.images.output.dtype)
         columns = self.images.columns if self.decoded is None else self.images.small_columns
         with BatchReader(self.shard, columns) as batches:
-            pool = DecodingPool(self.images, self.output.threads, buffers)
+            pool = DecodingPool(self.images, self.images.output.threads, buffers)
             try:
                 for batch in stored_batches(self.images, batches, self.decoded):
                     ahead.append(pool.start(batch))
@@ -106,11 +92,7 @@ class ImageBatches:
                 pool.close()
 
     def _complete(self, batch: DecodedBatch) -> Batch:
-        target: Any = batch.stored.labels
-        if self.images.classes is not None:
-            target = (target[:, None] == np.arange(self.images.classes)).astype(np.float32)
-        if batch.stored.boxes is not None:
-            target = batch.stored.boxes
+        target: Any = batch.stored.labels if batch.stored.boxes is None else batch.stored.boxes
         real = batch.weights > 0
         if not self.shard.batches.is_whole or real.all() or not real.any():
             return batch.images, target, batch.weights
@@ -121,9 +103,7 @@ class ImageBatches:
         import tensorflow as tf
 
         target: Any = tf.TensorSpec((None,), tf.int32)
-        if self.images.classes is not None:
-            target = tf.TensorSpec((None, self.images.classes), tf.float32)
         if self.images.has_boxes:
             target = tf.TensorSpec((None, None, BOX_COLUMNS), tf.float32)
-        images = tf.TensorSpec((None, *self.shape[1:]), self.output.dtype)
+        images = tf.TensorSpec((None, *self.shape[1:]), self.images.output.dtype)
         return images, target, tf.TensorSpec((None,), tf.float32)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ...errors import BadRowError, InvalidArgumentError
 from ...etl.images.geometry import letterbox
 from ...etl.images.stored_image import PixelDecoder
 from .plan.feed_plan import FeedPlan
-from .read_options import DEFAULT_BOX_LIMIT, ImageOutput
+from .read_options import ImageOutput
 
 logger = logging.getLogger(__name__)
 
@@ -57,52 +58,35 @@ class ImagePlan:
 
     Attributes:
         plan: The rows.
+        output: The requested form.
         size: Height and width in pixels of every image that comes out.
-        decoder: Decodes one image.
-        bad_rows: `error` raises at a bad row, `skip` gives it zeros and weight 0.
         skipped: Where skipped rows are counted.
-        classes: Number of classes of one-hot labels; None gives numbers.
-        box_classes: Number of classes of boxes; None leaves boxes out.
-        box_limit: Most boxes of a row.
         left_out: Where other boxes are counted.
+
+    Raises:
+        InvalidArgumentError: If the table has no column of boxes, and they are wanted.
     """
 
     plan: FeedPlan
+    output: ImageOutput
     size: tuple[int, int]
-    decoder: PixelDecoder
-    bad_rows: str
     skipped: SkippedRows
-    classes: int | None = None
-    box_classes: int | None = None
-    box_limit: int = DEFAULT_BOX_LIMIT
-    left_out: LeftOutBoxes = field(default_factory=LeftOutBoxes)
+    left_out: LeftOutBoxes
 
-    @classmethod
-    def of(
-        cls,
-        plan: FeedPlan,
-        output: ImageOutput,
-        size: tuple[int, int],
-        classes: int | None,
-        skipped: SkippedRows,
-        left_out: LeftOutBoxes,
-    ) -> ImagePlan:
-        """Makes the plan of what a caller wants.
+    def __post_init__(self) -> None:
+        wanted, column = self.output.box_classes, self.plan.columns.boxes
+        if wanted is not None and column not in self.plan.schema:
+            raise InvalidArgumentError(f"box_classes={wanted}: {self.plan.location} has no column {column!r} of boxes")
 
-        Raises:
-            InvalidArgumentError: If the table has no column of boxes, and they are wanted.
-        """
-        wanted, column = output.box_classes, plan.columns.boxes
-        if wanted is not None and column not in plan.schema:
-            raise InvalidArgumentError(f"box_classes={wanted}: {plan.location} has no column {column!r} of boxes")
-        decoder = PixelDecoder(resize=output.image_size is not None, letterbox=output.letterbox)
-        boxes = (wanted, output.box_limit, left_out)
-        return cls(plan, size, decoder, output.bad_rows, skipped, classes, *boxes)
+    @cached_property
+    def decoder(self) -> PixelDecoder:
+        """Decodes one image."""
+        return PixelDecoder(resize=self.output.image_size is not None, letterbox=self.output.letterbox)
 
     @property
     def has_boxes(self) -> bool:
         """Whether boxes come out."""
-        return self.box_classes is not None
+        return self.output.box_classes is not None
 
     def placement(self, height: int, width: int) -> tuple[float, float, float, float]:
         """Returns (scale_x, scale_y, offset_x, offset_y) from an image of this size to the resulting image."""
@@ -139,7 +123,7 @@ class ImagePlan:
             BadRowError: If `bad_rows` is `error`.
         """
         message = f"{self.plan.describe_row(*origin)} {reason}"
-        if self.bad_rows == "error":
+        if self.output.bad_rows == "error":
             raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")
         self.skipped.add(message)
         logger.warning("skipped: %s", message)

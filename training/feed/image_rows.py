@@ -98,7 +98,7 @@ def _copy_rows(
 def _labels_of(images: ImagePlan, batch: RowBatch) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
     """Gives the labels, and what is wrong with those that are null or outside their range, by row; these become 0."""
     labels = np.zeros(len(batch.weights), dtype=np.int32)
-    column, known, classes = images.plan.columns.label, images.plan.columns.class_numbers, images.classes
+    column, known = images.plan.columns.label, images.plan.columns.class_numbers
     if column is None:
         return labels, {}
     values = batch.values_of(column)
@@ -111,11 +111,9 @@ def _labels_of(images: ImagePlan, batch: RowBatch) -> tuple[npt.NDArray[np.int32
         }
         values = [known.get(value) for value in values]
     numbers = np.array([0 if value is None else value for value in values], dtype=np.int64)
-    least, most = (_INT32.min, _INT32.max) if classes is None else (0, min(classes - 1, _INT32.max))
-    outside = (numbers < least) | (numbers > most)
+    outside = (numbers < _INT32.min) | (numbers > _INT32.max)
     labels[: len(numbers)] = np.where(outside, 0, numbers)
-    rule = "what int32 holds" if classes is None else f"the {classes} classes of one_hot"
     return labels, refused | {
-        row: f"has label {values[row]} in column {column!r}, outside {least} to {most}, {rule}"
+        row: f"has label {values[row]} in column {column!r}, outside {_INT32.min} to {_INT32.max}, what int32 holds"
         for row in np.flatnonzero(outside).tolist()
     }

@@ -37,7 +37,6 @@ class ImageOptions(ReadOptions, total=False):
     image_size: int | Sequence[int] | None
     preprocess: Preprocess | None
     dtype: str
-    one_hot: bool | int
     box_classes: int | None
     box_limit: int
     letterbox: bool
@@ -106,7 +105,6 @@ class ImageOutput(Reading):
     image_size: int | Sequence[int] | None = None
     preprocess: Preprocess | None = None
     dtype: str = "float32"
-    one_hot: bool | int = False
     box_classes: int | None = None
     box_limit: int = DEFAULT_BOX_LIMIT
     letterbox: bool = False
@@ -127,8 +125,6 @@ class ImageOutput(Reading):
         if not isinstance(self.cache, (bool, str, Path)):
             raise InvalidArgumentError(f"cache={self.cache!r}: give True, or a folder on a local disk")
         whole_number("cache_bytes", self.cache_bytes, 1)
-        if not isinstance(self.one_hot, bool):
-            whole_number("one_hot", self.one_hot, 1)
         if self.image_size is not None:
             image_size_of(self.image_size)
 

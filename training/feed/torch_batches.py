@@ -88,7 +88,7 @@ class TorchBatches:
         if self._layout == "NCHW":
             # A view: the memory stays NHWC, which PyTorch calls channels_last and convolutions prefer.
             pixels = pixels.permute(0, 3, 1, 2)
-        preprocess = self._batches.output.preprocess
+        preprocess = self._batches.images.output.preprocess
         if preprocess is not None:
             pixels, labels = preprocess(pixels, labels)
         return pixels, labels, weighed
