@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ..errors import VersionFilesMissingError
 from ..stores.data_files import by_folder, local_form, names_in, remove_file
 from ..stores.parquet import open_parquet_file
+from ..stores.watched import STALL_TIMEOUT_S, watched_each
 from .delta_types import arrow_type, conform, parse_partition_value
 from .opening import open_table, ranges_of
 from .snapshot import Snapshot
@@ -150,23 +151,34 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def find_missing(snapshot: Snapshot) -> list[str]:
-    """Lists the missing files of a version, as its log names them."""
+def find_missing(snapshot: Snapshot, timeout_s: float = STALL_TIMEOUT_S) -> list[str]:
+    """Lists the missing files of a version, as its log names them; raises as `require_files` if the store stalls."""
     located = {snapshot.table.file(path): path for path in snapshot.files.paths}
+    folders = by_folder(located)
+    listed = watched_each(
+        lambda folder: names_in(folder, snapshot.table.storage_options),
+        list(folders),
+        lambda folder: f"{snapshot.location}@{snapshot.version}: the list of the files in {folder}/",
+        timeout_s,
+    )
     missing = []
-    for folder, names in by_folder(located).items():
-        present = names_in(folder, snapshot.table.storage_options)
+    for (folder, names), present in zip(folders.items(), listed, strict=True):
         missing += [located[f"{folder}/{name}"] for name in names if name not in present]
     return missing
 
 
-def require_files(snapshot: Snapshot) -> None:
+def require_files(snapshot: Snapshot, timeout_s: float = STALL_TIMEOUT_S) -> None:
     """Checks that every file of a version is there.
+
+    Args:
+        snapshot: The version.
+        timeout_s: Seconds without an answer of the store after which that is an error.
 
     Raises:
         VersionFilesMissingError: If one is gone; names the first ones and the versions that are whole.
+        FeedStalledError: If the store does not answer.
     """
-    missing = find_missing(snapshot)
+    missing = find_missing(snapshot, timeout_s)
     if missing:
         raise files_missing(snapshot, missing)
 

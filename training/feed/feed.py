@@ -21,13 +21,13 @@ from ...extras import require
 from ...log.delta_types import INTEGERS, type_name
 from ...log.snapshot import Snapshot
 from ...options import check_names, named_options, whole_number
-from ...stores.watched import STALL_TIMEOUT_S
+from ...stores.watched import STALL_TIMEOUT_S, watched
 from ...table import Table
 from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns
 from .plan.position import position_after, position_of
-from .plan_builder import make_plan, open_version, require_column, require_images
+from .plan_builder import make_plan, require_column, require_images
 from .read_options import (
     ColumnOptions,
     ColumnOutput,
@@ -115,7 +115,7 @@ class DeltaFeed:
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         table, seed = Table.of(location, version, storage_options), whole_number("seed", seed)
-        snapshot = open_version(table, stall_timeout_s)
+        snapshot = watched(table.snapshot, f"the log of {table}", stall_timeout_s)
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
             require_images(f"{snapshot.location}@{snapshot.version}", snapshot.schema, image_column)

@@ -11,8 +11,9 @@ import pyarrow as pa
 from ...errors import BadRowError, ImageError, InvalidArgumentError
 from ...etl.images.stored_image import StoredImage, size_of
 from ...etl.model.schema import HEIGHT, WIDTH
+from ...log.data_files import open_stored
 from .plan.feed_plan import FeedPlan, naming_file
-from .plan_builder import of_files, open_parquet
+from .plan_builder import of_files
 from .reading.row_groups import FileLayout, OpenRowGroup, kept_rows
 
 # Rows of each file that are looked at for the size of the images, in case the first ones are bad.
@@ -55,8 +56,7 @@ def _first_images(plan: FeedPlan, file: int) -> Iterator[StoredImage]:
         with closing(OpenRowGroup(plan, file, layout, row_group, columns)) as stored:
             for row in kept:
                 group = stored.read(row, row + 1)
-                data = group.binary(plan.image_column).at(0)
-                yield StoredImage(data, *(group.values(name)[0] for name in columns[1:]))
+                yield StoredImage(group.bytes_at(columns[0], 0), *(group.values(name)[0] for name in columns[1:]))
 
 
 def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
@@ -92,7 +92,7 @@ def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
 def _sizes_in(plan: FeedPlan, file: int) -> set[tuple[int | None, int | None]]:
     """Lists the different heights and widths of the rows of a file."""
     columns = [plan.stored_name(name) for name in plan.columns.sizes]
-    with open_parquet(plan, file) as parquet:
+    with open_stored(plan.snapshot, file) as parquet:
         if not columns or not set(columns) <= set(parquet.schema_arrow.names):
             return {(None, None)}
         kept = enumerate(kept_rows(plan, file, parquet))

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...errors import (
     EmptyFeedError,
     InvalidArgumentError,
     NotAnImageTableError,
 )
+from ...log.data_files import open_stored, require_files
 from ...log.delta_types import arrow_type, parse_partition_value, type_name
 from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
 from ...options import whole_number
-from ...stores.data_files import by_folder, names_in
-from ...stores.parquet import open_parquet_file
-from ...stores.watched import STALL_TIMEOUT_S, watched, watched_each
-from ...table import Table
+from ...stores.watched import STALL_TIMEOUT_S, watched_each
 from .plan.epoch_order import GlobalOrder
-from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, files_missing, lanes_within, naming_file
+from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, lanes_within, naming_file
 from .reading.row_groups import kept_rows
 
 Result = TypeVar("Result")
 
 # Footers that are read to learn how large row groups are: those of the largest files.
 _SAMPLED_FILES = 4
-_THREADS = 16
 
 
 def make_plan(
@@ -77,7 +72,7 @@ def make_plan(
         columns=columns,
         filters=row_filters,
     )
-    _require_files(plan, timeout_s)
+    require_files(plan.snapshot, timeout_s)
     plan = _count_rows(plan, timeout_s)
     if not plan.files.rows.any():
         raise EmptyFeedError(f"{plan.name} holds no rows with {_described(filters)}; there is nothing to feed")
@@ -96,46 +91,6 @@ def make_plan(
         row_bytes=sizes.row,
         table_bytes=sizes.table,
     )
-
-
-def open_version(table: Table, timeout_s: float = STALL_TIMEOUT_S) -> Snapshot:
-    """Opens the version that a feed reads.
-
-    Args:
-        table: The table and its version.
-        timeout_s: Seconds without an answer of the store after which that is an error.
-
-    Raises:
-        UnsupportedTableFeatureError: If the version needs a feature that is not known here; names it.
-        FeedStalledError: If the store does not answer.
-        UsageError: Its subclasses, as `Table.snapshot` raises them.
-    """
-    return watched(table.snapshot, f"the log of {table}", timeout_s)
-
-
-def _require_files(plan: FeedPlan, timeout_s: float) -> None:
-    """Looks for every data file of a plan.
-
-    Raises:
-        VersionFilesMissingError: If one is gone; names the version and the first such file.
-        FeedStalledError: If the store does not answer.
-    """
-    folders = by_folder(plan.file_location(file) for file in range(len(plan.files)))
-    listed = watched_each(
-        lambda folder: names_in(folder, plan.snapshot.table.storage_options),
-        list(folders),
-        lambda folder: f"{plan.name}: the list of the files in {folder}/",
-        timeout_s,
-        _THREADS,
-    )
-    missing = [
-        f"{folder}/{name}"
-        for (folder, members), present in zip(folders.items(), listed, strict=True)
-        for name in members
-        if name not in present
-    ]
-    if missing:
-        raise files_missing(plan, missing)
 
 
 def require_column(snapshot: Snapshot, column: str, argument: str) -> None:
@@ -248,12 +203,6 @@ def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
     return replace(plan, snapshot=replace(plan.snapshot, files=files), stored_rows=stored[with_rows])
 
 
-def open_parquet(plan: FeedPlan, file: int) -> AbstractContextManager[pq.ParquetFile]:
-    """Opens a data file of a plan."""
-    options = plan.snapshot.table.storage_options
-    return open_parquet_file(plan.file_location(file), options, int(plan.files.sizes[file]))
-
-
 def _stored_rows(files: DataFiles) -> npt.NDArray[np.int64]:
     """Counts the rows of each file with the deleted ones: int64 [files], -1 where the log does not tell."""
     deleted = np.array([len(files.deleted_rows(file)) for file in range(len(files))], dtype=np.int64)
@@ -266,7 +215,7 @@ class _Rows(NamedTuple):
 
 
 def _rows_in(plan: FeedPlan, file: int) -> _Rows:
-    with open_parquet(plan, file) as parquet:
+    with open_stored(plan.snapshot, file) as parquet:
         stored = int(parquet.metadata.num_rows)
         if not plan.filters:
             return _Rows(stored, stored - len(plan.files.deleted_rows(file)))
@@ -291,7 +240,7 @@ def of_files(
     def named(file: int) -> str:
         return f"{plan.name}: {plan.file_location(file)}"
 
-    return watched_each(read, files.tolist(), named, timeout_s, _THREADS)
+    return watched_each(read, files.tolist(), named, timeout_s)
 
 
 class _Sizes(NamedTuple):
@@ -314,7 +263,7 @@ def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
     sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
 
     def groups(file: int) -> list[tuple[int, int]]:
-        with open_parquet(plan, file) as parquet:
+        with open_stored(plan.snapshot, file) as parquet:
             footer = parquet.metadata
         found = [footer.row_group(i) for i in range(footer.num_row_groups)]
         return [(group.total_byte_size, group.num_rows) for group in found if group.num_rows]

@@ -40,7 +40,7 @@ class RowBatch:
 
     def bytes_of(self, column: str) -> list[memoryview | None]:
         """Gives a column of bytes or text, one view per row."""
-        return [group.binary(column).at(row) for group, row in zip(self.groups, self.rows, strict=True)]
+        return [group.bytes_at(column, row) for group, row in zip(self.groups, self.rows, strict=True)]
 
     def values_of(self, column: str) -> list[Any]:
         """Gives a column of plain values, one per row."""

@@ -216,14 +216,6 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_
     return lanes, max(1, held // lanes)
 
 
-def files_missing(plan: FeedPlan, missing: list[str]) -> VersionFilesMissingError:
-    """Makes the error about missing data files, with the first one's name."""
-    return VersionFilesMissingError(
-        f"{plan.name}: {len(missing)} data file(s) of this version are gone, the first is {missing[0]}. VACUUM removed "
-        "them, or they were deleted by hand. Use a newer version, restore the files, or pin versions before vacuuming."
-    )
-
-
 @contextmanager
 def naming_file(plan: FeedPlan, file: int) -> Iterator[None]:
     """Turns whatever a store raises while a file is read into an error that names the file.
@@ -236,7 +228,10 @@ def naming_file(plan: FeedPlan, file: int) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise files_missing(plan, [location]) from error
+        raise VersionFilesMissingError(
+            f"{plan.name}: {location} is gone: VACUUM removed it, or it was deleted by hand. Use a newer version, "
+            "restore the file, or pin versions before vacuuming"
+        ) from error
     except LakelensError:
         raise
     except Exception as error:  # each store's client has its own exceptions

@@ -7,11 +7,9 @@ a half times the processor time.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -122,35 +120,6 @@ def _numpy(mask: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=bool)
 
 
-class BinaryColumn:
-    """Rows of a binary or string column as views of Arrow's own buffers."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self._chunks = [_BinaryChunk(chunk) for chunk in column.chunks if len(chunk)]
-        self._starts = list(accumulate((chunk.rows for chunk in self._chunks), initial=0))
-
-    def at(self, row: int) -> memoryview | None:
-        """Gives the bytes of one row, None for null."""
-        chunk = bisect_right(self._starts, row) - 1
-        return self._chunks[chunk].at(row - self._starts[chunk])
-
-
-class _BinaryChunk:
-    def __init__(self, array: pa.Array) -> None:
-        self.rows = len(array)
-        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-        _, offsets, data = array.buffers()
-        positions = np.frombuffer(offsets, dtype=np.int64 if wide else np.int32)
-        self._offsets = positions[array.offset : array.offset + self.rows + 1].tolist()
-        self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
-        self._valid = array.is_valid().to_pylist() if array.null_count else None
-
-    def at(self, row: int) -> memoryview | None:
-        if self._valid is not None and not self._valid[row]:
-            return None
-        return self._data[self._offsets[row] : self._offsets[row + 1]]
-
-
 class RowGroup:
     """The wanted columns of one row group, or of a chunk of one.
 
@@ -169,14 +138,12 @@ class RowGroup:
         self.file = file
         self.first_row = first_row
         self.table = table
-        self._binary: dict[str, BinaryColumn] = {}
         self._values: dict[str, list[Any]] = {}
 
-    def binary(self, column: str) -> BinaryColumn:
-        """Gives a column of bytes or text."""
-        if column not in self._binary:
-            self._binary[column] = BinaryColumn(self.table.column(column))
-        return self._binary[column]
+    def bytes_at(self, column: str, row: int) -> memoryview | None:
+        """Gives the bytes or text of one row, as a view of Arrow's memory; None for null."""
+        found = self.table.column(column)[row].as_buffer()
+        return None if found is None else memoryview(found).cast("B")
 
     def values(self, column: str) -> list[Any]:
         """Gives a column as Python values, None for null."""
