@@ -27,7 +27,6 @@ from .record import (
     Annotation,
     clean_name,
     declared_size,
-    limit_boxes,
     with_split,
 )
 
@@ -203,7 +202,7 @@ def annotation_of_row(
     size = declared_size(columns.value(row, "width"), columns.value(row, "height"))
     record = Annotation(path, label_name=name, boxes=tuple(boxes), size=size, problems=tuple(problems))
     split = columns.value(row, "split")
-    return limit_boxes(with_split(record, None if split is None else str(split)))
+    return with_split(record, None if split is None else str(split))
 
 
 def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:

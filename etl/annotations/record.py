@@ -36,6 +36,7 @@ BOX_CLASS_UNKNOWN = "box_class_unknown"
 MAX_BOXES_PER_IMAGE = 20_000
 # Texts of a hostile source are cut where they would be stored for every image.
 MAX_NAME_LENGTH = 500
+_BATCH_BOXES = 50_000
 
 
 class Reason(NamedTuple):
@@ -273,14 +274,14 @@ def annotation_of(row: Mapping[str, Any]) -> Annotation:
     )
 
 
-def annotation_batches(annotations: Iterable[Annotation], batch_boxes: int = 50_000) -> Iterator[pa.RecordBatch]:
+def annotation_batches(annotations: Iterable[Annotation]) -> Iterator[pa.RecordBatch]:
     """Packs annotations into Arrow batches that are bounded by images and boxes together."""
     rows: list[dict[str, Any]] = []
     size = 0
     for annotation in annotations:
         rows.append(row_of(annotation))
         size += 1 + len(annotation.boxes) + len(annotation.problems)
-        if size >= batch_boxes:
+        if size >= _BATCH_BOXES:
             yield pa.RecordBatch.from_pylist(rows, schema=ANNOTATION_ROWS)
             rows, size = [], 0
     if rows:

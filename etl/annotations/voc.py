@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -182,8 +181,3 @@ def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotati
 def _without_joint(lists: Iterable[str]) -> set[str]:
     names = set(lists)
     return names - {_JOINT_LIST} if names & {"train", "val"} else names
-
-
-def with_path(annotation: Annotation, path: str) -> Annotation:
-    """Moves an annotation to the image that it was found to belong to."""
-    return replace(annotation, path=path)

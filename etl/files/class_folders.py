@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,8 @@ def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[
     classes: dict[tuple[bytes, ...], tuple[str | None, int | None]] = {}
     above_all = folder_id(root)
     for name in names:
-        for entry in visit(root.rstrip(b"/") + b"/" + name, (name,), above_all, wanted.suffixes):
+        path = root.rstrip(b"/") + b"/" + name
+        for entry in visit(path, (name,), functools.partial(os.stat, path), above_all, wanted.suffixes):
             above = entry.parts[:-1]
             found = classes.get(above)
             if found is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import operator
 import os
 import re
@@ -101,8 +100,9 @@ def _device_and_inode(folder: bytes) -> tuple[int, int]:
 def visit(
     path: bytes,
     parts: tuple[bytes, ...],
-    above: frozenset[tuple[int, int]] = frozenset(),
-    suffixes: frozenset[str] = IMAGE_SUFFIXES,
+    look: Callable[[], os.stat_result],
+    above: frozenset[tuple[int, int]],
+    suffixes: frozenset[str],
 ) -> Iterator[Entry]:
     """Yields one file, or every file below one folder, and what was skipped.
 
@@ -111,19 +111,10 @@ def visit(
     Args:
         path: Absolute path.
         parts: The components that `path` has below the source folder, at least one.
+        look: Gives the status of what is at the end of `path`, links followed.
         above: Device and inode of the folders that lead here.
         suffixes: What the names of wanted files end with, in lower case.
     """
-    yield from _visit(path, parts, functools.partial(os.stat, path), above, suffixes)
-
-
-def _visit(
-    path: bytes,
-    parts: tuple[bytes, ...],
-    look: Callable[[], os.stat_result],
-    above: frozenset[tuple[int, int]],
-    suffixes: frozenset[str],
-) -> Iterator[Entry]:
     name = os.fsdecode(parts[-1])
     if is_hidden(name):
         yield Entry(path, parts, ignored=HIDDEN)
@@ -159,4 +150,4 @@ def _walk(
         return
     below = above | {here}
     for entry in entries:
-        yield from _visit(entry.path, (*parts, entry.name), entry.stat, below, suffixes)
+        yield from visit(entry.path, (*parts, entry.name), entry.stat, below, suffixes)

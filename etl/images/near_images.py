@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .codec import Decoded
-from .perceptual_hash import Hashes, Nearest, find_nearest, perceptual_hash
+from .perceptual_hash import Hashes, Nearest, find_nearest
 from .stored_image import StoredImage, decode_image
 
 # A photograph is decoded at twice this side, or more.
@@ -24,18 +24,6 @@ def decode_small(row: Mapping[str, Any]) -> Decoded:
         ImageError: If it does not decode.
     """
     return decode_image(StoredImage.of_row(row), target_size=_HASHED_SIDE)
-
-
-def hash_of_row(row: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Hashes a row's image as it is shown: upright, transparency over white, 16 bits scaled rather than clipped.
-
-    Returns:
-        What `perceptual_hash` gives.
-
-    Raises:
-        ImageError: If it does not decode.
-    """
-    return perceptual_hash(decode_small(row).image)
 
 
 @dataclass(frozen=True, eq=False)

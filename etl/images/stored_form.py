@@ -41,11 +41,6 @@ class EncodedImage:
     source_height: int
 
 
-def content_hash_of(data: bytes) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedImage:
     """Decodes, places and encodes one source file.
 
@@ -70,7 +65,7 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedIma
         format=stored_format,
         height=image.height,
         width=image.width,
-        content_hash=content_hash_of(data),
+        content_hash=hashlib.sha256(data).hexdigest(),
         orientation=decoded.orientation,
         placement=placement,
         source_width=decoded.width,

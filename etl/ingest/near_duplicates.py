@@ -17,8 +17,8 @@ import pyarrow as pa
 from ...errors import ImageError
 from ...results import ReadableResult
 from ...spark.port import kept
-from ..images.near_images import find_neighbours, hash_of_row
-from ..images.perceptual_hash import Hashes
+from ..images.near_images import decode_small, find_neighbours
+from ..images.perceptual_hash import Hashes, perceptual_hash
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.writing_session import set_batch_rows, writing_session
@@ -144,7 +144,7 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _hash_of(row: dict[str, Any]) -> tuple[int, int] | None:
     try:
-        return hash_of_row(row)
+        return perceptual_hash(decode_small(row).image)
     except ImageError:  # the profile counts the unreadable
         return None
 

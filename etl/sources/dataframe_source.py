@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
@@ -65,8 +65,9 @@ def list_frame(spark: SparkSession, source: Source) -> Listing:
     if kinds.get(CONTENT) == "binary":
         return _list_contents(frame)
     is_listing = is_by_spark or {"length", "modificationTime"} <= set(kinds)
-    reader = _PathRows(source.image_root, is_listing)
-    rows = frame.drop("length", "modificationTime").mapInArrow(reader.read, ANNOTATIONS_DDL)
+    path_of = functools.partial(_path_to_open, root=source.image_root or "/", is_listing=is_listing)
+    read = functools.partial(_read_rows, path_of=path_of)
+    rows = frame.drop("length", "modificationTime").mapInArrow(read, ANNOTATIONS_DDL)
     merged = read_now(merged_by_path(rows, has_order=False))  # looked at twice, and the query may be a long one
     return dataclasses.replace(list_named_images(spark, source, merged), cached=(merged,))
 
@@ -103,7 +104,8 @@ def _list_contents(frame: DataFrame) -> Listing:
     )
     try:
         rows = frame.withColumn(_STAMP, F.when(F.col(CONTENT).isNotNull(), stamp)).drop(CONTENT, *_OF_FILES)
-        listed = read_now(merged_by_path(rows.mapInArrow(_KeyRows().read, ANNOTATIONS_DDL), has_order=False))
+        read = functools.partial(_read_rows, path_of=_key)
+        listed = read_now(merged_by_path(rows.mapInArrow(read, ANNOTATIONS_DDL), has_order=False))
     except BaseException:
         forget(frame)
         raise
@@ -154,44 +156,36 @@ class _FrameContents:
         return read.unionByName(absent)
 
 
-class _KeyRows:
-    """Reads the annotations of rows, and the stamps of their bytes; paths are keys and stay as they are."""
-
-    def path_of(self, path: object) -> str:
-        """Checks the path of a row, and returns it as it is listed.
-
-        Raises:
-            InvalidArgumentError: If it is not one.
-        """
-        if not isinstance(path, str) or not path:
-            raise InvalidArgumentError(f"{path!r} is not a path")
-        return path
-
-    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Turns rows into rows of `ANNOTATIONS_DDL`."""
-        yield from annotation_batches(self._annotations(batches))
-
-    def _annotations(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Annotation]:
-        for names, located in located_rows(batches, "DataFrame"):
-            columns = match_columns(name for name in names if name != _STAMP)
-            for row, where in located:
-                annotation = annotation_of_row(row, columns, self.path_of, where)
-                stamp = row.get(_STAMP)
-                # A row without a path is listed under its number, by which its bytes cannot be read.
-                if stamp is not None and annotation.path != where:
-                    annotation = dataclasses.replace(annotation, stamp=ContentStamp(**stamp))
-                yield annotation
+def _read_rows(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], str]) -> Iterator[pa.RecordBatch]:
+    """Turns rows into rows of `ANNOTATIONS_DDL`, with the stamps of the bytes that they bring."""
+    yield from annotation_batches(_annotations(batches, path_of))
 
 
-class _PathRows(_KeyRows):
-    """Reads rows whose paths are to be opened."""
+def _annotations(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], str]) -> Iterator[Annotation]:
+    for names, located in located_rows(batches, "DataFrame"):
+        columns = match_columns(name for name in names if name != _STAMP)
+        for row, where in located:
+            annotation = annotation_of_row(row, columns, path_of, where)
+            stamp = row.get(_STAMP)
+            # A row without a path is listed under its number, by which its bytes cannot be read.
+            if stamp is not None and annotation.path != where:
+                annotation = dataclasses.replace(annotation, stamp=ContentStamp(**stamp))
+            yield annotation
 
-    def __init__(self, root: str | None, is_listing: bool) -> None:
-        self._root = root or "/"
-        self._is_listing = is_listing
 
-    def path_of(self, path: object) -> str:
-        if self._is_listing and isinstance(path, str) and path.startswith("file:/"):  # Hadoop does not quote
-            listed = b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape")
-            return local_uri(in_one_spelling(listed, self._root))
-        return resolve_reference(path, self._root)
+def _key(path: object) -> str:
+    """Returns the path of a row that brings its bytes, which stays as it is.
+
+    Raises:
+        InvalidArgumentError: If it is not one.
+    """
+    if not isinstance(path, str) or not path:
+        raise InvalidArgumentError(f"{path!r} is not a path")
+    return path
+
+
+def _path_to_open(path: object, root: str, is_listing: bool) -> str:
+    if is_listing and isinstance(path, str) and path.startswith("file:/"):  # Hadoop does not quote
+        listed = b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape")
+        return local_uri(in_one_spelling(listed, root))
+    return resolve_reference(path, root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,14 +87,14 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderL
     top = _top_as_executors_see_it(spark, root_bytes)
     top.check(root, wanted)
     tasks = max(1, min(len(top.names), 2 * parallelism(spark)))
-    task = _FolderTask(root_bytes, top.names, tasks, wanted)
-    files = spark.range(0, tasks, 1, tasks).mapInArrow(task.list_share, schema.ddl_of(FOLDER_LISTING))
+    task = functools.partial(_list_share, root=root_bytes, names=top.names, tasks=tasks, wanted=wanted)
+    files = spark.range(0, tasks, 1, tasks).mapInArrow(task, schema.ddl_of(FOLDER_LISTING))
     return FolderListing(local_uri(root_bytes), files)
 
 
 def _top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
     """Lists a source folder itself in a task: the driver may have another folder, or none, of that path."""
-    rows = spark.range(0, 1, 1, 1).mapInArrow(_TopTask(root).list_top, _TOP_DDL).collect()
+    rows = spark.range(0, 1, 1, 1).mapInArrow(functools.partial(_list_top, root=root), _TOP_DDL).collect()
     found: dict[str, list[bytes]] = {}
     for name, kind in rows:
         found.setdefault(kind, []).append(bytes(name))
@@ -212,38 +212,27 @@ class _PathRule:
         return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None
 
 
-@dataclass(frozen=True)
-class _FolderTask:
-    """What a task needs to list its share of the top-level names."""
-
-    root: bytes
-    names: tuple[bytes, ...]
-    tasks: int
-    wanted: Wanted
-
-    def list_share(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                listed = list_below(self.root, self.names[task :: self.tasks], self.wanted)
-                while rows := list(itertools.islice(listed, _LISTING_ROWS)):
-                    yield folder_batch(rows)
+def _list_share(
+    batches: Iterable[pa.RecordBatch], root: bytes, names: Sequence[bytes], tasks: int, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    """Lists, in each of some tasks, what lies below its share of the top-level names."""
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            listed = list_below(root, names[task::tasks], wanted)
+            while rows := list(itertools.islice(listed, _LISTING_ROWS)):
+                yield folder_batch(rows)
 
 
-@dataclass(frozen=True)
-class _TopTask:
+def _list_top(batches: Iterable[pa.RecordBatch], root: bytes) -> Iterator[pa.RecordBatch]:
     """Lists the source folder itself, where the executors see it."""
+    import pyarrow as pa
 
-    root: bytes
-
-    def list_top(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for _ in batches:
-            pass
-        top = list_top(self.root)
-        rows = [(self.root, top.problem)] if top.problem is not None else []
-        rows += [(name, _FOLDER) for name in top.folders] + [(name, _OTHER) for name in top.others]
-        for start in range(0, len(rows), _LISTING_ROWS):
-            part = rows[start : start + _LISTING_ROWS]
-            columns = [pa.array([name for name, _ in part], pa.binary()), pa.array([kind for _, kind in part])]
-            yield pa.RecordBatch.from_arrays(columns, ["name", "kind"])
+    for _ in batches:
+        pass
+    top = list_top(root)
+    rows = [(root, top.problem)] if top.problem is not None else []
+    rows += [(name, _FOLDER) for name in top.folders] + [(name, _OTHER) for name in top.others]
+    for start in range(0, len(rows), _LISTING_ROWS):
+        part = rows[start : start + _LISTING_ROWS]
+        columns = [pa.array([name for name, _ in part], pa.binary()), pa.array([kind for _, kind in part])]
+        yield pa.RecordBatch.from_arrays(columns, ["name", "kind"])

@@ -107,15 +107,15 @@ class Listing:
             forget(frame)
 
 
-def completed(files: DataFrame, others: Sequence[str] = ()) -> DataFrame:
-    """Adds the columns that a layout has not, and puts all into one order, with `others` at the end."""
+def completed(files: DataFrame) -> DataFrame:
+    """Adds the columns that a layout has not, and puts all into one order."""
     from pyspark.sql import functions as F
 
     columns = [
         F.col(name) if name in files.columns else F.lit(None).cast(schema.sql_type(kind)).alias(name)
         for name, kind in zip(_LISTED.names, _LISTED.types, strict=True)
     ]
-    return files.select(*columns, *others)
+    return files.select(*columns)
 
 
 def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:

@@ -17,29 +17,15 @@ from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from .annotation_frames import Batches
 
 
 def list_manifest(spark: SparkSession, source: Source) -> Listing:
-    """Lists the images that a manifest names.
-
-    Raises:
-        SourceNotFoundError: If the file does not exist.
-        AnnotationFileError: If it lacks a column.
-    """
-    annotations = manifest_annotations(spark, source)
-    return dataclasses.replace(list_named_images(spark, source, annotations), cached=(annotations,))
-
-
-def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
-    """Reads a manifest in CSV, JSON (an array or lines) or Parquet; rows of one path are joined.
+    """Lists the images that a manifest in CSV, JSON (an array or lines) or Parquet names; rows of one path are joined.
 
     The suffix of its name gives the format.
-
-    Returns:
-        One row per path.
 
     Raises:
         SourceNotFoundError: If the file does not exist.
@@ -48,14 +34,17 @@ def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
     """
     location, image_root = source.name, source.image_root or "/"
     kind = manifest_format(location)
-    if kind != "parquet":
+    if kind == "parquet":
+        check_exists(spark, location)
+        stored = spark.read.parquet(path_for_spark(location))
+        find_columns(stored.columns, location)
+        task = functools.partial(_read_parquet, location=location, image_root=image_root)
+        rows = stored.mapInArrow(task, ANNOTATIONS_DDL)
+    else:
         records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
-        return read_now(merged_by_path(rows_of_one_file(spark, location, records)))
-    check_exists(spark, location)
-    rows = spark.read.parquet(path_for_spark(location))
-    find_columns(rows.columns, location)
-    task = functools.partial(_read_parquet, location=location, image_root=image_root)
-    return read_now(merged_by_path(rows.mapInArrow(task, ANNOTATIONS_DDL)))
+        rows = rows_of_one_file(spark, location, records)
+    annotations = read_now(merged_by_path(rows))
+    return dataclasses.replace(list_named_images(spark, source, annotations), cached=(annotations,))
 
 
 def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:

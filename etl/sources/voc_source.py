@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...spark.port import keep
@@ -82,15 +82,16 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
     from pyspark.sql import functions as F
 
     # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.
-    key_of = F.udf(_KeyOf(root).key, "string", useArrow=False)
-    is_list = F.udf(_KeyOf(root).is_list, "boolean", useArrow=False)
+    key_of = F.udf(functools.partial(_key_of, root=root), "string", useArrow=False)
+    is_list = F.udf(functools.partial(_is_list, root=root), "boolean", useArrow=False)
     files = paths.select("path").withColumn(_KEY, key_of("path"))
     lowered = F.lower("path")
     xml = files.where(lowered.endswith(".xml"))
     lists = paths.select("path").where(lowered.endswith(".txt")).where(is_list("path"))
     images = files.where(~lowered.endswith(".xml") & ~lowered.endswith(".txt"))
     parsed = _with_content(spark, xml, is_local).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
-    named = _with_content(spark, lists, is_local).mapInArrow(_SplitLists(root).read, f"{_KEY} STRING, list STRING")
+    named = _with_content(spark, lists, is_local)
+    named = named.mapInArrow(functools.partial(_read_lists, root=root), f"{_KEY} STRING, list STRING")
     by_key = named.groupBy(_KEY).agg(F.collect_set("list").alias(_LISTS))
     joined = (
         images.select(_KEY, F.col("path").alias("image_path"))
@@ -140,41 +141,26 @@ def _pairs(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None]]:
     yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
-@dataclass(frozen=True)
-class _KeyOf:
-    """Derives keys from listed paths."""
-
-    root: str
-
-    def key(self, path: str) -> str:
-        return voc.image_key(relative_reference(path, self.root) or path)
-
-    def is_list(self, path: str) -> bool:
-        return voc.split_list(relative_reference(path, self.root) or path) is not None
+def _key_of(path: str, root: str) -> str:
+    return voc.image_key(relative_reference(path, root) or path)
 
 
-@dataclass(frozen=True)
-class _SplitLists:
-    """Reads the split lists of a source in a task."""
+def _is_list(path: str, root: str) -> bool:
+    return voc.split_list(relative_reference(path, root) or path) is not None
 
-    root: str
 
-    def read(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+def _read_lists(batches: Batches, root: str) -> Iterator[pa.RecordBatch]:
+    """Reads split lists in a task: the key of each image that one names, with the list's own name."""
+    import pyarrow as pa
 
-        for batch in batches:
-            for path, content in _pairs(batch):
-                pairs = list(self.pairs(path, content))
-                columns = [pa.array([pair[place] for pair in pairs], pa.string()) for place in (0, 1)]
+    for batch in batches:
+        for path, content in _pairs(batch):
+            found = voc.split_list(relative_reference(path, root) or path)
+            if found is not None:
+                folder, name = found
+                keys = list(voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder))
+                columns = [pa.array(keys, pa.string()), pa.array([name] * len(keys), pa.string())]
                 yield pa.RecordBatch.from_arrays(columns, [_KEY, "list"])
-
-    def pairs(self, path: str, content: bytes | None) -> Iterator[tuple[str, str]]:
-        """Yields the key of each image that a list names, with the list's own name; nothing for other files."""
-        found = voc.split_list(relative_reference(path, self.root) or path)
-        if found is not None:
-            folder, name = found
-            for key in voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder):
-                yield key, name
 
 
 def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -189,4 +175,4 @@ def _matched_voc(row: dict[str, Any]) -> Annotation:
     annotation = annotation_of(row)
     if row["image_path"] is None:
         return annotation.with_problem(IMAGE_MISSING, f"no image for {row[_KEY]}")
-    return voc.with_split_lists(voc.with_path(annotation, row["image_path"]), lists)
+    return voc.with_split_lists(dataclasses.replace(annotation, path=row["image_path"]), lists)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from ...errors import ConstraintError, LakelensError, NoSpaceError, NotADeltaTableError, VersionFilesMissingError
+from ...errors import ConstraintError, LakelensError, NoSpaceError, VersionFilesMissingError
 from ...spark.port import kept_settings
 from ...stores.clients import lacks_bucket, no_bucket
 from ...table import Table
@@ -22,7 +22,6 @@ _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|There is no
 _CONSTRAINT = re.compile(
     r"\[DELTA_(VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED)\] ([^\n]*(\n - [^\n]*)*)"
 )
-_NO_SCHEMA = re.compile(r"\[(SCHEMA_NOT_FOUND|CATALOG_NOT_FOUND)\][^\n]*|NoSuch(Database|Namespace)Exception[^\n]*")
 _MISSING_FILE = re.compile(
     r"FileNotFoundException|FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND"
 )
@@ -56,7 +55,6 @@ def failures_named(location: str) -> Iterator[None]:
         NoSpaceError: If a disk is full.
         StoreError: If a bucket or container does not exist.
         VersionFilesMissingError: If a data file is gone.
-        NotADeltaTableError: If the catalog has no such schema.
         ConstraintError: If a row breaks a constraint of the table.
     """
     try:
@@ -97,10 +95,5 @@ def failure_of(report: str, location: str, within: str | None = None) -> Lakelen
         return ConstraintError(
             f"{location}: {' '.join(broken[2].split())[:500]}. Nothing was committed. Leave such files out of the "
             "source, or drop the constraint: ALTER TABLE ... DROP CONSTRAINT name"
-        )
-    found = _NO_SCHEMA.search(report)
-    if found:
-        return NotADeltaTableError(
-            f"{location}: the catalog has no such schema ({found[0][:200]}); create it, or give a path"
         )
     return None

@@ -75,11 +75,12 @@ def changes(table: Table, first: Version, second: Version = None) -> pa.Table:
 
 def diff(table: Table, first: Version, second: Version = None) -> VersionDiff:
     """Counts by class what `changes` lists; takes and raises the same."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     before, after, found = _compare(table, first, second)
     counts = {kind: _by_class(found.filter(pc.equal(found.column(CHANGE), kind))) for kind in KINDS}
-    is_changed = pc.is_in(found.column(CHANGE), value_set=_texts(["content", "label"]))
+    is_changed = pc.is_in(found.column(CHANGE), value_set=pa.array(["content", "label"]))
     changed = found.filter(is_changed).group_by([schema.PATH, schema.LABEL_NAME]).aggregate([])
     return VersionDiff(before, after, changed=_by_class(changed), **counts)
 
@@ -149,9 +150,3 @@ def _by_class(rows: pa.Table) -> dict[str, int]:
 
     counts = pc.fill_null(rows.column(schema.LABEL_NAME), NO_CLASS).value_counts().to_pylist()
     return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda entry: str(entry["values"]))}
-
-
-def _texts(values: list[str]) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(values, pa.string())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from ...errors import (
 from ...ledger.store import read
 from ...ledger.uses import reading
 from ...log.data_files import require_files
-from ...log.snapshot import Snapshot
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import record_classes
@@ -75,9 +74,38 @@ def restore(spark: SparkSession, table: Table, version: int | str | datetime) ->
         VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.
         TableConflictError: If other writers kept committing first, or a VACUUM was at work for ten minutes.
     """
-    session = writing_session(spark)
+    session, user = writing_session(spark), user_name()
     require_delta_table(session, table.location)
-    return _Restore(session, table.location, resolved(session, table)).to(version)
+    by_path = resolved(session, table)
+    target, latest = (by_path.at(wanted).snapshot() for wanted in (version, None))
+    for snapshot in (target, latest):
+        snapshot.require_plain()  # two versions of the same files may differ in their deletion vectors
+    Recipe.of_table({**target.configuration, **latest.configuration}, table.location)
+    with reading(target.table, target.version, f"restore-{uuid.uuid4().hex}"):
+        require_files(target)
+        if set(target.files.paths) == set(latest.files.paths):
+            return RestoreResult(latest.version, target.version, {}, {}, {}, user, committed=False)
+        note = write_note(RESTORE, restored=target.version, user=user, id=uuid.uuid4().hex)
+        _run(session, table.location, target.version, note)
+    made = noted_version(session, by_path, latest.version, note)
+    if made is None:
+        raise TableConflictError(
+            f"{table.location}: the log has no commit of this restore; look at the history, and restore again"
+        )
+    # Of a version that was not recorded, the next ingest looks at the rows.
+    record_classes(by_path, made, read(by_path).counts_at(target.version))
+    found = difference(by_path, made - 1, made)
+    return RestoreResult(made, target.version, found.added, found.removed, found.changed, user, committed=True)
+
+
+def _run(session: SparkSession, location: str, version: int, note: str) -> None:
+    """Runs Delta's RESTORE until no other writer commits first."""
+
+    def restored() -> None:
+        with noted(session, note), conflicts_named(f"{location}@{version}"):
+            session.sql(f"RESTORE TABLE {sql_name(location)} TO VERSION AS OF {version}").collect()
+
+    RETRIES.run(restored, f"{location}: other writers kept committing first; restore again when they are done.")
 
 
 def difference(table: Table, before: int, after: int) -> VersionDiff:
@@ -90,53 +118,3 @@ def difference(table: Table, before: int, after: int) -> VersionDiff:
         return diff(table, before, after)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
         return VersionDiff(before, after, class_counts(table.at(after).snapshot()), {}, {})
-
-
-@dataclass(frozen=True)
-class _Restore:
-    """One restore of a table, which Spark knows as `location`."""
-
-    spark: SparkSession
-    location: str
-    table: Table
-    user: str = field(default_factory=user_name)
-
-    def to(self, version: int | str | datetime) -> RestoreResult:
-        """Makes the commit that `restore` promises."""
-        target, latest = self._open(version), self._open(None)
-        Recipe.of_table({**target.configuration, **latest.configuration}, self.location)
-        with reading(target.table, target.version, f"restore-{uuid.uuid4().hex}"):
-            require_files(target)
-            if set(target.files.paths) == set(latest.files.paths):
-                return RestoreResult(latest.version, target.version, {}, {}, {}, self.user, committed=False)
-            made = self._bring_back(target, latest.version)
-        # Of a version that was not recorded, the next ingest looks at the rows.
-        record_classes(self.table, made, read(self.table).counts_at(target.version))
-        found = difference(self.table, made - 1, made)
-        return RestoreResult(made, target.version, found.added, found.removed, found.changed, self.user, committed=True)
-
-    def _open(self, version: int | str | datetime | None) -> Snapshot:
-        snapshot = self.table.at(version).snapshot()
-        snapshot.require_plain()  # two versions of the same files may differ in their deletion vectors
-        return snapshot
-
-    def _bring_back(self, target: Snapshot, latest: int) -> int:
-        """Runs RESTORE; returns the number of its commit, which is above `latest`."""
-        statement = f"RESTORE TABLE {sql_name(self.location)} TO VERSION AS OF {target.version}"
-
-        def restored() -> str:
-            note = write_note(RESTORE, restored=target.version, user=self.user, id=uuid.uuid4().hex)
-            with noted(self.spark, note), conflicts_named(f"{self.location}@{target.version}"):
-                self.spark.sql(statement).collect()
-            return note
-
-        gave_up = f"{self.location}: other writers kept committing first; restore again when they are done."
-        return self._commit_of(RETRIES.run(restored, gave_up), latest)
-
-    def _commit_of(self, note: str, latest: int) -> int:
-        version = noted_version(self.spark, self.table, latest, note)
-        if version is None:
-            raise TableConflictError(
-                f"{self.location}: the log has no commit of this restore; look at the history, and restore again"
-            )
-        return version

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -21,10 +22,14 @@ from lakelens.etl.sources.listing import LABEL_RANK, folder_batch
 pytestmark = pytest.mark.unit
 
 
+def visited(path: bytes, name: bytes):
+    return visit(path, (name,), functools.partial(os.stat, path), frozenset(), IMAGE_SUFFIXES)
+
+
 def listed(root) -> tuple[list[str], dict[str, str]]:
     """Names of the files found, and reasons by name of what was passed over."""
     names = sorted(path.name for path in root.iterdir())
-    entries = [entry for name in names for entry in visit(os.fsencode(root / name), (os.fsencode(name),))]
+    entries = [entry for name in names for entry in visited(os.fsencode(root / name), os.fsencode(name))]
     files = [os.fsdecode(b"/".join(entry.parts)) for entry in entries if entry.ignored is None]
     return files, {os.fsdecode(b"/".join(entry.parts)): entry.ignored for entry in entries if entry.ignored}
 

@@ -150,7 +150,9 @@ def test_a_record_survives_its_way_through_a_row(record):
 
 @given(st.lists(records, max_size=5))
 def test_a_record_survives_its_way_through_arrow(given_records):
-    batches = list(an.annotation_batches(given_records, batch_boxes=3))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(an, "_BATCH_BOXES", 3)
+        batches = list(an.annotation_batches(given_records))
     assert [annotation_of(row) for batch in batches for row in batch.to_pylist()] == given_records
 
 
