@@ -57,15 +57,6 @@ def test_boxes_follow_a_letterbox_and_so_do_the_pixels(tmp_path):
     assert not (stretched == 255).all(axis=3).any()
 
 
-def test_a_letterboxed_image_in_the_cache_is_not_a_stretched_one(tmp_path):
-    feed = feed_of(tmp_path, [box(0, 0, 16, 12)])
-    options = {"image_size": 32, "box_classes": 1, "cache": tmp_path / "cache"}
-    boxed, _, _ = next(feed.as_numpy(1, letterbox=True, **options))
-    stretched, _, _ = next(feed.as_numpy(1, **options))
-    assert (boxed[0, 0] == 255).all()
-    assert not (stretched[0, 0] == 255).any()
-
-
 def test_boxes_below_a_pixel_and_beyond_the_limit_are_left_out_and_counted(tmp_path):
     feed = feed_of(tmp_path, [box(0, 0, 0.5, 8), box(0, 0, 4, 4), box(0, 0, 8, 8), box(0, 0, 2, 2)])
     _, labels, _ = next(feed.as_numpy(1, box_classes=1, box_limit=2))

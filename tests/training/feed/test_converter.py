@@ -59,13 +59,6 @@ def test_a_converter_has_the_names_of_petastorms_and_removes_nothing(uneven, con
         make_delta_converter(uneven / "nothing")
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_each_row_is_in_exactly_one_shard_of_an_epoch(converter, shards):
-    found = [labels(converter, num_epochs=1, cur_shard=shard, shard_count=shards) for shard in range(shards)]
-    assert sorted(label for shard in found for label in flat(shard)) == list(range(ROWS))
-    assert all(len(batch) == 32 for shard in found for batch in shard[:-1])
-
-
 def test_epochs_differ_in_order_and_the_same_seed_gives_the_same_order(uneven, converter):
     two = flat(labels(converter, num_epochs=2))
     assert sorted(two[:ROWS]) == sorted(two[ROWS:]) == list(range(ROWS))
@@ -76,12 +69,6 @@ def test_epochs_differ_in_order_and_the_same_seed_gives_the_same_order(uneven, c
     assert flat(labels(other, num_epochs=1, schema_fields=["label"], shuffle_row_groups=False)) == flat(
         labels(converter, num_epochs=1, shuffle_row_groups=False, seed=9)
     )
-
-
-def test_without_a_number_of_epochs_the_data_never_ends(converter):
-    with converter.make_tf_dataset(batch_size=ROWS) as dataset:
-        epochs = [sorted(batch.label.numpy().tolist()) for batch in dataset.take(4)]
-    assert epochs == [list(range(ROWS))] * 4
 
 
 def test_a_look_at_the_first_batch_takes_no_row_from_the_next_pass(converter):

@@ -183,13 +183,6 @@ def test_a_table_without_rows_is_refused_before_anything_is_read(tmp_path):
         DeltaFeed(tmp_path / "t")
 
 
-def test_fewer_row_groups_than_ranks_lose_and_repeat_nothing(tmp_path):
-    feed = DeltaFeed(write_layout(tmp_path / "t", [11]))
-    by_rank = [list(batches(feed, 4, rank, 6)) for rank in range(6)]
-    assert {len(steps) for steps in by_rank} == {3}
-    assert sorted(flat(flat(by_rank))) == list(range(11))
-
-
 def test_a_table_with_view_types_of_newer_arrow_is_fed(tmp_path):
     columns = {
         "image": Array(image_rows(range(6)).column("image").to_pylist(), DataType.binary_view()),

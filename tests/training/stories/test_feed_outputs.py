@@ -1,4 +1,4 @@
-"""What comes out of the feed: NumPy without TensorFlow, columns, one-hot, boxes, bad rows, careful decoding."""
+"""What comes out of the feed: NumPy without TensorFlow, columns, boxes, bad rows, careful decoding."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_jpeg_is_decoded_by_simplejpeg_straight_from_arrows_memory(tmp_path, mon
     assert sorted(flat(map(real, feed.as_numpy(3)))) == list(range(6))
 
 
-def test_numpy_batches_need_no_tensorflow(feed):
+def test_numpy_batches_need_neither_tensorflow_nor_spark(feed):
     code = (
         "import sys; from lakelens import DeltaFeed; "
         f"feed = DeltaFeed({feed.location!r}); print(sum(w.sum() for _, _, w in feed.as_numpy(8)), "
-        "'tensorflow' in sys.modules)"
+        "'tensorflow' in sys.modules, 'pyspark' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout.split() == ["43.0", "False"]
+    assert done.stdout.split() == ["43.0", "False", "False"]
 
 
 def test_images_are_resized_as_inference_resizes_them(tmp_path):
@@ -156,38 +156,6 @@ def test_raw_pixels_whose_row_tells_no_size_are_a_bad_row_though_others_do(tmp_p
     with pytest.raises(BadRowError, match=r"row 1 .* needs the row's height and width in pixels, they are None, 16"):
         list(feed.as_numpy(3))
     assert real(next(feed.as_numpy(3, bad_rows="skip"))) == [0, 2]
-
-
-def test_labels_are_one_hot_on_request(tmp_path):
-    feed = DeltaFeed(write_layout(tmp_path / "t", [6]), shuffle=False)
-    _, labels, _ = next(iter(feed.as_dataset(6, one_hot=8)))
-    np.testing.assert_array_equal(labels.numpy(), np.eye(8)[:6])
-    np.testing.assert_array_equal(next(feed.as_numpy(6, one_hot=8))[1], np.eye(8)[:6])
-    with pytest.raises(InvalidArgumentError, match=r"one_hot=True: .* no property 'lakelens.labels'"):
-        feed.as_dataset(6, one_hot=True)
-
-
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory) -> Path:
-    location = tmp_path_factory.mktemp("boxes") / "t"
-    box = {"label_name": "x", "difficult": False}
-    annotations = [
-        [{**box, "label": k, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0 + k, "ymax": 6.0} for k in range(n)]
-        for n in range(4)
-    ]
-    rows = image_rows(range(4)).append_column("annotations", pa.array(annotations))
-    append(location, rows)
-    return location
-
-
-def test_boxes_of_a_dataset_are_those_of_numpy_and_follow_the_image_size(boxed):
-    feed = DeltaFeed(boxed, shuffle=False)
-    (_, target, _), (_, twice, _) = (
-        next(iter(feed.as_dataset(4, box_classes=3, image_size=size))) for size in (None, (HEIGHT * 2, WIDTH * 3))
-    )
-    np.testing.assert_array_equal(target.numpy(), next(feed.as_numpy(4, box_classes=3))[1])
-    assert target.numpy()[2].tolist() == [[1, 2, 8, 6, 0, 0], [1, 2, 9, 6, 1, 0], [0, 0, 0, 0, -1, 0]]
-    assert twice.numpy()[2][0].tolist() == [3, 4, 24, 12, 0, 0]
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -417,24 +385,22 @@ def with_labels(location: Path, labels: list[int | None]) -> DeltaFeed:
 
 
 @pytest.mark.parametrize(
-    ("labels", "one_hot", "words"),
+    ("label", "words"),
     [
-        ([3, 2**32 + 3, 1], False, r"row 1 .* has label 4294967299 in column 'label', outside -2147483648 to"),
-        ([3, -(2**31) - 1, 1], False, r"row 1 .* has label -2147483649 .* what int32 holds"),
-        ([3, 4, 1], 4, r"row 1 .* has label 4 in column 'label', outside 0 to 3, the 4 classes of one_hot.*'skip'"),
-        ([3, -1, 1], 4, r"row 1 .* has label -1 "),
+        (2**32 + 3, r"row 1 .* has label 4294967299 in column 'label', outside -2147483648 to"),
+        (-(2**31) - 1, r"row 1 .* has label -2147483649 .* what int32 holds"),
     ],
 )
-def test_a_label_outside_its_range_is_a_bad_row(tmp_path, labels, one_hot, words):
-    feed = with_labels(tmp_path / "t", labels)
+def test_a_label_that_int32_does_not_hold_is_a_bad_row(tmp_path, label, words):
+    feed = with_labels(tmp_path / "t", [3, label, 1])
     with pytest.raises(BadRowError, match=words):
-        list(feed.as_numpy(4, one_hot=one_hot))
-    images, target, weights = next(feed.as_numpy(4, one_hot=one_hot, bad_rows="skip", replicas=2))
+        list(feed.as_numpy(4))
+    images, target, weights = next(feed.as_numpy(4, bad_rows="skip", replicas=2))
     assert weights[[0, 2]].all()
     assert not weights[[1, 3]].any()
     assert not images[1].any()
-    assert target.tolist() == (np.eye(4)[[3, 0, 1, 3]].tolist() if one_hot else [3, 0, 1, 3])
-    assert next(feed.as_numpy(4, bad_rows="skip", one_hot=one_hot))[2].tolist() == [1, 1]
+    assert target.tolist() == [3, 0, 1, 3]
+    assert next(feed.as_numpy(4, bad_rows="skip"))[2].tolist() == [1, 1]
     assert feed.skipped.count == 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -13,16 +12,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from feed_tables import HEIGHT, WIDTH, append, colour_of, image_rows, write_layout
-from leftovers import feed_threads
 from petastorm.ngram import NGram
 from petastorm.transform import TransformSpec
 from petastorm.unischema import Unischema, UnischemaField
 
 import lakelens
 from lakelens import DeltaFeed
-from lakelens.errors import BadRowError, FeedError, InvalidArgumentError, NotSupportedError, VersionFilesMissingError
+from lakelens.errors import BadRowError, FeedError, InvalidArgumentError, NotSupportedError
 
 pytestmark = pytest.mark.unit
 
@@ -92,15 +90,6 @@ def test_each_row_is_in_one_shard_of_an_epoch_and_shards_differ_by_one_row_at_mo
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
-def test_epochs_differ_in_order_and_the_same_seed_gives_the_same_order(feed, uneven):
-    two = labels(feed, num_epochs=2)
-    first, second = two[:ROWS], two[ROWS:]
-    assert sorted(first) == sorted(second) == list(range(ROWS))
-    assert first != second
-    assert labels(DeltaFeed(uneven, split="train", seed=3), num_epochs=2, batch_size=7, workers_count=3) == two
-    assert labels(DeltaFeed(uneven, split="train", seed=4), num_epochs=2) != two
-
-
 def test_reset_at_the_end_goes_on_with_the_next_epochs_and_is_refused_before(feed):
     with feed.petastorm_reader(["label"], batch_size=50) as reader:
         first = next(reader).label.tolist()
@@ -117,21 +106,6 @@ def test_without_a_number_of_epochs_the_data_never_ends(feed):
     with feed.petastorm_reader(["label"], num_epochs=None, batch_size=ROWS) as reader:
         epochs = [sorted(next(reader).label.tolist()) for _ in range(5)]
     assert epochs == [list(range(ROWS))] * 5
-
-
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_dropping_the_last_batch_gives_every_shard_the_same_whole_batches(feed, shards):
-    for shard in range(shards):
-        with feed.petastorm_reader(["label"], 2, shard, shards, batch_size=10, drop_last=True) as reader:
-            sizes = [len(item.label) for item in reader]
-        assert sizes == [10] * (ROWS // (10 * shards)) * 2
-
-
-def test_a_pinned_version_is_read_also_after_the_table_has_changed(tmp_path):
-    table = write_layout(tmp_path / "t", [20, 20])
-    DeltaTable(str(table)).delete("label >= 15")
-    assert sorted(labels(DeltaFeed(table, 1))) == list(range(40))
-    assert sorted(labels(DeltaFeed(table))) == list(range(15))
 
 
 def test_columns_come_as_they_are_stored_and_nested_ones_are_left_out_with_a_warning(tmp_path):
@@ -333,13 +307,6 @@ def test_a_row_that_does_not_decode_is_named(tmp_path):
         list(reader)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    feed = DeltaFeed(write_layout(tmp_path / "t", [20]))
-    Path(feed.plan.file_location(0)).unlink()
-    with feed.petastorm_reader(["label"]) as reader, pytest.raises(VersionFilesMissingError, match="t@0: "):
-        next(reader)
-
-
 def test_a_process_of_several_without_a_shard_is_warned(feed, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.warns(UserWarning, match="WORLD_SIZE=2, and no cur_shard and shard_count"):
@@ -351,18 +318,6 @@ def test_a_feed_without_images_gives_columns_and_no_images(feed, uneven):
     assert sorted(labels(plain)) == list(range(ROWS))
     with pytest.raises(InvalidArgumentError, match="gives no images: it was made with image_column=None"):
         plain.as_numpy(4)
-
-
-def test_threads_end_with_the_reader_also_in_the_middle(feed):
-    reader = feed.petastorm_reader(["image"], None, transform_spec=lakelens.decode_images(4, 4), batch_size=3)
-    with reader:
-        next(reader)
-        assert feed_threads()
-    # A read that was on its way when the reader closed ends by itself.
-    deadline = time.monotonic() + 30
-    while feed_threads() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert feed_threads() == []
 
 
 def test_without_petastorm_the_extra_is_named_and_the_feed_works(uneven, tmp_path):
