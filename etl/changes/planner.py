@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..files.walk import NOT_LOOKED_INTO
@@ -33,33 +32,21 @@ if TYPE_CHECKING:
 _READ = "content_read"
 
 
-@dataclass(frozen=True)
-class KnownFiles:
-    """Tables with records of files before an ingest; None for a table that does not exist.
-
-    Attributes:
-        stored: The image table, at the version that the plan is for.
-        bad: Its quarantine.
-    """
-
-    stored: DataFrame | None = None
-    bad: DataFrame | None = None
-
-
 # What knows of a path, in the order of the arguments of `decide`; of the tables, with their columns.
 _LISTED = "listed"
 _TABLES = {"stored": STORED, "bad": BAD}
 
 
-def make_plan(listing: Listing, known: KnownFiles, rules: PlanRules) -> Plan:
-    """Compares a listing with the records, by path, size and time of change.
+def make_plan(listing: Listing, stored: DataFrame, bad: DataFrame, rules: PlanRules) -> Plan:
+    """Compares a listing with the records of files, by path, size and time of change.
 
     Args:
         listing: What the source holds.
-        known: The records of files.
+        stored: The image table, at the version that the plan is for.
+        bad: Its quarantine.
         rules: What makes a file known.
     """
-    plan = Plan.of(_decided(listing, known, functools.partial(_decide, root=listing.root, rules=rules)))
+    plan = Plan.of(_decided(listing, stored, bad, functools.partial(_decide, root=listing.root, rules=rules)))
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
         unseen = plan.files.where(plan.files[IGNORED].isin(*NOT_LOOKED_INTO)).select(schema.PATH).collect()
         folders = frozenset(row[0] for row in unseen)
@@ -87,13 +74,15 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
     return _mapped(read, _decide_after_reading).drop(_READ)
 
 
-def _decided(listing: Listing, known: KnownFiles, rule: Callable[[pa.Table], pa.Table]) -> DataFrame:
-    """Joins all records of a path into one row, with one shuffle however many tables there are, and decides."""
+def _decided(listing: Listing, stored: DataFrame, bad: DataFrame, rule: Callable[[pa.Table], pa.Table]) -> DataFrame:
+    """Joins all records of a path into one row, with one shuffle for all tables, and decides."""
     from pyspark.sql import functions as F
 
     columns = [name for name in listing.files.columns if name != schema.PATH]
     facts = [listing.files.select(schema.PATH, F.struct(*columns).alias(_LISTED))]
-    facts += [_facts_of(listing.files, getattr(known, name), name, columns) for name, columns in _TABLES.items()]
+    path = column_in_one_form(schema.PATH).alias(schema.PATH)
+    for rows, (name, known) in zip((stored, bad), _TABLES.items(), strict=True):
+        facts.append(rows.select(path, F.struct(*known).alias(name)))
     union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), facts)
     # Several rows of a path, as others may write them, count as the largest.
     paths = union.groupBy(schema.PATH).agg(*[F.max(name).alias(name) for name in (_LISTED, *_TABLES)])
@@ -112,17 +101,6 @@ def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
 
 def _decide_after_reading(rows: pa.Table) -> pa.Table:
     return decide_after_reading(rows, rows.column(_READ))
-
-
-def _facts_of(listed: DataFrame, rows: DataFrame | None, name: str, columns: Sequence[str]) -> DataFrame:
-    """What a table knows of each path, as one struct; without rows if the table does not exist."""
-    from pyspark.sql import functions as F
-
-    if rows is None:
-        numbers = {schema.SOURCE_LENGTH: "bigint", schema.SOURCE_MODIFIED: "timestamp"}
-        nothing = [F.lit(None).cast(numbers.get(column, "string")).alias(column) for column in columns]
-        return listed.limit(0).select(schema.PATH, F.struct(*nothing).alias(name))
-    return rows.select(column_in_one_form(schema.PATH).alias(schema.PATH), F.struct(*columns).alias(name))
 
 
 def _mapped(files: DataFrame, rule: Callable[[pa.Table], pa.Table], ddl: str | None = None) -> DataFrame:

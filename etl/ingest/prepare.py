@@ -12,24 +12,26 @@ from ...ledger.ledger import Ledger
 from ...spark.workers import check_workers
 from ...table import Table
 from ..changes.plan import GONE, Plan
-from ..changes.planner import KnownFiles, make_plan
+from ..changes.planner import make_plan
 from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, count_classes, ledger_of, sound_classes
 from ..commit.reachable import require_reachable
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
+from ..model import schema
 from ..quarantine.table import Quarantine
 from ..sources.listing import Listing
 from ..sources.sources import list_source
 from ..spark.catalog import is_delta_table, read_table, require_schema
+from ..spark.local_frames import local_frame
 from ..spark.writing_session import writing_session
 from .checks import check_classes_known, check_place
 from .loss import LossGuard
 from .results import CONTENT, IngestRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # What tasks that read images need on the executors.
 _IMPORTED = ("numpy", "pyarrow", "PIL")
@@ -186,7 +188,7 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     with ExitStack() as opened:
         listing = list_source(spark, request.source).described(aliases, request.classes).kept()
         opened.callback(listing.release)
-        plan = make_plan(listing, _known_files(spark, table, transaction), rules)
+        plan = make_plan(listing, _stored(spark, table, transaction), Quarantine(spark, table).read(), rules)
         opened.callback(plan.release)
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
@@ -195,12 +197,11 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         return replace(prepared.with_plan(plan), opened=opened.pop_all())
 
 
-def _known_files(spark: SparkSession, table: Table, transaction: Transaction | None) -> KnownFiles:
-    quarantine = Quarantine(spark, table)
-    return KnownFiles(
-        None if transaction is None else read_table(spark, table.location, transaction.version),
-        quarantine.read() if quarantine.exists() else None,
-    )
+def _stored(spark: SparkSession, table: Table, transaction: Transaction | None) -> DataFrame:
+    """Reads the rows of the transaction's version; none where the table is to be created."""
+    if transaction is None:
+        return local_frame(spark, [], schema.ddl_of(schema.IMAGE_TABLE))
+    return read_table(spark, table.location, transaction.version)
 
 
 def check_classes(prepared: Prepared) -> None:

@@ -13,10 +13,12 @@ from etl_pictures import write_image
 
 import lakelens
 from lakelens import ImageTable
-from lakelens.etl.changes.planner import KnownFiles, make_plan
+from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
+from lakelens.etl.model import schema
 from lakelens.etl.sources.source import Source
 from lakelens.etl.sources.sources import list_source
+from lakelens.etl.spark.local_frames import local_frame
 from lakelens.etl.spark.writing_session import writing_session
 
 pytestmark = pytest.mark.spark
@@ -26,7 +28,8 @@ def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, t
     session = writing_session(spark)
     for number in range(10, 20):
         write_image(tmp_path / "cat" / f"{number}.jpg", seed=number)
-    plan = make_plan(list_source(session, Source(tmp_path)), KnownFiles(), PlanRules())
+    stored, bad = (local_frame(session, [], schema.ddl_of(kind)) for kind in (schema.IMAGE_TABLE, schema.QUARANTINE))
+    plan = make_plan(list_source(session, Source(tmp_path)), stored, bad, PlanRules())
     parts = []
     for part in plan.batches(4):
         parts.append([row.path for row in part.work_files().collect()])
