@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
 from ...table import Table
-from ..commit.known_classes import KnownClasses, count_classes, record_classes, sound_classes
+from ..commit.known_classes import record_classes
 from ..commit.notes import write_note
 from ..commit.transaction import Batch, Transaction, require_columns, user_name
 from ..images.recipe import Recipe
@@ -42,18 +42,6 @@ class TableEdit:
     def rows(self) -> DataFrame:
         """Reads the transaction's version."""
         return read_table(self.spark, self.transaction.path, self.transaction.version)
-
-    def classes(self) -> KnownClasses:
-        """Returns class numbers and rows by class.
-
-        Raises:
-            ClassNumbersError: If rows carry a number that is not that of their class.
-        """
-        return sound_classes(self.spark, self.transaction)
-
-    def counts(self, known: KnownClasses) -> Mapping[str, int]:
-        """Rows by class of the transaction's version."""
-        return count_classes(self.rows(), known.counts)
 
     def commit(
         self, kind: str, stale: DataFrame, rows: DataFrame | None, counts: Mapping[str, int], **noted: object

@@ -14,7 +14,7 @@ from ...options import suggestion
 from ...results import ReadableResult
 from ...table import Table
 from ..annotations.record import MAX_NAME_LENGTH
-from ..commit.known_classes import record_classes
+from ..commit.known_classes import count_classes, record_classes, sound_classes
 from ..commit.notes import RENAME
 from ..model import schema
 from ..model.labels import NO_CLASS
@@ -65,12 +65,12 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     """
     _check_new(new)
     edit = open_edit(spark, table)
-    known = edit.classes()
+    known = sound_classes(edit.spark, edit.transaction)
     _check_names(table.location, known.ledger, old, new)
     number = known.ledger.numbers[old]
     before = next(one for one in known.ledger.classes if one.number == number)
     counts = Counter[str]()
-    for name, stored in edit.counts(known).items():
+    for name, stored in count_classes(edit.rows(), known.counts).items():
         counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
     rows = found.select(schema.PATH).count()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -104,29 +104,15 @@ def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.ND
 
 
 def _matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[np.bool_]:
-    values = [value for value in row_filter.values if value is not None]
-    mask = np.zeros(len(column), dtype=bool)
-    if values:
-        kind = arrow_type(declared)
-        mask = _numpy(pc.is_in(column.cast(kind), value_set=pa.array(values, kind)))
-    if None in row_filter.values:
-        nulls = pc.is_null(column)
-        mask = mask | _numpy(nulls)
-    return mask
+    if declared.startswith("{"):  # compared with null alone
+        return np.asarray(pc.is_null(column), dtype=bool)
+    kind = arrow_type(declared)
+    return np.asarray(pc.is_in(column.cast(kind), value_set=pa.array(row_filter.values, kind)), dtype=bool)
 
 
-def _numpy(mask: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    array = mask.combine_chunks() if isinstance(mask, pa.ChunkedArray) else mask
-    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=bool)
-
-
+@dataclass(frozen=True, eq=False)
 class RowGroup:
     """The wanted columns of one row group, or of a chunk of one.
-
-    Args:
-        file: Index of the file.
-        first_row: Row of the file that is row 0.
-        table: The columns.
 
     Attributes:
         file: Index of the file.
@@ -134,11 +120,10 @@ class RowGroup:
         table: The columns.
     """
 
-    def __init__(self, file: int, first_row: int, table: pa.Table) -> None:
-        self.file = file
-        self.first_row = first_row
-        self.table = table
-        self._values: dict[str, list[Any]] = {}
+    file: int
+    first_row: int
+    table: pa.Table
+    _values: dict[str, list[Any]] = field(default_factory=dict, init=False)
 
     def bytes_at(self, column: str, row: int) -> memoryview | None:
         """Gives the bytes or text of one row, as a view of Arrow's memory; None for null."""
