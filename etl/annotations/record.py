@@ -241,17 +241,7 @@ def row_of(annotation: Annotation) -> dict[str, Any]:
     return {
         "path": encodable(annotation.path),
         "label_name": annotation.label_name,
-        "boxes": [
-            {
-                "label_name": box.label_name,
-                "xmin": box.xmin,
-                "ymin": box.ymin,
-                "xmax": box.xmax,
-                "ymax": box.ymax,
-                "difficult": box.difficult,
-            }
-            for box in annotation.boxes
-        ],
+        "boxes": [vars(box) for box in annotation.boxes],
         "split": annotation.split,
         "declared_width": width,
         "declared_height": height,

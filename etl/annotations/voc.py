@@ -16,9 +16,7 @@ from .boxes import Box, Problem, box_from_values, from_inclusive, problem
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_MALFORMED,
-    MAX_BOXES_PER_IMAGE,
     SPLIT_CONFLICT,
-    TOO_MANY_BOXES,
     Annotation,
     clean_name,
     declared_size,
@@ -104,12 +102,9 @@ def parse_voc(data: bytes, path: str) -> Annotation:
         root = _root_of(data)
     except _UnusableXmlError as error:
         return Annotation(path).with_problem(ANNOTATION_UNREADABLE, error)
-    objects = root.findall("object")
-    if len(objects) > MAX_BOXES_PER_IMAGE:
-        return Annotation(path).with_problem(TOO_MANY_BOXES, f"{len(objects)} objects")
     boxes: list[Box] = []
     problems: list[Problem] = []
-    for found in objects:
+    for found in root.findall("object"):
         try:
             boxes.append(_box(found))
         except InvalidArgumentError as error:

@@ -124,14 +124,10 @@ class Plan:
         """Classes of which the source has lost every file."""
         return sorted(name for name in self.lost_by_class if not self.listed_by_class[name])
 
-    def paths(self, *statuses: str, limit: int | None = None) -> list[str]:
-        """Lists the paths of the files of some statuses, at most `limit`."""
-        from pyspark.sql import functions as F
-
-        if not any(self.counts[status] for status in statuses):
-            return []
-        rows = self.files.where(F.col(STATUS).isin(*statuses)).select(schema.PATH)
-        return [row[0] for row in (rows if limit is None else rows.limit(limit)).collect()]
+    def paths(self, status: str, limit: int) -> list[str]:
+        """Lists the paths of the files of a status, at most `limit`."""
+        rows = self.files.where(self.files[STATUS] == status).select(schema.PATH)
+        return [row[0] for row in rows.limit(limit).collect()]
 
     def work_files(self) -> DataFrame:
         """The files that are to be read, as the source lists them, with `stored_class`."""

@@ -69,7 +69,8 @@ def ingest_available(
                         on_batch(done[-1])
             return _with_findings(spark, table, request, StreamResult.of(done))
         except EmptySourceError:
-            version = done[-1].version if done else _version_of(spark, table)
+            transaction = open_transaction(spark, table)
+            version = None if transaction is None else transaction.version
             return _with_findings(spark, table, request, StreamResult.of(done, version))
         except TableConflictError as error:
             attempts = 1 if len(done) > before else attempts + 1
@@ -106,8 +107,3 @@ def _with_findings(spark: SparkSession, table: Table, request: IngestRequest, re
     classes, splits = VersionRows(read_table(spark, table.location, version)).conflicts(batch_ids)
     near = find_across_splits(spark, table.location, version, batch_ids) if request.near_duplicates else None
     return replace(result, class_changes=ClassChanges((), (), *classes, *splits), near_duplicates=near)
-
-
-def _version_of(spark: SparkSession, table: Table) -> int | None:
-    transaction = open_transaction(spark, table)
-    return None if transaction is None else transaction.version

@@ -84,7 +84,7 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
         files: dict[str, list[str]] = {}
         for status in (*WORK, GONE):
             if plan.counts[status]:
-                files[status] = sorted(plan.paths(status, limit=limit))
+                files[status] = sorted(plan.paths(status, limit))
         return IngestPreview(
             version=prepared.version,
             rows_in=plan.rows_in,
