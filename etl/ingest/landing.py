@@ -20,7 +20,7 @@ from .near_duplicates import find_across_splits
 from .prepare import Prepared, check_classes, open_transaction, prepare
 from .results import IngestRequest, IngestResult, StreamResult
 from .run import run_prepared
-from .version_rows import VersionRows
+from .version_rows import conflicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +104,6 @@ def _with_findings(spark: SparkSession, table: Table, request: IngestRequest, re
     if not batch_ids or version is None:
         return result
     # Files of a landing folder come and go: a class without any has not vanished.
-    classes, splits = VersionRows(read_table(spark, table.location, version)).conflicts(batch_ids)
+    classes, splits = conflicts(read_table(spark, table.location, version), batch_ids)
     near = find_across_splits(spark, table.location, version, batch_ids) if request.near_duplicates else None
     return replace(result, class_changes=ClassChanges((), (), *classes, *splits), near_duplicates=near)

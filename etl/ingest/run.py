@@ -24,13 +24,13 @@ from ..sources.contents import failure_of_source
 from ..spark.catalog import read_table
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
+from . import version_rows
 from .decoding import DecodedFiles, decoded_files
 from .label_changes import ClassChanges, Rename, find_renames
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, check_classes, prepare
 from .results import IngestPreview, IngestRequest, IngestResult
-from .version_rows import VersionRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,12 +105,12 @@ def _vanished(prepared: Prepared) -> tuple[str, ...]:
     lost, version = prepared.plan.lost_classes, prepared.version
     if version is None or not lost:
         return ()
-    rows = _rows_at(prepared, version).counts(lost)
+    rows = version_rows.counts(_rows_at(prepared, version), lost)
     return tuple(sorted(name for name, count in rows.items() if count == prepared.plan.lost_by_class[name]))
 
 
-def _rows_at(prepared: Prepared, version: int) -> VersionRows:
-    return VersionRows(read_table(prepared.spark, prepared.table.location, version))
+def _rows_at(prepared: Prepared, version: int) -> DataFrame:
+    return read_table(prepared.spark, prepared.table.location, version)
 
 
 def _class_changes(prepared: Prepared, result: IngestResult) -> ClassChanges:
@@ -121,10 +121,11 @@ def _class_changes(prepared: Prepared, result: IngestResult) -> ClassChanges:
     renamed: tuple[Rename, ...] = ()
     if prepared.version is not None and vanished:
         stored = _rows_at(prepared, prepared.version)
-        renamed = find_renames(stored.sizes(vanished), prepared.plan.listed_by_class, stored.moved(vanished, rows))
+        contents, moved = version_rows.sizes(stored, vanished), version_rows.moved(stored, rows, vanished)
+        renamed = find_renames(contents, prepared.plan.listed_by_class, moved)
     if not result.committed:
         return ClassChanges(vanished, renamed)
-    classes, splits = rows.conflicts([result.batch_id])
+    classes, splits = version_rows.conflicts(rows, [result.batch_id])
     return ClassChanges(vanished, renamed, *classes, *splits)
 
 
