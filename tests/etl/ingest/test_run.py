@@ -1,4 +1,4 @@
-"""Rules of the ingest, on a real two-executor Spark."""
+"""Rules of the ingest, on each kind of session."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ from lakelens.etl.images.encoding import fit
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
+from lakelens.spark.port import settings_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect")]
 
 SIZE = 32
 SPLITS = {"train": 0.5, "validation": 0.5}
@@ -309,6 +310,17 @@ def test_no_file_is_read_a_second_time_where_each_is_a_row_or_bad_by_its_bytes(s
     # Reading one again would have failed: the task that does it was taken away.
     assert (story["grown"].stored, story["grown"].quarantined) == (6, 0)
     assert (story["bad"].stored, story["bad"].reasons) == (0, {"not_an_image": 2})
+
+
+def test_the_callers_session_keeps_its_settings(story, spark):
+    settings = {
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.parquet.compression.codec": "gzip",
+    }
+    with settings_of(spark, settings):
+        assert not story["table"].ingest(story["source"]).committed
+        assert {name: spark.conf.get(name) for name in settings} == settings
 
 
 @pytest.fixture(scope="module")
