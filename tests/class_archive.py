@@ -11,6 +11,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from connect_server import classic_environment
+
 from lakelens.errors import MissingDependencyError
 from lakelens.spark.java import find_java
 
@@ -80,7 +82,8 @@ def _make(archive: Path) -> None:
         made = Path(folder) / archive.name
         command = [sys.executable, "-c", TRAINING, str(made), folder]
         try:
-            subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+            environment = classic_environment()
+            subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=True)
             made.chmod(0o600)
         except (subprocess.SubprocessError, FileNotFoundError) as error:
             warnings.warn(f"no class archive, the tests' JVMs start slowly: {error}", stacklevel=2)

@@ -1,4 +1,4 @@
-"""Fixtures that all folders share: one real two-executor Spark for the whole test process."""
+"""Fixtures that all folders share: one real two-executor Spark, or Connect server, for the whole test process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
-# pytest imports test files by path; what they share lies beside them.
+# pytest imports test files by path; what they share lies beside them, and scripts that they run in .ci.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / ".ci"))
 
 from class_archive import use_class_archive
+from connect_server import SMALL_TABLES, connect_mode, connect_server
 
 from lakelens.spark.java import SHORT_LIVED
 
@@ -47,16 +50,51 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 
 
-# The tests that use the `spark` fixture share two sessions, of about equal work: they are the longest of all and start
-# first. One session leaves a core idle once the other processes have finished.
-_SHARED_SESSIONS = ("spark-ingest", "spark")
+# The tests that use the `spark` fixture share three sessions: they are the longest of all and start first. One classic
+# session leaves a core idle once the other processes have finished.
+_SHARED_SESSIONS = ("spark-ingest", "spark", "spark-connect")
+CLASSIC, CONNECT = "classic", "connect"
+# Tests that run on both kinds of session are long on a Connect session, but for those of these modules.
+_ALWAYS_ON_CONNECT = (
+    "etl/ingest/test_run.py",
+    "inference/scoring/test_score.py",
+    "training/runner/spark/test_barrier_stage.py",
+)
+
+
+def _kind_of(item: pytest.Item) -> str | None:
+    """The kind of the session that a test shares; None if it shares none."""
+    if "spark" not in getattr(item, "fixturenames", ()):
+        return None
+    return item.callspec.params.get("spark", CLASSIC) if hasattr(item, "callspec") else CLASSIC
 
 
 def _group_of(item: pytest.Item) -> str:
-    if "spark" not in getattr(item, "fixturenames", ()):
+    kind = _kind_of(item)
+    if kind is None:
         return str(item.path)
+    if kind == CONNECT:
+        return _SHARED_SESSIONS[2]
     is_of_ingest = item.path.parts[-3:-1] in (("etl", "ingest"), ("etl", "sources"), ("etl", "stories"))
     return _SHARED_SESSIONS[0 if is_of_ingest else 1]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test on each kind of session that its mark `sessions` names, or that of its module."""
+    mark = metafunc.definition.get_closest_marker("sessions")
+    if mark is None or "spark" not in metafunc.fixturenames:
+        return
+    module = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
+    is_long = CLASSIC in mark.args and module not in _ALWAYS_ON_CONNECT
+    marks = {CLASSIC: (), CONNECT: pytest.mark.long if is_long else ()}
+    metafunc.parametrize("spark", [pytest.param(kind, marks=marks[kind]) for kind in mark.args], indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Makes this process a client of Spark Connect for a test on such a session, and for its fixtures."""
+    with connect_mode() if _kind_of(item) == CONNECT else nullcontext():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,8 +115,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long-share", metavar="I/N", help="of the long tests, every Nth by name, from the Ith (from 0)")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist looks at the groups, and after others' order
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Keeps in one process, when several run the tests, what shares a fixture: a Spark session, or those of a file.
 
     Groups that start clusters come first and those of pure logic last, so that no process waits for the others.
@@ -87,27 +125,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = _outside(share, items)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    weights: dict[str, int] = {}
-    groups: dict[pytest.Item, str] = {}
+    groups = {id(item): _group_of(item) for item in items}  # pytest-xdist changes an item's hash with its name
     for item in items:
-        groups[item] = _group_of(item)
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
+        item.add_marker(pytest.mark.xdist_group(groups[id(item)]))
+    yield
+    weights: dict[str, int] = {}
+    for item in items:
+        group = groups[id(item)]
         marked = (rank for rank, name in enumerate(_HEAVY_FIRST) if item.get_closest_marker(name))
-        weight = -1 if groups[item] in _SHARED_SESSIONS else next(marked, len(_HEAVY_FIRST))
-        weights[groups[item]] = min(weight, weights.get(groups[item], weight))
-    for item in {groups[item]: item for item in reversed(items)}.values():
+        weight = -1 if group in _SHARED_SESSIONS else next(marked, len(_HEAVY_FIRST))
+        weights[group] = min(weight, weights.get(group, weight))
+    for item in {groups[id(item)]: item for item in reversed(items)}.values():
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))  # the first of a group waits for what the session shares
-    places = {group: (weights[group], place) for place, group in enumerate(dict.fromkeys(groups.values()))}
-    items.sort(key=lambda item: places[groups[item]])
+    order = dict.fromkeys(groups[id(item)] for item in items)
+    places = {group: (weights[group], place) for place, group in enumerate(order)}
+    items.sort(key=lambda item: places[groups[id(item)]])
 
 
 def _outside(share: str, items: list[pytest.Item]) -> list[pytest.Item]:
     """Finds the long tests that are not in a share; Airflow's have environments of their own and stay together."""
     first, count = map(int, share.split("/"))
     long = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("airflow")]
-    ordered = sorted(long, key=lambda item: item.nodeid)
-    return [item for place, item in enumerate(ordered) if place % count != first]
+    chosen = set(sorted(set(map(_shared_by, long)))[first::count])
+    return [item for item in long if _shared_by(item) not in chosen]
+
+
+def _shared_by(item: pytest.Item) -> str:
+    """Names what is in one share: a test, or those of a module on a Connect session, which share what they prepare."""
+    return item.nodeid.partition("::")[0] if _kind_of(item) == CONNECT else item.nodeid
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -117,7 +163,31 @@ def _class_archive(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> SparkSession:
+    """A session of the kind that the mark `sessions` names; default: a classic one."""
+    session: SparkSession = request.getfixturevalue(f"{getattr(request, 'param', CLASSIC)}_spark")
+    return session
+
+
+@pytest.fixture(scope="session")
+def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Spark Connect server of two slots."""
+    with connect_server(tmp_path_factory.mktemp("connect")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def connect_spark(connect_url: str) -> Iterator[SparkSession]:
+    """A session on the server."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    session = ConnectSession.builder.remote(connect_url).create()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def classic_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session with two executors, two slots each, in processes of their own."""
     from lakelens import spark_session
 
@@ -129,14 +199,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.driver.memory": "1g",
             "spark.executor.memory": "1g",
-            "spark.ui.enabled": "false",
-            # Tables of tests have some ten rows: more tasks would have none; and of an adaptive query each stage is a
-            # job. The demo, the README and what spark-submit starts have adaptive queries.
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.databricks.delta.snapshotPartitions": "1",
-            # Each query is described at length for a page that nobody opens.
-            "spark.sql.ui.explainMode": "simple",
+            **SMALL_TABLES,
         },
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -1,4 +1,4 @@
-"""A Spark Connect server in a process of its own, and sessions on it."""
+"""A Spark Connect server in a process of its own, and what makes this process its client."""
 
 from __future__ import annotations
 
@@ -9,66 +9,83 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import local
 
 import pytest
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from lakelens.spark.java import find_java
+from lakelens.spark.session import _one_at_a_time, delta_package
 
 _STARTS_S = 400.0  # on a machine that does much else
+# Of every shared session. Tables of tests have some ten rows: more tasks would have none; and of an adaptive query each
+# stage is a job. The demo, the README and what spark-submit starts have adaptive queries.
+SMALL_TABLES = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Each query is described at length for a page that nobody opens.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.ui.enabled": "false",
+}
 _SETTINGS = {
+    **SMALL_TABLES,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.ui.enabled": "false",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
 }
-_PORT = re.compile(r"Spark Connect server started at: \S*?:(\d+)")
+_MODE = "SPARK_CONNECT_MODE_ENABLED"
+_PORT = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 
 
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
-    """Starts a server of two cores with Delta Lake and gives its URL; it ends with the block.
+    """Starts a server of two slots with Delta Lake and gives its URL; it ends with the block.
 
     Args:
         folder: For the server's log, warehouse and temporary files.
     """
     log = folder / "server.log"
-    with log.open("w") as output:
+    with log.open("w") as output, ExitStack() as starting:
+        starting.enter_context(_one_at_a_time())  # as the sessions of other tests, which may fetch packages too
         server = subprocess.Popen(
             _command(), cwd=folder, env=_environment(folder), stdout=output, stderr=output, start_new_session=True
         )
-    try:
-        yield f"sc://127.0.0.1:{_port(server, log)}"
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        try:
+            port = _port(server, log)
+            starting.close()
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+_ACTIVE = local()
 
 
 @contextmanager
-def connect_session(folder: Path) -> Iterator[SparkSession]:
-    """Starts a server and gives a session on it; both end with the block."""
+def connect_mode() -> Iterator[None]:
+    """Makes Connect's session the active one and pyspark's functions those of Connect, until the block ends.
+
+    `SparkSession.builder.remote(...)` does so for ever, and a process that has a classic session may not call it.
+    """
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    with connect_server(folder) as url, pytest.MonkeyPatch.context() as patch:
-        # As `SparkSession.builder.remote(...)` sets it, which a process that has a classic session may not call.
-        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        session = ConnectSession.builder.remote(url).create()
-        try:
-            yield session
-        finally:
-            session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_MODE, "1")
+        patch.setattr(ConnectSession, "_active_session", _ACTIVE)
+        yield
+
+
+def classic_environment() -> dict[str, str]:
+    """The environment for a process that is not a client of Spark Connect."""
+    return {name: value for name, value in os.environ.items() if name != _MODE}
 
 
 def _command() -> list[str]:
     import pyspark
-
-    from lakelens.spark.session import delta_package
 
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
@@ -82,10 +99,8 @@ def _command() -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    from lakelens.spark.java import find_java
-
     own = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(folder)}
-    return {**os.environ, **own}
+    return {**classic_environment(), **own}
 
 
 def _port(server: subprocess.Popen[bytes], log: Path) -> int:

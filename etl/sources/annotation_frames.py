@@ -1,11 +1,13 @@
 """Annotations as Spark DataFrames of `annotations.ANNOTATIONS_DDL`, one row per image, to be joined by path.
 
-A local COCO file or manifest is read by one worker; one in an object store by the driver, through a temporary copy.
+A local COCO file or manifest is read by one worker; one in an object store by the driver, through a temporary copy, or
+by one worker in a Connect session.
 Parquet manifests are read by all workers, as VOC's XML files are in `voc_source`.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, has_scheme
-from ...spark.port import forget, jvm, keep, parallelism
+from ...spark.port import forget, is_connect, jvm, keep, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.record import (
     ANNOTATION_MISSING,
@@ -25,7 +27,7 @@ from ..annotations.record import (
     annotation_of,
     merge_annotations,
 )
-from ..spark.catalog import hadoop_path
+from ..spark.catalog import files_by_reader, hadoop_path
 from ..spark.local_frames import local_frame
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[
 def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> DataFrame:
     """Reads one file: a local one in a task, another one on the driver, through a temporary copy.
 
+    A Connect session's driver is elsewhere: a task reads the file's bytes there.
+
     Args:
         spark: The session.
         location: Path or URI.
@@ -113,6 +117,14 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
                 yield from annotation_batches(records(stream))
 
         return spark.range(0, 1, 1, 1).mapInArrow(read, ANNOTATIONS_DDL)
+    if is_connect(spark):
+
+        def parse(batches: Batches) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for content in batch.column(0).to_pylist():
+                    yield from annotation_batches(records(io.BytesIO(content)))
+
+        return files_by_reader(spark, absolute).select(_CONTENT).mapInArrow(parse, ANNOTATIONS_DDL)
     with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
         copy = Path(folder) / "copy"
         _copy_to_local(spark, absolute, copy)
@@ -173,6 +185,9 @@ def check_exists(spark: SparkSession, location: str) -> None:
             raise SourceNotFoundError(f"{absolute} does not exist; give the path of an existing file")
         return
     try:
+        if is_connect(spark):
+            files_by_reader(spark, absolute)
+            return
         path, file_system = hadoop_path(spark, absolute)
         exists = bool(file_system.exists(path))
     except (SessionError, StoreError):

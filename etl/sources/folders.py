@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from ...errors import SessionError, SourceNotFoundError, StoreError
 from ...locations import has_scheme
-from ...spark.port import java_broadcast, java_session, jvm, parallelism
+from ...spark.port import is_connect, java_broadcast, java_session, jvm, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
 from ..files.class_folders import TopLevel, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
-from ..spark.catalog import hadoop_path
+from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents
 from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch
 from .source import Source
@@ -137,8 +137,8 @@ def _all_files(spark: SparkSession, root: str) -> DataFrame:
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql import functions as F
 
-    java = jvm(spark)
     try:
+        java = jvm(spark)
         no_filter = getattr(getattr(java.scala.collection.immutable, "Set$EmptySet$"), "MODULE$")  # hides no name
         settings = java.org.apache.spark.util.SerializableConfiguration(
             java_session(spark).sessionState().newHadoopConf()
@@ -156,19 +156,22 @@ def _all_files(spark: SparkSession, root: str) -> DataFrame:
         )
         listed = SparkDataFrame(found.toDF(), spark).where("NOT isDir")
         return listed.select("path", "length", F.timestamp_millis("modificationTime").alias("modified"))
-    except (AttributeError, TypeError):  # Delta's classes have another name on Databricks
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(root)
+    except (AttributeError, TypeError):  # no JVM in a Connect session, other names of Delta's classes on Databricks
+        files = files_by_reader(spark, root)
         return files.select("path", "length", F.col("modificationTime").alias("modified"))
 
 
 def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
-    """Asks Hadoop for the full URI of a folder.
+    """Asks Hadoop for the full URI of a folder; in a Connect session it has to be given.
 
     Raises:
         SourceNotFoundError: If Hadoop finds no folder there.
         SessionError: If Spark has no file system for it.
     """
     try:
+        if is_connect(spark):
+            files_by_reader(spark, root)
+            return root
         path, file_system = hadoop_path(spark, root)
         qualified = file_system.makeQualified(path)
         status = file_system.getFileStatus(qualified)

@@ -199,10 +199,29 @@ def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
     Raises:
         SessionError: If Hadoop has none for it.
     """
-    # Hadoop takes a bucket without a slash for a path that is not absolute.
-    path = jvm(spark).org.apache.hadoop.fs.Path(f"{location}/" if _BUCKET.fullmatch(location) else location)
+    path = jvm(spark).org.apache.hadoop.fs.Path(_with_root(location))
     with naming_driver(location):
         return path, path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
+
+
+def files_by_reader(spark: SparkSession, location: str) -> DataFrame:
+    """Lists the files at or below a URI by `binaryFile`, which skips empty files and names that start with `_` or `.`.
+
+    Raises:
+        SessionError: If Spark has no file system for it.
+        AnalysisException: If nothing is there.
+    """
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    with naming_driver(location):
+        # Names with [ or * are names, not patterns.
+        files = reader.option("__globPaths__", "false").load(_with_root(location))
+        _ = files.schema  # what a Connect session asks its server for
+    return files
+
+
+def _with_root(location: str) -> str:
+    """Adds a slash to a bucket: without one Hadoop takes it for a path that is not absolute."""
+    return f"{location}/" if _BUCKET.fullmatch(location) else location
 
 
 def place_to_spark(spark: SparkSession, path: str) -> str | None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
@@ -385,9 +385,20 @@ def cloned_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def kept_settings(spark: SparkSession | None, names: Collection[str]) -> Iterator[None]:
-    """Gives a Connect session its settings back at the end; a classic session is cloned before they are changed."""
-    with nullcontext() if spark is None or not is_connect(spark) else _restored(spark, names):
+    """Gives a Connect session its settings back at the end; a classic session is cloned before they are changed.
+
+    Of the threads that use one Connect session, the others wait here meanwhile: they would work with these settings.
+    """
+    if spark is None or not is_connect(spark):
         yield
+        return
+    with _lock_of(spark.session_id), _restored(spark, names):
+        yield
+
+
+@functools.cache
+def _lock_of(session_id: str) -> threading.RLock:
+    return threading.RLock()
 
 
 @contextmanager

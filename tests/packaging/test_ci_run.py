@@ -79,10 +79,13 @@ def _lines(path: Path) -> list[str]:
 
 def test_the_shares_of_the_long_tests_are_disjoint_and_together_all_of_them(checkout: Path) -> None:
     def collected(*arguments: str) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "tests/packaging", *arguments]
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", *arguments]
+        command += ["tests/packaging", "tests/etl/versions"]
         told = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True).stdout
         return [line for line in told.splitlines() if "::" in line]
 
     shares = [collected("--long-share", f"{share}/3") for share in range(3)]
     assert all(shares)
     assert sorted(name for share in shares for name in share) == sorted(collected())
+    connected = [{name.partition("::")[0] for name in share if "[connect" in name} for share in shares]
+    assert sum(map(len, connected)) == len(set.union(*connected)) > 1  # what such tests of a module share is made once

@@ -21,7 +21,7 @@ from lakelens.etl.commit.transaction import APPLICATION_ID, Batch, Transaction
 from lakelens.etl.spark.writing_session import writing_session
 from lakelens.table import Table
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect")]
 
 
 @pytest.fixture(scope="module")

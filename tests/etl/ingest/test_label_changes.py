@@ -22,6 +22,8 @@ from lakelens.etl.ingest.run import ingest, preview
 from lakelens.etl.sources.source import Source
 from lakelens.table import Table
 
+pytestmark = pytest.mark.sessions("classic", "connect")
+
 RECIPE = {"size": 32, "splits": {"train": 1.0}}
 
 

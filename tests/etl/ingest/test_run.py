@@ -1,4 +1,4 @@
-"""Rules of the ingest, on a real two-executor Spark."""
+"""Rules of the ingest, on each kind of session."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from lakelens.errors import (
 from lakelens.etl.changes import planner
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine.table import Quarantine
+from lakelens.spark.port import settings_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect")]
 
 SIZE = 32
 SPLITS = {"train": 0.5, "validation": 0.5}
@@ -290,6 +291,17 @@ def test_a_touched_files_content_is_the_first_word_all_the_same(story):
     contents = [rows_by_name(story["table"], version)["001.ak47/001_0004.jpg"].content_hash for version in versions]
     before = hashlib.sha256(story["before"]).hexdigest()
     assert [content == before for content in contents] == [True, False, True]
+
+
+def test_the_callers_session_keeps_its_settings(story, spark):
+    settings = {
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.parquet.compression.codec": "gzip",
+    }
+    with settings_of(spark, settings):
+        assert not story["table"].ingest(story["source"]).committed
+        assert {name: spark.conf.get(name) for name in settings} == settings
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Annotated layouts on a real two-executor Spark: boxes are found again by their pixels, faults by reason."""
+"""Annotated layouts on each kind of session: boxes are found again by their pixels, faults by reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stored_rows import stored_rows
 from lakelens import ImageTable
 from lakelens.etl.annotations.frames import ImageFrames
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.sessions("classic", "connect")]
 
 SIZE = 96
 WIDTH, HEIGHT = 192, 144

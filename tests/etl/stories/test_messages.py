@@ -1,4 +1,4 @@
-"""What an ingest says of input that it cannot take, on a real two-executor Spark: exact reasons, and ways out."""
+"""What an ingest says of input that it cannot take, on each kind of session: exact reasons, and ways out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakelens.errors import (
 )
 from lakelens.jobs.cli import main
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
 
 
 @pytest.fixture(scope="module")

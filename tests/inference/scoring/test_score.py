@@ -1,4 +1,4 @@
-"""Rules of scoring, on a real two-executor Spark."""
+"""Rules of scoring, on each kind of session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakelens.inference.udf import predict_udf
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.tasks.registry import task_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
 
 GOOD = 13
 BAD = {13: "not_an_image", 14: "null", 15: "wrong_size"}
@@ -81,6 +81,7 @@ def story(spark, checkpoint, tmp_path_factory):
 
 
 # The first, so that those after it find workers that have imported TensorFlow.
+@pytest.mark.sessions("classic")
 def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_same_name_anew(spark, tmp_path):
     wrong, right = mixer(1), mixer(0)
     model = resolve_model(save(mixed_model(wrong), tmp_path).path)
@@ -131,6 +132,7 @@ def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):
     assert {r["split"] for r in rows} == {"test", "train"}
 
 
+@pytest.mark.sessions("classic")
 def test_onnx_runtime_predicts_the_same_in_workers_without_tensorflow(spark, story, checkpoint, tmp_path, monkeypatch):
     # Another environment has other Python workers.
     monkeypatch.setitem(spark.sparkContext.environment, "LAKELENS_TEST", "onnxruntime")
@@ -249,7 +251,7 @@ def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, 
     assert (found.rows, found.accuracy) == (3, 1.0)
 
 
-def test_tables_of_a_catalog_are_scored_and_evaluated_by_names_of_three_parts(spark, story, checkpoint):
+def test_tables_of_a_catalog_are_scored_evaluated_and_predicted_by_their_names(spark, story, checkpoint):
     spark.sql("CREATE DATABASE nature")
     names = ("spark_catalog.nature.photos", "spark_catalog.nature.predictions")
     try:
@@ -259,6 +261,9 @@ def test_tables_of_a_catalog_are_scored_and_evaluated_by_names_of_three_parts(sp
         assert spark.table("nature.predictions").count() == FIRST
         found = evaluate(spark, checkpoint.path, f"{names[0]}@0", predictions=names[1], split=None, record=False)
         assert found.evaluation.rows == FIRST
+        spark.udf.register("predict", predict_udf(spark, checkpoint.path))
+        predicted = "predict(image, format, height, width).predicted_name = label_name"
+        assert spark.sql(f"SELECT * FROM nature.photos VERSION AS OF 0 WHERE {predicted}").count() == GOOD  # noqa: S608
     finally:
         spark.sql("DROP DATABASE nature CASCADE")
 

@@ -13,7 +13,13 @@ from child_processes import kill_family
 from colours import colour_model, read, row, save, write_table
 from tracked_runs import tracked
 
-from lakelens.errors import InvalidArgumentError, NotAnImageTableError, StreamCheckpointError, UnknownOptionError
+from lakelens.errors import (
+    InvalidArgumentError,
+    NotAnImageTableError,
+    SessionError,
+    StreamCheckpointError,
+    UnknownOptionError,
+)
 from lakelens.inference.scoring.score import score
 from lakelens.inference.scoring.stream import score_stream
 
@@ -171,6 +177,15 @@ def test_a_stream_that_cannot_run_is_refused_before_it_starts(spark, story, chec
             score_stream(*named, **{"checkpoint": tmp_path / "checkpoint", **given})
     with pytest.raises(InvalidArgumentError, match=r"names a version, .*--start"):
         score_stream(spark, checkpoint.path, f"{story['table']}@1", named[3], checkpoint=tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.sessions("connect")
+def test_a_connect_session_is_refused_before_it_starts(spark, checkpoint, tmp_path):
+    write_table(tmp_path / "images", [row(0)])
+    given = (checkpoint.path, tmp_path / "images", tmp_path / "predictions")
+    with pytest.raises(SessionError, match="this is a Spark Connect session"):
+        score_stream(spark, *given, checkpoint=tmp_path / "checkpoint")
     assert not (tmp_path / "checkpoint").exists()
 
 

@@ -25,7 +25,7 @@ from lakelens.table import Table
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.tasks.registry import task_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
 
 ROWS, PART = 24, 6
 

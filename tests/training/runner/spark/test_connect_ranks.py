@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import pyspark
 import pytest
 from coloured_tables import add_rows, coloured_table
-from connect_server import connect_session
-from leftovers import Watch, leaves_nothing
 from mlflow_stores import put_store
 
 from lakelens.errors import (
@@ -31,11 +24,8 @@ from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
 from lakelens.training.experiment.train import resume, train
 from lakelens.training.feed.feed import DeltaFeed
-from lakelens.training.runner.placement.job import Job
-from lakelens.training.runner.runner import HorovodRunner
-from lakelens.training.runner.spark.barrier_stage import BarrierStage
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.sessions("connect")]
 
 DYING = """
     import os
@@ -71,27 +61,7 @@ DYING = """
 """
 
 
-@pytest.fixture(scope="module")
-def connected(tmp_path_factory) -> Iterator[Any]:
-    if pyspark.__version__.startswith("3."):
-        pytest.skip("the client of Spark 3.5 does not learn that tasks run, and is refused")
-    pytest.importorskip("grpc_status", reason="Spark Connect's client needs grpcio-status")
-    with connect_session(tmp_path_factory.mktemp("connect")) as session:
-        session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id LONG").collect()  # starts Python workers
-        yield session
-
-
-@pytest.fixture
-def watch(connected) -> Iterator[Watch]:
-    with leaves_nothing(same_process_tree=False) as watch:
-        yield watch
-
-
-def runner(spark, watch: Watch, np: int = 2, **options: Any) -> HorovodRunner:
-    return HorovodRunner(np=np, env=watch.env, needs_horovod=False, spark=spark, **options)
-
-
-def test_rank_zeros_value_the_messages_and_the_last_lines_come_at_the_end(connected, watch, capfd):
+def test_rank_zeros_value_the_messages_and_the_last_lines_come_at_the_end(runner, capfd):
     def main(x):
         import numpy as np
 
@@ -101,7 +71,7 @@ def test_rank_zeros_value_the_messages_and_the_last_lines_come_at_the_end(connec
         log_to_driver(f"{current().rank} of {current().size}")
         return x + 1, np.full(20 << 20, 7, np.uint8)
 
-    value, array = runner(connected, watch, driver_log_verbosity="all").run(main, x=41)
+    value, array = runner(driver_log_verbosity="all").run(main, x=41)
     assert (value, array.nbytes, set(array[:: 1 << 20])) == (42, 20 << 20, {7})
     shown = capfd.readouterr()
     assert sorted(shown.out.splitlines()) == [
@@ -113,25 +83,25 @@ def test_rank_zeros_value_the_messages_and_the_last_lines_come_at_the_end(connec
     assert "lines and messages of ranks on a Spark Connect session are shown when they have ended" in shown.err
 
 
-def test_zero_is_every_slot_and_ranks_decide_without_answers(connected, watch):
+def test_zero_is_every_slot_and_ranks_decide_without_answers(runner):
     def main():
         from lakelens.training.rank import process_context
 
         return process_context.current().size, process_context.ask({"next": None})
 
-    assert runner(connected, watch, np=0).run(main) == (2, {})
+    assert runner(np=0).run(main) == (2, {})
 
 
-def test_zero_is_refused_where_the_server_does_not_tell_its_slots(connected, watch):
+def test_zero_is_refused_where_the_server_does_not_tell_its_slots(spark, runner):
     with (
-        settings_of(connected, {"spark.task.resource.gpu.amount": "1"}),
+        settings_of(spark, {"spark.task.resource.gpu.amount": "1"}),
         pytest.raises(ClusterConfigurationError, match=r"with spark\.task\.resource\.gpu\.amount=1 .* give the number"),
     ):
-        runner(connected, watch, np=0).run(print)
+        runner(np=0).run(print)
 
 
 @pytest.mark.horovod
-def test_ranks_sum_through_horovod(connected, watch):
+def test_ranks_sum_through_horovod(runner):
     def main():
         import numpy as np
 
@@ -140,81 +110,10 @@ def test_ranks_sum_through_horovod(connected, watch):
         hvd.init()
         return float(hvd.allreduce(np.float32(hvd.rank() + 1), op=hvd.Sum))
 
-    assert HorovodRunner(np=2, env=watch.env, spark=connected).run(main) == 3.0
+    assert runner().run(main) == 3.0
 
 
-def test_a_rank_that_raises_fails_the_job_with_its_traceback_and_last_lines(connected, watch):
-    def main():
-        import time
-
-        from lakelens.training.rank.process_context import current
-
-        print("about to fail")
-        if current().rank == 1:
-            raise ValueError("boom")
-        time.sleep(600)
-
-    with pytest.raises(RankFailedError) as caught:
-        runner(connected, watch).run(main)
-    error = caught.value
-    assert str(error).startswith("Traceback (most recent call last)")
-    assert (error.rank, error.reason, error.log[0]) == (1, "raised", "about to fail")
-
-
-def test_a_killed_rank_fails_the_job_and_a_restart_completes_it(connected, watch, capfd):
-    def main():
-        import os
-        import signal
-        import time
-
-        from lakelens.training import distributed
-        from lakelens.training.rank.process_context import current
-
-        if distributed.attempt() == 0:
-            if current().rank == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(600)
-        return distributed.attempt()
-
-    assert runner(connected, watch, max_restarts=1).run(main) == 1
-    assert "was ended by SIGKILL" in capfd.readouterr().err
-
-
-def test_a_stopped_rank_ends_the_job(connected, watch):
-    def main():
-        import os
-        import signal
-        import time
-
-        from lakelens.training.rank.process_context import current
-
-        if current().rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(600)
-
-    with pytest.raises(RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP"):
-        runner(connected, watch, stall_timeout_s=2).run(main)
-
-
-def test_a_killed_python_worker_ends_the_job(connected, watch):
-    def main():
-        import os
-        import time
-        from pathlib import Path
-
-        from lakelens.training.rank.process_context import current
-
-        if current().rank == 1:
-            keeper = os.getppid()
-            os.kill(int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1]), 9)
-        time.sleep(600)
-
-    with pytest.raises(RankFailedError, match="before every rank had returned") as caught:
-        runner(connected, watch).run(main)
-    assert caught.value.reason == "lost"
-
-
-def test_a_task_that_hangs_before_it_reports_ends_the_job(connected, watch):
+def test_a_task_that_hangs_before_it_reports_ends_the_job(spark, runner):
     def worker(batches):
         import os
         import time
@@ -225,37 +124,22 @@ def test_a_task_that_hangs_before_it_reports_ends_the_job(connected, watch):
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
 
-    workers = [row.pid for row in connected.range(0, 2, 1, 2).mapInArrow(worker, "pid LONG", barrier=True).collect()]
+    workers = [row.pid for row in spark.range(0, 2, 1, 2).mapInArrow(worker, "pid LONG", barrier=True).collect()]
     os.kill(workers[1], signal.SIGSTOP)  # the next task that gets it runs nothing
     try:
         with pytest.raises(LaunchError, match="a task never reported to the others within 6 s; an executor") as caught:
-            runner(connected, watch, slots_wait_s=2, stall_timeout_s=4).run(print)
+            runner(slots_wait_s=2, stall_timeout_s=4).run(print)
     finally:
         os.kill(workers[1], signal.SIGKILL)
     assert not isinstance(caught.value, RankFailedError)  # which would be started again
 
 
-def test_too_few_slots_are_reported_with_both_numbers(connected, watch):
+def test_too_few_slots_are_reported_with_both_numbers(runner):
     with pytest.raises(NotEnoughSlotsError, match="np=9: the ranks need 9 slots and the cluster has 2"):
-        runner(connected, watch, np=9, slots_wait_s=1).run(print)
+        runner(np=9, slots_wait_s=1).run(print)
 
 
-def test_two_runners_at_once_share_the_slots(connected, watch, capfd):
-    def main():
-        import time
-
-        from lakelens.training.rank.process_context import current
-
-        time.sleep(2)
-        return current().size
-
-    with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(runner(connected, watch, name=f"job-{number}").run, main) for number in range(2)]
-        assert [job.result(timeout=200) for job in jobs] == [2, 2]
-    assert "waits for" in capfd.readouterr().err
-
-
-def test_slots_that_another_job_holds_are_waited_for_with_a_bound(connected, watch):
+def test_slots_that_another_job_holds_are_waited_for_with_a_bound(spark, runner):
     def hold(batches):
         import time
 
@@ -263,9 +147,9 @@ def test_slots_that_another_job_holds_are_waited_for_with_a_bound(connected, wat
         time.sleep(600)
 
     def occupy():
-        connected.addTag("holder")
+        spark.addTag("holder")
         with pytest.raises(Exception, match="OPERATION_CANCELED"):
-            connected.range(0, 1, 1, 1).mapInArrow(hold, "id LONG").collect()
+            spark.range(0, 1, 1, 1).mapInArrow(hold, "id LONG").collect()
 
     thread = threading.Thread(target=occupy)
     thread.start()
@@ -274,65 +158,32 @@ def test_slots_that_another_job_holds_are_waited_for_with_a_bound(connected, wat
         with pytest.raises(
             NotEnoughSlotsError, match=r"none of 2 tasks could start within 1 s.* the cluster has 2, and"
         ):
-            runner(connected, watch, slots_wait_s=1).run(print)
+            runner(slots_wait_s=1).run(print)
     finally:
-        connected.interruptTag("holder")
+        spark.interruptTag("holder")
         thread.join(timeout=60)
 
 
-def test_what_cannot_be_sent_is_named(connected, watch):
+def test_what_cannot_be_sent_is_named(runner):
     with pytest.raises(UnpicklableFunctionError, match="lock"):
-        runner(connected, watch).run(lambda lock: None, lock=threading.Lock())
+        runner().run(lambda lock: None, lock=threading.Lock())
 
 
-def test_an_interrupted_client_ends_the_ranks(connected, watch):
-    def main():
-        import time
-
-        time.sleep(600)
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def when_all_run():
-        while len(watch.processes()) < 4:
-            time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGALRM)
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    timer = threading.Thread(target=when_all_run)
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            runner(connected, watch).run(main)
-    finally:
-        timer.join()
-        signal.signal(signal.SIGALRM, previous)
-
-
-def test_a_job_that_is_cancelled_before_its_query_is_sent_never_starts(connected, watch):
-    ends = queue.SimpleQueue()
-    stage = BarrierStage(connected, Job(name="job", size=2, payload=b"", stall_timeout_s=60), 60.0, ends.put)
-    stage.start("", 0, want_lines=False)
-    stage.cancel()
-    assert ends.get(timeout=60).error is not None
-    assert not stage.has_slots()
-
-
-def test_a_server_that_reports_no_progress_is_not_taken_for_one_without_slots(connected, watch, capfd):
+def test_a_server_that_reports_no_progress_is_not_taken_for_one_without_slots(spark, runner, capfd):
     def main():
         import time
 
         time.sleep(8)
         return "trained"
 
-    with settings_of(connected, {"spark.connect.progress.reportInterval": "-1"}):
-        assert runner(connected, watch, slots_wait_s=1).run(main) == "trained"
+    with settings_of(spark, {"spark.connect.progress.reportInterval": "-1"}):
+        assert runner(slots_wait_s=1).run(main) == "trained"
     assert "this server reports no progress of queries" in capfd.readouterr().err
 
 
 @pytest.mark.horovod
-def test_a_training_whose_rank_died_resumes_on_the_version_it_has_read(connected, tmp_path):
+@pytest.mark.usefixtures("watch")
+def test_a_training_whose_rank_died_resumes_on_the_version_it_has_read(spark, tmp_path):
     (tmp_path / "dying.py").write_text(textwrap.dedent(DYING))
     table = coloured_table(tmp_path / "squares", train=32, validation=6)
     store = put_store(tmp_path)
@@ -347,14 +198,14 @@ def test_a_training_whose_rank_died_resumes_on_the_version_it_has_read(connected
             hyperparameters={"mark": str(tmp_path / "mark")},
             tracking_uri=store,
             config={"checkpoint_storage": {"path": str(tmp_path / "checkpoints")}},
-            spark=connected,
+            spark=spark,
         )
     client = open_client(store)
     (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
     assert (run.info.status, "SIGKILL" in run.data.tags[FAILURE_TAG]) == ("FAILED", True)
     assert len(list_checkpoints(tmp_path / "checkpoints" / run.info.run_id)) == 1
     add_rows(table, 32, 16, "train")
-    result = resume(run.info.run_id, tracking_uri=store, spark=connected)
+    result = resume(run.info.run_id, tracking_uri=store, spark=spark)
     assert (result.run_id, result.version, result.epochs, result.ranks) == (run.info.run_id, 0, 2, 2)
     assert DeltaFeed(table, 0, "train").rows == 32
     history = client.get_metric_history(result.run_id, "loss")

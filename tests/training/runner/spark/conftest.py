@@ -1,0 +1,41 @@
+"""Runners on the shared session, and what their ranks leave behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyspark
+import pytest
+from leftovers import PATIENCE_S, Watch, leaves_nothing
+
+from lakelens.spark.port import is_connect
+from lakelens.training.runner.runner import HorovodRunner
+
+
+@pytest.fixture
+def watch(spark) -> Iterator[Watch]:
+    """Checks that no process, port, file or Spark job of the ranks is left."""
+    if is_connect(spark) and pyspark.__version__.startswith("3."):
+        pytest.skip("the client of Spark 3.5 does not learn that tasks run, and is refused")
+    # A first task starts Spark's Python daemons, which stay.
+    spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id LONG").collect()
+    with leaves_nothing(same_process_tree=not is_connect(spark)) as watch:
+        yield watch
+    if is_connect(spark):
+        return
+    deadline = time.monotonic() + PATIENCE_S
+    while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+@pytest.fixture
+def runner(spark, watch) -> Callable[..., HorovodRunner]:
+    """Gives a function that makes a runner, whose ranks `watch` finds."""
+
+    def make(np: int = 2, **options: Any) -> HorovodRunner:
+        return HorovodRunner(np=np, env=watch.env, spark=spark, **options)
+
+    return make
