@@ -70,5 +70,5 @@ def refusing_as_serverless() -> Iterator[list[str]]:
         for name in ("set", "unset"):
             patch.setattr(RuntimeConf, name, guarded(getattr(RuntimeConf, name), SETTABLE))
         # PySpark reads options of its own.
-        patch.setattr(RuntimeConf, "get", guarded(RuntimeConf.get, ("spark.sql.",)))
+        patch.setattr(RuntimeConf, "get", guarded(RuntimeConf.get, ("spark.sql.", "spark.python.sql.")))
         yield refused

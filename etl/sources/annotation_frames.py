@@ -27,7 +27,7 @@ from ..annotations.record import (
     annotation_of,
     merge_annotations,
 )
-from ..spark.catalog import files_by_reader, hadoop_path
+from ..spark.catalog import files_by_reader, hadoop_path, pattern_of
 from ..spark.local_frames import local_frame
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def path_for_spark(location: str) -> str:
     absolute = absolute_path(location)
     if has_scheme(absolute):
         return absolute
-    return "file://" + "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in absolute)
+    return f"file://{pattern_of(absolute)}"
 
 
 def _match(batches: Batches) -> Iterator[pa.RecordBatch]:

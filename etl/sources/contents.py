@@ -10,6 +10,7 @@ from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import parallelism
 from ..files.walk import local_path
 from ..model import schema
+from ..spark.catalog import pattern_of
 from ..spark.writing_session import set_batch_rows
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     if not paths:
         return empty_or_absent
     set_batch_rows(spark, batch_rows)
-    # Names with [ or * are names, not patterns.
-    reader = spark.read.format("binaryFile").option("__globPaths__", "false")
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
-        contents = reader.option("recursiveFileLookup", "true").load(paths)
+        contents = reader.load([pattern_of(path) for path in paths])
+        _ = contents.schema  # a Connect session looks for the files now
     except AnalysisException as error:
         raise _gone(str(error).splitlines()[0]) from error
     # An outer join would shuffle the bytes, so the other files are added by a union.

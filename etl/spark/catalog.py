@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Above this line `DESCRIBE` lists the table's own columns, one of which may be called Location.
 _DETAILS = "# Detailed Table Information"
 _BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+")
+_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 _NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
 _NO_TABLE = re.compile(
     r"\[(DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_PATH_DOES_NOT_EXIST|PATH_NOT_FOUND"
@@ -204,6 +205,11 @@ def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
         return path, path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
+def pattern_of(location: str) -> str:
+    """Writes a path or URI for Spark's readers, which take it for a pattern."""
+    return _OF_PATTERNS.sub(r"\\\g<0>", location)
+
+
 def files_by_reader(spark: SparkSession, location: str) -> DataFrame:
     """Lists the files at or below a URI by `binaryFile`, which skips empty files and names that start with `_` or `.`.
 
@@ -213,9 +219,8 @@ def files_by_reader(spark: SparkSession, location: str) -> DataFrame:
     """
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     with naming_driver(location):
-        # Names with [ or * are names, not patterns.
-        files = reader.option("__globPaths__", "false").load(_with_root(location))
-        _ = files.schema  # what a Connect session asks its server for
+        files = reader.load(pattern_of(_with_root(location)))
+        _ = files.schema  # a Connect session looks for the files now
     return files
 
 

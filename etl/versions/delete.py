@@ -81,12 +81,14 @@ def _select(rows: DataFrame, where: str) -> DataFrame:
 
     try:
         small = [name for name in rows.columns if name not in (schema.IMAGE, schema.ANNOTATIONS)]
-        return rows.where(where).select(*small)
+        found = rows.where(where).select(*small)
+        _ = found.schema  # a Connect session looks at the condition now
     except PySparkException as error:
         first = str(error).strip().splitlines()[0]
         raise InvalidArgumentError(
             f"where={where!r} is not a condition on the columns of the table: {first}"
         ) from error
+    return found
 
 
 def _quarantined(rows: DataFrame, reason: str) -> DataFrame:

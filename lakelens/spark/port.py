@@ -109,8 +109,9 @@ def option_of(spark: SparkSession, name: str, default: str | None = None) -> str
 
 
 def set_log_level(spark: SparkSession, level: str) -> None:
-    """Sets what Spark logs: `ERROR`, `OFF` or another level of log4j."""
-    spark.sparkContext.setLogLevel(level)
+    """Sets what Spark logs: `ERROR`, `OFF` or another level of log4j; a Connect server logs as it was started."""
+    if not is_connect(spark):
+        spark.sparkContext.setLogLevel(level)
 
 
 def set_pool(spark: SparkSession, name: str) -> None:
@@ -120,7 +121,10 @@ def set_pool(spark: SparkSession, name: str) -> None:
 
 def tag_jobs(spark: SparkSession, tag: str) -> None:
     """Tags the jobs of this thread, for `cancel_jobs`."""
-    spark.sparkContext.addJobTag(tag)
+    if is_connect(spark):
+        spark.addTag(tag)
+    else:
+        spark.sparkContext.addJobTag(tag)
 
 
 def cancel_jobs(spark: SparkSession, tag: str) -> None:

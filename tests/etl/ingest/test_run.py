@@ -372,9 +372,10 @@ def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path,
     (tmp_path / "empty").mkdir()
     (tmp_path / "no images" / "cat").mkdir(parents=True)
     (tmp_path / "no images" / "cat" / "notes.txt").write_text("x")
-    source = tmp_path / arguments.pop("source", "good")
+    given = {"source": "good", **arguments}
+    source = tmp_path / given.pop("source")
     with pytest.raises(error) as caught:
-        ImageTable(spark, tmp_path / "table").ingest(source, **arguments)
+        ImageTable(spark, tmp_path / "table").ingest(source, **given)
     assert all(word in str(caught.value) for word in words)
     assert not (tmp_path / "table").exists()
 
