@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ OTHER_ROWS = (
     "to a table first, and ingest what is read from that"
 )
 _HASHED_AT_ONCE = 64
+# A Connect session looks for the files when it reads them.
+_GONE = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]")
 
 
 def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
@@ -94,7 +97,6 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
         contents = reader.load([pattern_of(path) for path in paths])
-        _ = contents.schema  # a Connect session looks for the files now
     except AnalysisException as error:
         raise _gone(str(error).splitlines()[0]) from error
     # An outer join would shuffle the bytes, so the other files are added by a union.
@@ -112,7 +114,7 @@ def failure_of_source(error: Exception, table: str) -> UsageError | None:
     # The message may name a file by the target of a mount, not by the source's folder.
     if OTHER_ROWS in str(error):
         return InvalidArgumentError(OTHER_ROWS)
-    lines = [line.strip() for line in str(error).splitlines() if "FileNotFoundException" in line]
+    lines = [line.strip() for line in str(error).splitlines() if _GONE.search(line)]
     ours = next((line for line in lines if table not in line), None)
     return None if ours is None else _gone(ours)
 
