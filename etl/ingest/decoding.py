@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
 from ...progress import image_progress
-from ...spark.port import counter, kept, parallelism
-from ..changes.plan import Plan
-from ..images.recipe import Recipe
+from ...spark.port import counter, kept
 from ..model import schema
 from ..model.labels import NO_CLASS
-from ..sources.contents import OTHER_ROWS
 from ..spark.local_frames import local_frame
 from .prepare import Prepared
 from .row_task import BatchTask
+from .task_sizes import deal_work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ROWS = "rows"
-# Fewer rows in a task would spend more time on starting it than on its images.
-_SMALLEST_TASK_ROWS = 64
-_ARROW_CONTENT_BYTES = 64 * 1024 * 1024
-_MOST_FILES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -57,19 +49,9 @@ class DecodedFiles:
         return self.outcomes.where("reason IS NULL").select(*schema.IMAGE_TABLE.names)
 
     @property
-    def bad(self) -> DataFrame | None:
-        """The files that cannot be stored as rows of `schema.QUARANTINE`; None without any."""
-        return self.outcomes.where("reason IS NOT NULL").select(*schema.QUARANTINE.names) if self.refused else None
-
-    @property
     def stored(self) -> int:
         """Number of rows."""
         return sum(self.counts.values())
-
-    @property
-    def quarantined(self) -> int:
-        """Number of files that cannot be stored."""
-        return sum(self.refused.values())
 
 
 @contextmanager
@@ -83,9 +65,6 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
         prepared: The ingest.
         batch_id: Written into every row.
         name: What the progress is called.
-
-    Raises:
-        InvalidArgumentError: If files are neither rows nor bad: a DataFrame does not have them any more.
     """
     from pyspark import StorageLevel
 
@@ -105,34 +84,9 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
         if not plan.work:
             yield DecodedFiles(task, local_frame(spark, [], schema.ddl_of(schema.OUTCOMES)))
             return
-        dealt = _deal_work(prepared)
-        with kept(dealt.mapInArrow(task.outcomes, schema.ddl_of(schema.OUTCOMES)), StorageLevel.DISK_ONLY) as outcomes:
-            decoded = _counted(task, outcomes)
-            if decoded.stored + decoded.quarantined != plan.work:
-                raise InvalidArgumentError(OTHER_ROWS)
-            yield decoded
-
-
-def _deal_work(prepared: Prepared) -> DataFrame:
-    """Deals the files that are to be read to tasks of equal size, classes mixed: no row group holds one class alone."""
-    from pyspark.sql import functions as F
-
-    plan, read_contents = prepared.plan, prepared.listing.read_contents
-    work = plan.work_files()
-    if read_contents is not None:
-        # One of the largest files must not pass the bound of an Arrow batch.
-        return read_contents(work, max(1, min(_MOST_FILES_AT_ONCE, _ARROW_CONTENT_BYTES // max(1, plan.largest_bytes))))
-    tasks = _task_count(plan, prepared.recipe, parallelism(prepared.spark))
-    return work.repartition(tasks).sortWithinPartitions(F.xxhash64(schema.PATH))
-
-
-def _task_count(plan: Plan, recipe: Recipe, slots: int) -> int:
-    """Chooses how many tasks share a batch: every slot busy, files neither tiny nor larger than the target."""
-    pixels = recipe.size * recipe.size
-    per_row = {"raw_rgb": 3 * pixels, "jpeg": pixels // 4}.get(recipe.store, plan.work_bytes // max(1, plan.work))
-    by_bytes = math.ceil(plan.work * per_row / schema.TARGET_FILE_BYTES)
-    by_slots = min(2 * slots, math.ceil(plan.work / _SMALLEST_TASK_ROWS))
-    return max(1, by_bytes, by_slots)
+        work = deal_work(spark, prepared.listing, plan, prepared.recipe)
+        with kept(work.mapInArrow(task.outcomes, schema.ddl_of(schema.OUTCOMES)), StorageLevel.DISK_ONLY) as outcomes:
+            yield _counted(task, outcomes)
 
 
 def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:

@@ -64,7 +64,7 @@ class BatchTask:
 
     def outcomes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields a row of `schema.OUTCOMES` for each source: a row of the image table, or why there is none."""
-        packer, done = _Packer(), [0, 0]
+        packer, done = _Packer(schema.OUTCOMES), [0, 0]
         with image_counter(self.count_file) as count:
             for annotation, row, result in self._results(batches):
                 placed = self._place(annotation, result) if isinstance(result, EncodedImage) else result
@@ -81,6 +81,19 @@ class BatchTask:
         yield from packer.flush()
         for counter, number in zip(self.done or (), done, strict=False):
             counter.add(number)
+
+    def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields a quarantine row for every source, which `outcomes` could not store.
+
+        A source that succeeds this time is `unstable`: it failed a moment ago.
+        """
+        packer = _Packer(schema.QUARANTINE)
+        for annotation, row, result in self._results(batches):
+            error = result if isinstance(result, ImageError) else self._place(annotation, result)
+            if isinstance(error, PlacedBoxes):
+                error = ImageError("unstable", "failed while the batch was written, and succeeded right after")
+            yield from packer.add(self._quarantined_row(row, error), 256)
+        yield from packer.flush()
 
     def _results(
         self, batches: Iterable[pa.RecordBatch]
@@ -182,9 +195,10 @@ def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[SourceIm
 
 
 class _Packer:
-    """Collects rows of `schema.OUTCOMES` into Arrow batches of bounded size."""
+    """Collects rows into Arrow batches of bounded size."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrow_schema: pa.Schema) -> None:
+        self._schema = arrow_schema
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
@@ -198,5 +212,5 @@ class _Packer:
         import pyarrow as pa
 
         if self._rows:
-            yield pa.RecordBatch.from_pylist(self._rows, schema=schema.OUTCOMES)
+            yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
             self._rows, self._bytes = [], 0

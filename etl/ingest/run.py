@@ -25,6 +25,7 @@ from ..spark.catalog import read_table
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
 from . import version_rows
+from .bad_files import BadFiles, find_bad_files
 from .decoding import DecodedFiles, decoded_files
 from .label_changes import ClassChanges, Rename, find_renames
 from .loss import FILE_GONE
@@ -149,9 +150,10 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
     try:
         with decoded_files(prepared, batch_id, name or f"ingest {prepared.request.source.name}") as decoded:
             prepared.guard.add(decoded.lost, prepared.stored_counts)
+            bad = find_bad_files(prepared, decoded)
             committed = _commit(prepared, decoded)
             version = prepared.version or 0 if committed is None else committed
-            _settle_quarantine(prepared, decoded, version)
+            _settle_quarantine(prepared, bad, version)
     except Exception as error:
         changed = failure_of_source(error, prepared.table.location) if prepared.listing.read_contents else None
         if changed is None:
@@ -161,13 +163,13 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         version=version,
         rows_in=plan.rows_in,
         stored=decoded.stored,
-        quarantined=decoded.quarantined,
+        quarantined=sum(bad.reasons.values()),
         skipped=plan.rows_in - plan.work,
         changed=plan.counts[CHANGED],
         gone=plan.counts[GONE],
         removed=plan.counts[GONE] if prepared.request.delete_missing else 0,
         ignored=dict(plan.ignored),
-        reasons=dict(decoded.refused),
+        reasons=dict(bad.reasons),
         repairs=dict(decoded.repairs),
         new_classes=() if committed is None else prepared.new_classes,
         batch_id=batch_id,
@@ -222,14 +224,14 @@ def _stale_paths(prepared: Prepared) -> DataFrame | None:
     return files.where(files[STATUS].isin(*statuses) & files[STORED_CLASS].isNotNull()).select(schema.PATH)
 
 
-def _settle_quarantine(prepared: Prepared, decoded: DecodedFiles, version: int) -> None:
+def _settle_quarantine(prepared: Prepared, bad: BadFiles, version: int) -> None:
     """Records bad files in the quarantine, and removes repaired and missing ones.
 
     Raises:
         QuarantineConflictError: If others kept changing the quarantine. Planning again, as after a conflict of the
             table, would find all images known and report an ingest that stored none.
     """
-    plan, bad, leaving = prepared.plan, decoded.bad, None
+    plan, leaving = prepared.plan, None
     if (
         plan.known_in_quarantine
         or plan.work_in_quarantine
@@ -238,11 +240,11 @@ def _settle_quarantine(prepared: Prepared, decoded: DecodedFiles, version: int) 
         leaving = plan.leaving_quarantine(with_gone=prepared.request.delete_missing)
     quarantine = Quarantine(prepared.spark, prepared.table)
     try:
-        if bad is not None or (leaving is not None and quarantine.exists()):
-            quarantine.record(bad, leaving)
+        if bad.frame is not None or (leaving is not None and quarantine.exists()):
+            quarantine.record(bad.frame, leaving)
     except TableConflictError as error:
         raise QuarantineConflictError(
             f"{prepared.table}: the images are stored, the table is at version {version}; but others kept changing "
-            f"{quarantine.location}, which lacks what was found bad ({decoded.quarantined} files). Run the ingest "
-            f"again when they are done: it reads these files only. Last: {error}"
+            f"{quarantine.location}, which lacks what was found bad ({sum(bad.reasons.values())} files). Run the "
+            f"ingest again when they are done: it reads these files only. Last: {error}"
         ) from error

@@ -31,12 +31,15 @@ REASONS: dict[str, str] = {
     "out_of_memory": "decoding took more memory than the limit",
     "decoder_crashed": "the decoder's process died",
     "unreadable": "the file could not be opened or read",
+    "unstable": "the file failed once and succeeded when it was looked at again",
     DELETED: "its row was deleted; the file stays out until its content changes",
 }
 
-# These reasons may concern the surroundings and not the bytes: the next ingest tries again although the file's size
+# These reasons concern the surroundings and not the bytes: the next ingest tries again although the file's size
 # and time are the same.
-RETRIED_REASONS = ("unreadable", "decoder_crashed")
+RETRIED_REASONS = ("unreadable", "unstable")
+# These may: an ingest itself tries once more.
+DOUBTFUL_REASONS = ("unreadable", "timeout", "out_of_memory", "decoder_crashed")
 
 
 def quarantine_location(location: str) -> str:

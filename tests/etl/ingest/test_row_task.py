@@ -34,6 +34,7 @@ def test_a_time_beyond_pythons_dates_is_kept_as_the_last_of_them(tmp_path):
     task = BatchTask(Recipe(), Limits(), {"cat": 0}, "batch")
     usual, last = datetime(2020, 9, 13, 12, 26, 40, tzinfo=timezone.utc), datetime(9999, 12, 30, tzinfo=timezone.utc)
     assert _times(task.outcomes([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
+    assert _times(task.quarantined_rows([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
 
 
 def turned(orientation):

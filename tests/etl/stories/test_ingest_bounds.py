@@ -74,7 +74,7 @@ def poisoned(spark, tmp_path_factory):
     (root / "source" / "cat" / "unreadable.jpg").symlink_to("/proc/self/mem")
     table = ImageTable(spark, root / "t")
     failed = failed_tasks(spark)
-    limits = Limits(timeout_s=4, memory_bytes=150_000_000)
+    limits = Limits(timeout_s=4, memory_bytes=150_000_000)  # the spinning file takes them twice
     result = table.ingest(root / "source", size=32, limits=limits)
     return {"source": root / "source", "table": table, "result": result, "failed": failed_tasks(spark) - failed}
 
@@ -94,7 +94,7 @@ def test_a_decoder_whose_process_dies_costs_its_own_row(poisoned, spark):
     with killing_busy_decoders(after_cpu_s=0.5) as killed:
         result = table.ingest(poisoned["source"], limits=Limits(timeout_s=200))
     assert killed
-    # A file that could not be read is read again each time.
+    # What could not be read is tried again each time.
     assert (result.reasons, result.stored, result.skipped) == ({"decoder_crashed": 1, "unreadable": 1}, 0, GOOD + 2)
     assert failed_tasks(spark) == failed
     rows = {Path(file.path).name: file for file in table.quarantine().files}
