@@ -20,6 +20,7 @@ STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
 STORED_HASH = "stored_hash"
 STORED_CLASS = "stored_class"
+RESTAMPED = "restamped"
 
 NEW = "new"
 CHANGED = "changed"
@@ -43,9 +44,10 @@ class Plan:
     """The files of one ingest, each with what is to be done about it.
 
     Attributes:
-        files: The listing with the columns `status`, `in_quarantine`, `stored_hash` and `stored_class`, kept by Spark
-            until `release`. The status is `new`, `changed` or `known`; null for what is ignored; `gone` for known paths
-            below the source folder that it no longer holds.
+        files: The listing with the columns `status`, `in_quarantine`, `stored_hash`, `stored_class` and `restamped`,
+            kept by Spark until `release`. The status is `new`, `changed` or `known`; null for what is ignored; `gone`
+            for known paths below the source folder that it no longer holds. `restamped` files are known by their
+            content, although their size or time is new.
         counts: Number of files by status.
         comparable: Number of files, by status, that differ from their row in the content alone, if at all.
         ignored: Number of ignored things, by reason.
@@ -60,6 +62,7 @@ class Plan:
             between its two commits.
         work_in_quarantine: Number of files to read that are in quarantine.
         gone_in_quarantine: Number of files in quarantine that no longer exist.
+        restamped: Number of files with the column `restamped`.
         work_bytes: Bytes of the files that are to be read.
         largest_bytes: Bytes of the largest of them.
     """
@@ -77,6 +80,7 @@ class Plan:
     known_in_quarantine: int = 0
     work_in_quarantine: int = 0
     gone_in_quarantine: int = 0
+    restamped: int = 0
     work_bytes: int = 0
     largest_bytes: int = 0
 
@@ -91,6 +95,7 @@ class Plan:
             F.sum(schema.SOURCE_LENGTH).alias(_BYTES),
             F.max(schema.SOURCE_LENGTH).alias(_LARGEST),
             F.min(LABEL_RANK).alias(_RANK),
+            F.count_if(RESTAMPED).alias(RESTAMPED),
             F.count(STORED_HASH).alias(_COMPARABLE),
         )
         for row in groups.collect():
@@ -134,7 +139,7 @@ class Plan:
         from pyspark.sql import functions as F
 
         work = self.files.where(F.col(STATUS).isin(*WORK))
-        return work.drop(STATUS, STORED_HASH)
+        return work.drop(STATUS, STORED_HASH, RESTAMPED)
 
     def box_classes(self) -> list[str]:
         """The classes of the boxes in the files that are to be read, in sorted order."""
@@ -157,6 +162,13 @@ class Plan:
             if len(suffixes) < _MOST_SUFFIXES:
                 suffixes[name] = files
         return dict(sorted(found.items()))
+
+    def restamped_files(self) -> DataFrame:
+        """Rows of `reseen_files.COLUMNS` for the files that were read and found unchanged."""
+        from pyspark.sql import functions as F
+
+        stamp = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED]
+        return self.files.where(RESTAMPED).select(*stamp, F.col(STORED_HASH).alias(schema.CONTENT_HASH))
 
     def leaving_quarantine(self, *, with_gone: bool) -> DataFrame:
         """The paths that are in quarantine and, once the work is done well, do not belong there; or are gone."""
@@ -213,6 +225,7 @@ class Plan:
             self.listed_by_class[listed_class] += files
         if status == KNOWN:
             self.known_in_quarantine += files if in_quarantine else 0
+            self.restamped += group[RESTAMPED]
             if listed_class is not None and stored_class not in (None, NO_CLASS, listed_class):
                 self.relabelled[stored_class, listed_class] += files
             return

@@ -17,6 +17,7 @@ from .rules import (
     COUNTS,
     DECIDED,
     DECIDED_DDL,
+    RESEEN,
     STORED,
     Facts,
     PlanRules,
@@ -34,19 +35,21 @@ _READ = "content_read"
 
 # What knows of a path, in the order of the arguments of `decide`; of the tables, with their columns.
 _LISTED = "listed"
-_TABLES = {"stored": STORED, "bad": BAD}
+_TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
 
 
-def make_plan(listing: Listing, stored: DataFrame, bad: DataFrame, rules: PlanRules) -> Plan:
+def make_plan(listing: Listing, stored: DataFrame, bad: DataFrame, reseen: DataFrame, rules: PlanRules) -> Plan:
     """Compares a listing with the records of files, by path, size and time of change.
 
     Args:
         listing: What the source holds.
         stored: The image table, at the version that the plan is for.
         bad: Its quarantine.
+        reseen: More sizes and times of known contents, rows of `reseen_files.COLUMNS`.
         rules: What makes a file known.
     """
-    plan = Plan.of(_decided(listing, stored, bad, functools.partial(_decide, root=listing.root, rules=rules)))
+    known = (stored, bad, reseen)
+    plan = Plan.of(_decided(listing, known, functools.partial(_decide, root=listing.root, rules=rules)))
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):
         unseen = plan.files.where(plan.files[IGNORED].isin(*NOT_LOOKED_INTO)).select(schema.PATH).collect()
         folders = frozenset(row[0] for row in unseen)
@@ -74,14 +77,14 @@ def _compared_by_content(files: DataFrame, listing: Listing, statuses: Sequence[
     return _mapped(read, _decide_after_reading).drop(_READ)
 
 
-def _decided(listing: Listing, stored: DataFrame, bad: DataFrame, rule: Callable[[pa.Table], pa.Table]) -> DataFrame:
+def _decided(listing: Listing, tables: Sequence[DataFrame], rule: Callable[[pa.Table], pa.Table]) -> DataFrame:
     """Joins all records of a path into one row, with one shuffle for all tables, and decides."""
     from pyspark.sql import functions as F
 
     columns = [name for name in listing.files.columns if name != schema.PATH]
     facts = [listing.files.select(schema.PATH, F.struct(*columns).alias(_LISTED))]
     path = column_in_one_form(schema.PATH).alias(schema.PATH)
-    for rows, (name, known) in zip((stored, bad), _TABLES.items(), strict=True):
+    for rows, (name, known) in zip(tables, _TABLES.items(), strict=True):
         facts.append(rows.select(path, F.struct(*known).alias(name)))
     union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), facts)
     # Several rows of a path, as others may write them, count as the largest.
@@ -92,8 +95,9 @@ def _decided(listing: Listing, stored: DataFrame, bad: DataFrame, rule: Callable
 
 def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
     paths = rows.column(schema.PATH).combine_chunks()
-    listed, stored, bad = (Facts.of_structs(rows.column(name).combine_chunks()) for name in (_LISTED, *_TABLES))
-    decided = decide(paths, listed, stored, bad, root, rules)
+    names = (_LISTED, *_TABLES)
+    listed, stored, bad, reseen = (Facts.of_structs(rows.column(name).combine_chunks()) for name in names)
+    decided = decide(paths, listed, stored, bad, reseen, root, rules)
     for name in decided.column_names:
         rows = rows.append_column(name, decided.column(name))
     return rows.filter(rows.column(COUNTS)).select([schema.PATH, _LISTED, *DECIDED])

@@ -20,16 +20,19 @@ from ..model import schema
 from ..model.labels import NO_CLASS
 from ..quarantine.table import DELETED, RETRIED_REASONS
 from ..sources.listing import IGNORED
-from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS, STORED_HASH
+from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, RESTAMPED, STATUS, STORED_CLASS, STORED_HASH
 
-# What the image table and its quarantine know of a path.
+# What the image table, its quarantine and the stamps of unchanged files know of a path.
 STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
 STORED = (*STAMP, schema.ANNOTATION_HASH, schema.CONTENT_HASH, schema.LABEL_NAME)
 BAD = (*STAMP, schema.ANNOTATION_HASH, "reason", schema.CONTENT_HASH)
+RESEEN = (*STAMP, schema.CONTENT_HASH)
 
-DECIDED = (STATUS, IN_QUARANTINE, STORED_HASH, STORED_CLASS)
+DECIDED = (STATUS, IN_QUARANTINE, STORED_HASH, STORED_CLASS, RESTAMPED)
 COUNTS = "counts"
-DECIDED_DDL = f"{STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, {STORED_CLASS} STRING"
+DECIDED_DDL = (
+    f"{STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, {STORED_CLASS} STRING, {RESTAMPED} BOOLEAN"
+)
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -71,7 +74,15 @@ class Facts:
         return cls(_mask(structs.is_valid()), pa.table(columns))
 
 
-def decide(paths: pa.Array, listed: Facts, stored: Facts, bad: Facts, root: str | None, rules: PlanRules) -> pa.Table:
+def decide(
+    paths: pa.Array,
+    listed: Facts,
+    stored: Facts,
+    bad: Facts,
+    reseen: Facts,
+    root: str | None,
+    rules: PlanRules,
+) -> pa.Table:
     """Decides about each path; all facts have one row per path, in the same order.
 
     Args:
@@ -79,6 +90,7 @@ def decide(paths: pa.Array, listed: Facts, stored: Facts, bad: Facts, root: str 
         listed: What the source holds, with the columns of `Listing.files`.
         stored: Rows of the table, with the columns `STORED`.
         bad: Rows of its quarantine, with the columns `BAD`.
+        reseen: More stamps of stored or deleted files, with the columns `RESEEN`.
         root: The source folder, below which a known path that is not listed is gone; None for another source.
         rules: What makes a file known.
 
@@ -86,10 +98,10 @@ def decide(paths: pa.Array, listed: Facts, stored: Facts, bad: Facts, root: str 
         The columns `DECIDED` (see `Plan.files`), and `counts`: whether the path is listed or gone at all.
     """
     content, label = schema.CONTENT_HASH, schema.LABEL_NAME
-    as_stored = _is_as_stored(listed, stored)
+    as_stored = _is_as_stored(listed, stored, reseen)
     # A restored version may hold the row of a file that has gone bad, or was deleted, since: the row counts.
     is_deleted = _equal(bad["reason"], DELETED) & ~stored.here
-    stays_deleted = is_deleted & _has_content_of(listed, bad)
+    stays_deleted = is_deleted & _has_content_of(listed, bad, reseen)
     stays_bad = ~stored.here & ~is_deleted & _is_as_bad(listed, bad, rules)
 
     is_known = stored.here | bad.here
@@ -110,20 +122,23 @@ def decide(paths: pa.Array, listed: Facts, stored: Facts, bad: Facts, root: str 
             IN_QUARANTINE: bad.here & ~stays_bad & ~stays_deleted,
             STORED_HASH: pc.if_else(pa.array(is_deleted), bad[content], known_hash),
             STORED_CLASS: pc.if_else(pa.array(stored.here), pc.fill_null(stored_class, NO_CLASS), nothing),
+            RESTAMPED: np.zeros(len(paths), dtype=np.bool_),
             COUNTS: listed.here | is_gone,
         }
     )
 
 
-def _is_as_stored(listed: Facts, stored: Facts) -> _Mask:
+def _is_as_stored(listed: Facts, stored: Facts, reseen: Facts) -> _Mask:
     """Where the row of a path is still what the source says."""
     annotation = schema.ANNOTATION_HASH
-    return stored.here & _same(listed[annotation], stored[annotation]) & _has_content_of(listed, stored)
+    return stored.here & _same(listed[annotation], stored[annotation]) & _has_content_of(listed, stored, reseen)
 
 
-def _has_content_of(listed: Facts, other: Facts) -> _Mask:
-    """Holds if no other content is recorded, and the stamp is the other's."""
-    return ~_differ(listed[schema.CONTENT_HASH], other[schema.CONTENT_HASH]) & _has_stamp_of(listed, other)
+def _has_content_of(listed: Facts, other: Facts, reseen: Facts) -> _Mask:
+    """Holds if no other content is recorded, and the stamp is the other's or one that was seen on its content."""
+    content = schema.CONTENT_HASH
+    was_reseen = _has_stamp_of(listed, reseen) & _equal(reseen[content], other[content])
+    return ~_differ(listed[content], other[content]) & (_has_stamp_of(listed, other) | was_reseen)
 
 
 def _is_as_bad(listed: Facts, bad: Facts, rules: PlanRules) -> _Mask:
@@ -144,14 +159,15 @@ def decide_after_reading(decided: pa.Table, contents: pa.ChunkedArray) -> pa.Tab
         contents: Digest of each file, null where it was not read or cannot be.
     """
     status, known_hash = decided.column(STATUS), decided.column(STORED_HASH)
-    is_unchanged = _equal(status, CHANGED) & _equal(contents, known_hash)
+    is_restamped = _equal(status, CHANGED) & _equal(contents, known_hash)
     has_changed = _equal(status, KNOWN) & _differ(contents, known_hash)
-    status = pc.if_else(pa.array(is_unchanged), KNOWN, pc.if_else(pa.array(has_changed), CHANGED, status))
+    status = pc.if_else(pa.array(is_restamped), KNOWN, pc.if_else(pa.array(has_changed), CHANGED, status))
     # A deleted file, which has a content and no row, is in quarantine rightly as long as it is the same.
     is_deleted = _mask(known_hash.is_valid()) & ~_mask(decided.column(STORED_CLASS).is_valid())
     in_quarantine = np.where(is_deleted, _equal(status, CHANGED), _mask(decided.column(IN_QUARANTINE)))
-    for name, values in ((STATUS, status), (IN_QUARANTINE, pa.chunked_array([in_quarantine]))):
-        decided = decided.set_column(decided.schema.get_field_index(name), name, values)
+    for name, values in ((STATUS, status), (IN_QUARANTINE, [in_quarantine]), (RESTAMPED, [is_restamped])):
+        column = pa.chunked_array(values) if isinstance(values, list) else values
+        decided = decided.set_column(decided.schema.get_field_index(name), name, column)
     return decided
 
 

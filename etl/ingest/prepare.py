@@ -20,6 +20,7 @@ from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
 from ..model import schema
+from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.listing import Listing
 from ..sources.sources import list_source
@@ -188,7 +189,8 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     with ExitStack() as opened:
         listing = list_source(spark, request.source).described(aliases, request.classes).kept()
         opened.callback(listing.release)
-        plan = make_plan(listing, _stored(spark, table, transaction), Quarantine(spark, table).read(), rules)
+        stored, quarantine = _stored(spark, table, transaction), Quarantine(spark, table)
+        plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)

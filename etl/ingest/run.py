@@ -19,6 +19,7 @@ from ..commit.notes import INGEST, write_note
 from ..commit.transaction import Batch, create_image_table, user_name
 from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
+from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import failure_of_source
 from ..spark.catalog import read_table
@@ -159,6 +160,8 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         if changed is None:
             raise
         raise changed from error
+    if plan.restamped:
+        Stamps(prepared.spark, prepared.table).remember(plan.restamped_files())
     return IngestResult(
         version=version,
         rows_in=plan.rows_in,

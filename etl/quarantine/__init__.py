@@ -1,1 +1,1 @@
-"""Files that could not be stored: the table that keeps them, and its list. Start: `table`."""
+"""Files that could not be stored: the table that keeps them, its list, files met again unchanged. Start: `table`."""

@@ -16,6 +16,7 @@ from lakelens import ImageTable
 from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
 from lakelens.etl.model import schema
+from lakelens.etl.quarantine.reseen_files import COLUMNS
 from lakelens.etl.sources.source import Source
 from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.local_frames import local_frame
@@ -29,7 +30,7 @@ def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, t
     for number in range(10, 20):
         write_image(tmp_path / "cat" / f"{number}.jpg", seed=number)
     stored, bad = (local_frame(session, [], schema.ddl_of(kind)) for kind in (schema.IMAGE_TABLE, schema.QUARANTINE))
-    plan = make_plan(list_source(session, Source(tmp_path)), stored, bad, PlanRules())
+    plan = make_plan(list_source(session, Source(tmp_path)), stored, bad, bad.select(*COLUMNS), PlanRules())
     parts = []
     for part in plan.batches(4):
         parts.append([row.path for row in part.work_files().collect()])
@@ -98,7 +99,8 @@ def test_a_preview_reports_what_the_ingest_then_does(planned):
 
 def test_a_table_with_mapped_columns_is_planned_by_content_and_by_stamp_alike(spark, planned, tmp_path):
     source = planned["source"]
-    shutil.copytree(planned["table"].location, tmp_path / "copy")
+    for folder in ("", "_stamps"):
+        shutil.copytree(f"{planned['table'].location}{folder}", tmp_path / f"copy{folder}")
     table = ImageTable(spark, tmp_path / "copy")
     mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
     properties = ", ".join(f"'delta.{name}' = '{value}'" for name, value in mapped.items())

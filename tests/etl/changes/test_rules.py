@@ -1,4 +1,4 @@
-"""Rules of planning, path by path: what the source, the table and its quarantine say of a file."""
+"""Rules of planning, path by path: what the source, the table, its quarantine and the stamps say of a file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pyarrow.compute as pc
 import pytest
 
 from lakelens.etl.annotations.record import CLASS_UNKNOWN
-from lakelens.etl.changes.plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, STATUS, STORED_CLASS
+from lakelens.etl.changes.plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, RESTAMPED, STATUS, STORED_CLASS
 from lakelens.etl.changes.rules import (
     BAD,
     COUNTS,
+    RESEEN,
     STAMP,
     STORED,
     Facts,
@@ -34,8 +35,8 @@ def facts_of(names, row):
     return Facts.of_structs(pa.array([None if row is None else dict(zip(names, row, strict=True))], kinds))
 
 
-def decided(listed=None, stored=None, bad=None, path=PATH, root=ROOT, **rules):
-    rows = zip((LISTED, STORED, BAD), (listed, stored, bad), strict=True)
+def decided(listed=None, stored=None, bad=None, reseen=None, path=PATH, root=ROOT, **rules):
+    rows = zip((LISTED, STORED, BAD, RESEEN), (listed, stored, bad, reseen), strict=True)
     return decide(pa.array([path]), *(facts_of(names, row) for names, row in rows), root, PlanRules(**rules))
 
 
@@ -59,6 +60,8 @@ def bad(reason="corrupt", stamp=ONE, annotation=None, content=None):
         ({"listed": listed(), "stored": stored()}, KNOWN, False),
         ({"listed": listed(OTHER), "stored": stored()}, CHANGED, False),
         ({"listed": listed((11, 5)), "stored": stored()}, CHANGED, False),
+        ({"listed": listed(OTHER), "stored": stored(), "reseen": (*OTHER, "h1")}, KNOWN, False),
+        ({"listed": listed(OTHER), "stored": stored(), "reseen": (*OTHER, "h0")}, CHANGED, False),
         ({"listed": listed(annotation="said"), "stored": stored()}, CHANGED, False),
         ({"listed": listed(annotation="said"), "stored": stored(annotation="said")}, KNOWN, False),
         ({"listed": listed(content="h1"), "stored": stored()}, KNOWN, False),
@@ -75,7 +78,8 @@ def bad(reason="corrupt", stamp=ONE, annotation=None, content=None):
         ({"listed": listed(), "stored": stored(), "bad": bad()}, KNOWN, True),  # a kill between the two commits
         ({"listed": listed(), "bad": bad(DELETED, content="h1")}, KNOWN, False),
         ({"listed": listed(), "bad": bad(DELETED, content="h1"), "retry_quarantine": True}, KNOWN, False),
-        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1")}, CHANGED, True),
+        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1"), "reseen": (*OTHER, "h1")}, KNOWN, False),
+        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1"), "reseen": (*OTHER, "h2")}, CHANGED, True),
         ({"listed": listed(), "stored": stored(), "bad": bad(DELETED, content="h1")}, KNOWN, True),  # restored
         ({"stored": stored()}, GONE, False),
         ({"bad": bad()}, GONE, True),
@@ -83,7 +87,7 @@ def bad(reason="corrupt", stamp=ONE, annotation=None, content=None):
 )
 def test_what_is_to_be_done_about_a_file(sides, status, in_quarantine):
     (row,) = decided(**sides).to_pylist()
-    assert (row[STATUS], row[IN_QUARANTINE], row[COUNTS]) == (status, in_quarantine, True)
+    assert (row[STATUS], row[IN_QUARANTINE], row[COUNTS], row[RESTAMPED]) == (status, in_quarantine, True, False)
     assert row[STORED_CLASS] == ("cat" if "stored" in sides else None)
 
 
@@ -93,8 +97,9 @@ def test_what_is_to_be_done_about_a_file(sides, status, in_quarantine):
         {"stored": stored(), "path": f"{ROOT}-2/cat/1.jpg"},
         {"stored": stored(), "root": None},
         {"bad": bad(DELETED, content="h1")},
+        {"reseen": (*ONE, "h1")},
     ],
-    ids=["of another folder", "of a source without a folder", "deleted"],
+    ids=["of another folder", "of a source without a folder", "deleted", "only seen"],
 )
 def test_what_is_not_listed_is_gone_only_if_it_was_known_below_the_folder(sides):
     assert decided(**sides)[COUNTS].to_pylist() == [False]
@@ -111,17 +116,17 @@ def test_what_lies_below_a_path_that_could_not_be_looked_into_is_not_gone():
 @pytest.mark.parametrize(
     ("sides", "content", "outcome"),
     [
-        ({"listed": listed(OTHER), "stored": stored()}, "h1", (KNOWN, False)),
-        ({"listed": listed(OTHER), "stored": stored()}, "h2", (CHANGED, False)),
-        ({"listed": listed(OTHER), "stored": stored()}, None, (CHANGED, False)),
-        ({"listed": listed(), "stored": stored()}, "h2", (CHANGED, False)),
-        ({"listed": listed(OTHER, annotation="said"), "stored": stored()}, "h1", (CHANGED, False)),
-        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1")}, "h1", (KNOWN, False)),
-        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1")}, "h2", (CHANGED, True)),
-        ({"listed": listed(), "bad": bad(DELETED, content="h1")}, "h2", (CHANGED, True)),
+        ({"listed": listed(OTHER), "stored": stored()}, "h1", (KNOWN, False, True)),
+        ({"listed": listed(OTHER), "stored": stored()}, "h2", (CHANGED, False, False)),
+        ({"listed": listed(OTHER), "stored": stored()}, None, (CHANGED, False, False)),
+        ({"listed": listed(), "stored": stored()}, "h2", (CHANGED, False, False)),
+        ({"listed": listed(OTHER, annotation="said"), "stored": stored()}, "h1", (CHANGED, False, False)),
+        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1")}, "h1", (KNOWN, False, True)),
+        ({"listed": listed(OTHER), "bad": bad(DELETED, content="h1")}, "h2", (CHANGED, True, False)),
+        ({"listed": listed(), "bad": bad(DELETED, content="h1")}, "h2", (CHANGED, True, False)),
     ],
 )
 def test_a_file_that_was_read_is_judged_by_its_content(sides, content, outcome):
     rows = decide_after_reading(decided(**sides), pa.chunked_array([pa.array([content], pa.string())]))
-    assert tuple(rows.select([STATUS, IN_QUARANTINE]).to_pylist()[0].values()) == outcome
+    assert tuple(rows.select([STATUS, IN_QUARANTINE, RESTAMPED]).to_pylist()[0].values()) == outcome
     assert pc.all(rows[COUNTS]).as_py()
