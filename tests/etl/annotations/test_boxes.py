@@ -13,7 +13,7 @@ from PIL import Image
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.etl.annotations import boxes as bx
-from lakelens.etl.annotations.boxes import Box, box_from_values, check_boxes, place_boxes
+from lakelens.etl.annotations.boxes import Box, box_from_values, check_boxes, place_boxes, turn_upright
 from lakelens.etl.images.codec import decode_source
 from lakelens.etl.images.encoding import place_image
 from lakelens.etl.images.geometry import RESIZES, place
@@ -21,6 +21,16 @@ from lakelens.etl.images.geometry import RESIZES, place
 pytestmark = pytest.mark.unit
 
 ORIENTATIONS = tuple(range(1, 9))
+TURN = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def marked_file(size, marker, orientation, image_format="PNG", **options):
@@ -184,6 +194,7 @@ def test_details_stay_short_whatever_a_source_holds():
     assert len(checked.problems[0].detail) <= 200
 
 
+finite = st.floats(-1e6, 1e6, allow_nan=False)
 any_box = st.builds(Box, st.just("a"), *[st.floats(width=64)] * 4)
 
 
@@ -198,3 +209,45 @@ def test_boxes_that_pass_lie_within_the_image_and_none_is_lost_without_a_reason(
     assert len(checked.boxes) + len(dropped) == len(boxes)
     again = check_boxes(checked.boxes, (width, height))
     assert again == (checked.boxes, ())
+
+
+@given(
+    st.lists(st.tuples(finite, finite, finite, finite), min_size=1, max_size=5),
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.sampled_from(ORIENTATIONS),
+)
+@settings(max_examples=100, deadline=None)
+def test_turning_is_undone_by_the_inverse_orientation(corners, width, height, orientation):
+    coordinates = np.array(corners)
+    turned = turn_upright(coordinates, orientation, (width, height))
+    back = turn_upright(
+        turned, {6: 8, 8: 6}.get(orientation, orientation), bx.upright_size(orientation, (width, height))
+    )
+    assert np.allclose(back, coordinates, atol=1e-6)
+
+
+@given(
+    st.integers(1, 4000),
+    st.integers(1, 4000),
+    st.integers(1, 600),
+    st.sampled_from(("fit", "stretch", "none")),
+    st.sampled_from(ORIENTATIONS),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_whole_image_stays_the_whole_image(width, height, target, resize, orientation):
+    source_size = bx.upright_size(orientation, (width, height))
+    placement = place(resize, *source_size, target)
+    (box,) = place_boxes(
+        [Box("a", 0, 0, width, height)], source_size=source_size, orientation=orientation, placement=placement
+    ).boxes
+    edges = (placement.offset_x, placement.offset_y)
+    far = (edges[0] + placement.scaled_width, edges[1] + placement.scaled_height)
+    assert box.corners == pytest.approx((*edges, *far), abs=1e-6)
+
+
+def test_many_boxes_are_carried_in_one_go():
+    corners = np.random.default_rng(0).uniform(0, 500, (100_000, 2, 2))
+    boxes = [Box("a", *low, *high) for low, high in zip(corners.min(1), corners.max(1), strict=True)]
+    placed = place_boxes(boxes, source_size=(500, 500), orientation=6, placement=place("fit", 500, 500, 299))
+    assert len(placed.boxes) == len(boxes)

@@ -55,6 +55,11 @@ def test_the_order_of_the_arrays_does_not_matter():
         assert read({key: document()[key] for key in keys}) == expected
 
 
+def test_an_image_without_annotations_is_an_image_without_boxes():
+    for annotation in read(document(annotations=[])):
+        assert (annotation.boxes, annotation.problems) == ((), ())
+
+
 def test_the_split_of_the_file_is_that_of_its_images():
     assert {annotation.split for annotation in read(document(), "val2"[:3])} == {"validation"}
 
@@ -202,6 +207,12 @@ def test_a_file_takes_memory_of_its_own_size_and_its_bytes_are_gone_while_it_is_
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 2.5 * place.stat().st_size
+
+
+def test_a_file_that_is_not_json_is_refused_in_one_error_wherever_it_is_read():
+    with pytest.raises(AnnotationFileError, match=r"^x\.json is not JSON in UTF-8") as caught:
+        read(b"{")
+    assert not isinstance(caught.value.__cause__, AnnotationFileError)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,10 @@ def test_an_image_without_objects_is_an_image_without_boxes():
     assert parse_voc(voc(), "p") == Annotation("p", size=(500, 375))
 
 
+def test_a_declared_size_of_zero_is_unknown():
+    assert parse_voc(voc(size=(0, 0)), "p").size is None
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -155,6 +155,29 @@ def test_a_file_that_holds_other_rows_too_keeps_these(spark, place):
 
 
 @pytest.mark.spark
+def test_of_two_that_write_at_once_one_commits_and_one_is_refused(spark, place):
+    transactions = [transaction(spark, place) for _ in range(2)]
+    gate = threading.Barrier(2)
+    outcomes: list[object] = []
+
+    def write(number: int) -> None:
+        rows = row(spark, "same")
+        gate.wait()
+        try:
+            outcomes.append(transactions[number].commit(Batch(rows, f"note {number}")))
+        except TableConflictError as error:
+            outcomes.append(type(error))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, outcomes)) == sorted(map(str, [1, TableConflictError]))
+    assert stored_paths(place) == ["first", "same"]
+
+
+@pytest.mark.spark
 def test_ingests_at_once_store_each_file_once(spark, tmp_path):
     results: list[object] = []
     gate = threading.Barrier(2)

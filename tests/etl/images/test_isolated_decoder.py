@@ -13,7 +13,7 @@ from lakelens.errors import ImageError
 from lakelens.etl.images import isolated_decoder as isolate
 from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage
 from lakelens.etl.images.recipe import Limits, Recipe
-from lakelens.etl.images.stored_form import make_stored_image
+from lakelens.etl.images.stored_form import EncodedImage, make_stored_image
 
 pytestmark = pytest.mark.system
 
@@ -42,11 +42,20 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
+def test_a_child_stores_what_the_function_stores(tmp_path):
+    data = write_image(tmp_path / "a b%é.jpg")
+    with IsolatedDecoder(RECIPE, Limits()) as decoder:
+        by_path, by_data = decoder.decode_all(
+            [SourceImage(path=os.fsencode(tmp_path / "a b%é.jpg")), SourceImage(data=data)],
+        )
+    assert by_path == by_data == make_stored_image(data, RECIPE, Limits())
+
+
 def test_results_keep_the_order_of_paths_and_bytes_mixed(tmp_path):
     sources, expected = [], []
     for number in range(40):
-        data = write_image(tmp_path / f"{number} b%é.jpg", seed=number)
-        path = os.fsencode(tmp_path / f"{number} b%é.jpg")
+        data = write_image(tmp_path / f"{number}.jpg", seed=number)
+        path = os.fsencode(tmp_path / f"{number}.jpg")
         sources.append(SourceImage(data=data) if number % 3 == 0 else SourceImage(path=path))
         expected.append(make_stored_image(data, RECIPE, Limits()))
     with IsolatedDecoder(RECIPE, Limits()) as decoder:
@@ -108,10 +117,16 @@ def test_files_that_cannot_be_read_have_a_reason(tmp_path):
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "large.jpg").write_bytes(bytes(2000))
     (tmp_path / "memory.jpg").symlink_to("/proc/self/mem")
-    names = ("none.jpg", "pipe.jpg", "folder.jpg", "memory.jpg", "large.jpg")
+    names = ("none.jpg", "folder.jpg", "memory.jpg", "large.jpg")
     with IsolatedDecoder(RECIPE, Limits(max_bytes=1000)) as decoder:
         found = kinds(decoder.decode_all(SourceImage(path=os.fsencode(tmp_path / name)) for name in names))
-    assert found == ["unreadable"] * 4 + ["too_many_bytes"]
+    assert found == ["unreadable", "unreadable", "unreadable", "too_many_bytes"]
+
+
+def test_a_pipe_named_jpg_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with IsolatedDecoder(RECIPE, Limits(timeout_s=20)) as decoder:
+        assert kinds(decoder.decode_all([SourceImage(path=os.fsencode(tmp_path / "pipe.jpg"))])) == ["unreadable"]
 
 
 def test_nothing_is_started_for_nothing():
@@ -119,3 +134,11 @@ def test_nothing_is_started_for_nothing():
     with IsolatedDecoder(RECIPE, Limits()) as decoder:
         assert list(decoder.decode_all([])) == []
         assert children() == before
+
+
+def test_a_stored_image_survives_the_frames():
+    stored = make_stored_image(encoded(picture()), Recipe(size=20, resize="crop"), Limits())
+    with IsolatedDecoder(Recipe(size=20, resize="crop"), Limits()) as decoder:
+        (result,) = decoder.decode_all([SourceImage(data=encoded(picture()))])
+    assert isinstance(result, EncodedImage)
+    assert result == stored

@@ -217,6 +217,14 @@ def test_bad_files_are_in_quarantine_until_they_are_mended(story):
     assert "cat/half.jpg" in rows_by_name(story["table"], story["mended"].version)
 
 
+def test_of_one_ingest_a_mended_file_leaves_the_quarantine_and_one_that_turns_bad_enters_it(story):
+    there = [Path(file.path).name for file in story["table"].quarantine().files]
+    assert ("3.jpg" in there, "broken.jpg" in there) == (True, False)
+    versions = (story[step].version for step in ("grown", "mended"))
+    names = [{"dog/3.jpg", "dog/broken.jpg"} & rows_by_name(story["table"], version).keys() for version in versions]
+    assert names == [{"dog/3.jpg"}, {"dog/broken.jpg"}]
+
+
 def test_a_row_holds_its_source(story):
     row = rows_by_name(story["table"], 0)["001.ak47/001_0003.jpg"]
     data = (story["source"] / "001.ak47" / "001_0003.jpg").read_bytes()

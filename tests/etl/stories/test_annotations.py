@@ -37,6 +37,10 @@ def test_every_reason_that_the_modules_name_is_in_the_closed_list():
     assert named == set(an.REASONS)
 
 
+def test_each_reason_has_one_of_three_effects():
+    assert {reason.effect for reason in an.REASONS.values()} == {an.QUARANTINED, an.DROPPED, an.REPAIRED}
+
+
 @pytest.mark.parametrize(
     ("text", "split"),
     [

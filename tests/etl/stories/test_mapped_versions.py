@@ -9,6 +9,7 @@ import pytest
 from version_tables import images, write
 
 from lakelens import DeltaFeed, ImageTable
+from lakelens.errors import NotAnImageTableError
 from lakelens.jobs.cli import main
 
 pytestmark = pytest.mark.unit
@@ -76,3 +77,9 @@ def test_a_feed_reads_versions_before_and_after_the_mapping(table):
         feed = DeltaFeed(table, version, image_column=None, label_column=None, shuffle=False)
         read = [columns["label_name"][weights > 0].tolist() for columns, weights in feed.as_column_numpy(4)]
         assert sorted(name for batch in read for name in batch) == names
+
+
+def test_a_column_that_somebody_has_renamed_is_named_with_the_way_back(tmp_path):
+    table = two_versions(tmp_path / "t", klass="col-2")
+    with pytest.raises(NotAnImageTableError, match=r"@1 has no column 'label_name'.*klass.*RENAME COLUMN"):
+        ImageTable(None, table).diff(0)

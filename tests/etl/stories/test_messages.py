@@ -17,6 +17,7 @@ from lakelens.errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     NotAnImageTableError,
+    VersionFilesMissingError,
 )
 from lakelens.jobs.cli import main
 
@@ -161,6 +162,16 @@ def test_a_column_that_somebody_has_renamed_is_named_and_the_table_works_once_it
     assert table.ingest(tmp_path / "more").stored == 1
     assert table.class_counts() == {"cat": 2, "dog": 1, "cow": 1}
     assert (table.diff(0).added, table.history()[0].rows) == ({"cow": 1}, 4)
+
+
+def test_a_version_whose_files_are_gone_is_not_read(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(source, size=16)
+    table.delete("label_name = 'cat'")
+    table.vacuum(0, allow_short_retention=True)
+    with pytest.raises(VersionFilesMissingError, match=r"removed by VACUUM.*Versions with all their files: 1"):
+        table.read(0)
+    assert table.read(1).count() == 1
 
 
 def test_a_schema_that_the_catalog_does_not_have_is_named(spark, source):

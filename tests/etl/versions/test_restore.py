@@ -136,6 +136,20 @@ def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story):
     assert story["rows after the refusal"] == story["restored rows"]
 
 
+def test_a_version_whose_files_are_gone_is_not_restored(story, spark, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(story["table"].location, copy)
+    gone = open_snapshot(copy, 0).files.paths[0]
+    (copy / gone).unlink()
+    table = ImageTable(spark, copy)
+    latest, rows = table.version, rows_of(story["table"])
+    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its .* with all their files: ") as caught:
+        table.restore(0)
+    assert gone in str(caught.value)
+    assert table.version == latest
+    assert rows_of(table) == rows
+
+
 def test_a_restore_waits_for_a_vacuum_and_brings_back_nothing_that_it_took(story, spark, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(story["table"].location, copy)

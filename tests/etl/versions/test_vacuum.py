@@ -21,6 +21,7 @@ from version_tables import commit, images, set_configuration, three_versions, wr
 from lakelens import ImageTable
 from lakelens.errors import (
     InvalidArgumentError,
+    NotADeltaTableError,
     TableError,
     VersionFilesMissingError,
     VersionNotFoundError,
@@ -93,6 +94,12 @@ def test_a_dry_run_lists_what_would_go_and_takes_nothing(table: Path) -> None:
     assert vacuum_now(table).files == ()
 
 
+def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
+    pin_version(table, "latest-good", 2)
+    vacuum_now(table)
+    assert pins(Table.of(table)) == {"latest-good": 2}
+
+
 @pytest.mark.parametrize(
     ("hours", "words"), [(-1, "at least 0"), (1.5, "whole number"), (24, "below 168.*allow_short")]
 )
@@ -132,6 +139,21 @@ def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stay
     unpin(Table.of(place), "old")
     vacuum_now(place)
     assert [path.exists() for path in (old, *files_of(place))] == [False, True]
+
+
+def test_files_of_the_table_that_a_shallow_clone_was_made_from_are_never_taken(tmp_path: Path) -> None:
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    write(source, images(cat=["c1"]))
+    write(clone, images(cat=["own"]))
+    (theirs,) = files_of(source)
+    add = {"path": f"file://{theirs}", "partitionValues": {}, "size": theirs.stat().st_size, "modificationTime": 1}
+    told = {"timestamp": 1, "operation": "CLONE", "readVersion": -1}  # as Spark writes it
+    commit(clone, {"commitInfo": told}, {"add": {**add, "dataChange": True, "stats": '{"numRecords": 1}'}})
+    assert [entry.rows for entry in ImageTable(None, clone).history()] == [2, 1]
+    assert versions.class_counts(open_snapshot(clone)) == {"cat": 2}
+    commit(clone, {"remove": {"path": f"file://{theirs}", "deletionTimestamp": 1, "dataChange": True}})
+    assert vacuum_now(clone).files == ()
+    assert theirs.exists()
 
 
 def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> None:
@@ -319,6 +341,21 @@ def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_th
     monkeypatch.setattr(deltalake, "DeltaTable", Spy)
     ImageTable(None, table, storage_options=given).vacuum(dry_run=True)
     assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
+
+
+def test_what_is_no_table_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "mine.parquet").write_bytes(b"x")
+    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
+        vacuum_now(tmp_path)
+    assert (tmp_path / "mine.parquet").exists()
+
+
+def test_a_feed_of_a_vacuumed_version_says_so(table: Path) -> None:
+    vacuum_now(table)
+    from lakelens import DeltaFeed
+
+    with pytest.raises(VersionFilesMissingError, match=r"@0.*are gone"):
+        DeltaFeed(table, 0, image_column=None, label_column=None)
 
 
 def test_our_tables_keep_their_log_as_long_as_versions_are_to_be_read(tmp_path: Path) -> None:

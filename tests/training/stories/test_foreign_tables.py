@@ -119,3 +119,10 @@ def test_the_classes_of_the_rows_that_are_not_deleted_are_counted(tables):
 def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
     with pytest.raises(UnsupportedTableFeatureError, match=REFUSED[name]):
         read(tables[name].location)
+
+
+@pytest.mark.parametrize("name", ["column_mapping_by_name", "column_mapping_by_id"])
+def test_versions_of_mapped_tables_are_listed_and_counted(tables, name):
+    table = ImageTable(None, tables[name].location)
+    assert [entry.rows for entry in table.history()] == [3] * (table.version + 1)
+    assert table.class_counts() == table.class_counts(0) == {"0": 1, "1": 1, "2": 1}
