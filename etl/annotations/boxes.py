@@ -8,7 +8,7 @@ coordinates are float64 [n, 4] in the order xmin, ymin, xmax, ymax.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from ...errors import InvalidArgumentError
 from ..images.geometry import Placement
 
 Coordinates = npt.NDArray[np.float64]
-Corners = tuple[float, float, float, float]
 
 BOX_CLIPPED = "box_clipped"
 BOX_INVERTED = "box_inverted"
@@ -34,6 +33,7 @@ SIZE_MISMATCH = "annotation_size_mismatch"
 _TURNING_ORIENTATIONS = (5, 6, 7, 8)
 # The orientation that undoes another; the six that are missing undo themselves.
 _INVERSE_ORIENTATIONS = {6: 8, 8: 6}
+_DECODER_REDUCTIONS = (1, 2, 4, 8)
 _DETAIL_LENGTH = 200
 _ROUNDING = 1e-9
 
@@ -73,7 +73,7 @@ class Box:
     label: int | None = None
 
     @property
-    def corners(self) -> Corners:
+    def corners(self) -> tuple[float, float, float, float]:
         """The coordinates xmin, ymin, xmax, ymax."""
         return self.xmin, self.ymin, self.xmax, self.ymax
 
@@ -91,7 +91,7 @@ def problem(reason: str, detail: object) -> Problem:
     return Problem(reason, text if len(text) <= _DETAIL_LENGTH else text[: _DETAIL_LENGTH - 1] + "…")
 
 
-def from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> Corners:
+def from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[float, float, float, float]:
     """Converts Pascal VOC's corners, 1-based pixels of which the last belongs to the box, to the half-open convention.
 
     Source: VOC2012 development kit, section on annotation: "the top-left pixel in the image has coordinates (1, 1)".
@@ -99,7 +99,7 @@ def from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> Corner
     return xmin - 1, ymin - 1, xmax, ymax
 
 
-def from_corner_and_size(x: float, y: float, width: float, height: float) -> Corners:
+def from_corner_and_size(x: float, y: float, width: float, height: float) -> tuple[float, float, float, float]:
     """Converts COCO's `bbox`, a 0-based corner with width and height, to the half-open convention.
 
     Source: cocodataset/cocoapi issue 5: a box that spans the first pixel has the corners (0, 0) and (1, 1).
@@ -153,22 +153,21 @@ def turn_back(coordinates: Coordinates, orientation: int, size: tuple[int, int])
     return turn_upright(coordinates, _INVERSE_ORIENTATIONS.get(orientation, orientation), size)
 
 
-def placed(coordinates: Coordinates, placement: Placement) -> Coordinates:
-    """Carries boxes, float64 [n, 4], from an upright image to the image that it is placed in."""
-    scale, offset = _scale_and_offset(placement)
-    return coordinates * scale + offset
+def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int]) -> int:
+    """Finds by how much a JPEG decoder reduced an image: 1, 2, 4 or 8 pixels of the file for each decoded pixel.
 
+    Both sizes are before turning upright. libjpeg rounds a reduced side up, so that the last decoded pixel may stand
+    for less than a whole block: dividing the two sizes would shift edges by up to one decoded pixel.
 
-def unplaced(coordinates: Coordinates, placement: Placement) -> Coordinates:
-    """Carries boxes, float64 [n, 4], from an image back to the image that was placed in it."""
-    scale, offset = _scale_and_offset(placement)
-    return (coordinates - offset) / scale
-
-
-def _scale_and_offset(placement: Placement) -> tuple[Coordinates, Coordinates]:
-    """Returns scale and offset of the four corners."""
-    scale = np.array([placement.scale_x, placement.scale_y] * 2, np.float64)
-    return scale, np.array([placement.offset_x, placement.offset_y] * 2, np.float64)
+    Raises:
+        InvalidArgumentError: If no reduction leads from one size to the other.
+    """
+    for block in _DECODER_REDUCTIONS:
+        if decoded_size == (math.ceil(file_size[0] / block), math.ceil(file_size[1] / block)):
+            return block
+    raise InvalidArgumentError(
+        f"decoded_size = {_by(decoded_size)} is not {_by(file_size)} pixels divided by 1, 2, 4 or 8 and rounded up"
+    )
 
 
 def check_boxes(boxes: Sequence[Box], size: tuple[int, int]) -> PlacedBoxes:
@@ -202,12 +201,12 @@ def place_boxes(
     orientation: int,
     placement: Placement,
     declared_size: tuple[int, int] | None = None,
+    decoded_size: tuple[int, int] | None = None,
 ) -> PlacedBoxes:
     """Carries boxes from an annotation to the stored image: check, turn upright, scale, cut what `crop` cuts.
 
     Boxes are taken as drawn on the file's pixels, unless the size that the annotation declares is that of the upright
-    image and not that of the file: then the tool had applied the EXIF orientation already. A decoder that reduces a
-    JPEG to 1/2, 1/4 or 1/8 rounds its sides up, which moves its pixels by less than half a pixel of the stored image.
+    image and not that of the file: then the tool had applied the EXIF orientation already.
 
     Args:
         boxes: In pixels of the annotated image.
@@ -215,6 +214,7 @@ def place_boxes(
         orientation: EXIF orientation of the file; values other than 1-8 mean 1, as for the pixels.
         placement: Of the upright source in the stored image.
         declared_size: (width, height) that the annotation gives; None when it gives none.
+        decoded_size: (width, height) of the upright image as the decoder gave it; None when it was not reduced.
 
     Returns:
         Boxes in pixels of the stored image, and the problems. `annotation_size_mismatch` among them means that the
@@ -228,31 +228,43 @@ def place_boxes(
     checked = check_boxes(boxes, source_size if drawn_upright else file_size)
     if not checked.boxes:
         return checked
-    upright = coordinates_of(checked.boxes)
-    if not drawn_upright:
-        upright = turn_upright(upright, orientation, file_size)
-    return _cut(checked, placed(upright, placement), placement)
+    coordinates = coordinates_of(checked.boxes)
+    if drawn_upright:
+        coordinates = turn_back(coordinates, orientation, source_size)
+    decoded_file_size = upright_size(orientation, decoded_size or source_size)
+    block = decoder_reduction(file_size, decoded_file_size)
+    # The blocks of the decoder may reach over the right and bottom edges of the file; turning moves those edges.
+    covered_size = (decoded_file_size[0] * block, decoded_file_size[1] * block)
+    upright = turn_upright(coordinates, orientation, covered_size)
+    return _cut(checked, _scale(upright, upright_size(orientation, covered_size), placement), placement)
 
 
 def box_from_values(
-    label_name: str, corners: Iterable[Any], *, difficult: bool = False, convert: Callable[..., Corners] | None = None
+    label_name: str, corners: Iterable[Any], *, difficult: bool = False, convention: str = "half_open"
 ) -> Box:
     """Builds a box from four values of an annotation.
 
     Args:
         label_name: Name of its class.
-        corners: Four numbers, or texts of numbers.
+        corners: Four numbers, or texts of numbers, in the order of the convention.
         difficult: As in `Box`.
-        convert: Makes half-open corners of the numbers; None where they are such.
+        convention: `half_open`, `inclusive` (VOC) or `corner_and_size` (COCO).
 
     Raises:
-        InvalidArgumentError: If there are not four, or one is not a number. Numbers that are not finite pass, since
-            `check_boxes` counts them.
+        InvalidArgumentError: If there are not four, one is not a number, or the convention is unknown. Numbers that are
+            not finite pass, since `check_boxes` counts them.
     """
+    converters = {
+        "half_open": lambda *values: values,
+        "inclusive": from_inclusive,
+        "corner_and_size": from_corner_and_size,
+    }
+    if convention not in converters:
+        raise InvalidArgumentError(f"convention = {convention!r} is not one of {', '.join(converters)}")
     values = [_number(value) for value in corners]
     if len(values) != 4:
         raise InvalidArgumentError(f"a box has four numbers, and {len(values)} were given")
-    xmin, ymin, xmax, ymax = values if convert is None else convert(*values)
+    xmin, ymin, xmax, ymax = converters[convention](*values)
     return Box(label_name, xmin, ymin, xmax, ymax, difficult)
 
 
@@ -280,15 +292,23 @@ def _by(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _cut(checked: PlacedBoxes, found: Coordinates, placement: Placement) -> PlacedBoxes:
+def _scale(coordinates: Coordinates, size: tuple[int, int], placement: Placement) -> Coordinates:
+    """Carries boxes of an upright image of the given size to the stored image."""
+    scale = np.array([placement.scaled_width / size[0], placement.scaled_height / size[1]] * 2)
+    offset = np.array([placement.offset_x, placement.offset_y] * 2, dtype=np.float64)
+    scaled: Coordinates = coordinates * scale + offset
+    return scaled
+
+
+def _cut(checked: PlacedBoxes, placed: Coordinates, placement: Placement) -> PlacedBoxes:
     """Cuts placed boxes at the edges of the stored image, and reports boxes that `crop` has cut."""
     size = (placement.width, placement.height)
-    clipped = clip(found, size)
+    clipped = clip(placed, size)
     gone = (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
     is_cropped = placement.offset_x < 0 or placement.offset_y < 0
     # Without a crop only the last bit of a product lies beyond an edge, or the scale leaves a box without any width.
     dropped = _first_reason([(gone, BOX_CROPPED_AWAY if is_cropped else BOX_NO_AREA)])
-    cut = (np.abs(clipped - found) > _ROUNDING * max(size)).any(axis=1)
+    cut = (np.abs(clipped - placed) > _ROUNDING * max(size)).any(axis=1)
     result = _select(checked.boxes, clipped, dropped, [(cut, BOX_CROPPED)] if is_cropped else [], size)
     return PlacedBoxes(result.boxes, checked.problems + result.problems)
 

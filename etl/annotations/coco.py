@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, NamedTuple
 
 from ...errors import AnnotationFileError, InvalidArgumentError
-from .boxes import Box, Problem, box_from_values, from_corner_and_size, problem
+from .boxes import Box, Problem, box_from_values, problem
 from .json_file import read_json_file
 from .record import (
     ANNOTATION_UNREADABLE,
@@ -124,7 +124,7 @@ class CocoInstances:
     def _box(self, entry: Mapping[str, Any]) -> Box | Problem:
         corners = entry.get("bbox")
         try:
-            box = box_from_values("", corners if isinstance(corners, list) else [], convert=from_corner_and_size)
+            box = box_from_values("", corners if isinstance(corners, list) else [], convention="corner_and_size")
         except InvalidArgumentError:
             return problem(BOX_MALFORMED, "an annotation has no bbox of four numbers")
         category_id = _id_of(entry, "category_id")

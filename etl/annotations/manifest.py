@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError, InvalidArgumentError
-from .boxes import Box, Problem, box_from_values, from_corner_and_size, problem
+from .boxes import Box, Problem, box_from_values, problem
 from .json_file import read_json_file
 from .record import (
     ANNOTATION_UNREADABLE,
@@ -338,8 +338,9 @@ def _box(entry: Any, where: str) -> Box:
     difficult = entry.get("difficult") in _TRUE
     if entry.get("bbox") is not None:
         corners = entry["bbox"]
-        values = corners if isinstance(corners, list) else []
-        return box_from_values(name, values, difficult=difficult, convert=from_corner_and_size)
+        return box_from_values(
+            name, corners if isinstance(corners, list) else [], difficult=difficult, convention="corner_and_size"
+        )
     return box_from_values(name, [entry.get(side) for side in _SIDES], difficult=difficult)
 
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ...errors import InvalidArgumentError
-from .boxes import Box, Problem, box_from_values, from_inclusive, problem
+from .boxes import Box, Problem, box_from_values, problem
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_MALFORMED,
@@ -123,7 +123,7 @@ def _box(found: Element) -> Box:
     if missing:
         raise InvalidArgumentError(f"an object of class {name[:80]} has no {', '.join(missing)} in its bndbox")
     difficult = (_text(found, "difficult") or "").lower() in _TRUE
-    return box_from_values(name, corners, difficult=difficult, convert=from_inclusive)
+    return box_from_values(name, corners, difficult=difficult, convention="inclusive")
 
 
 def _text(element: Element, path: str) -> str | None:

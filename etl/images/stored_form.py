@@ -28,6 +28,8 @@ class EncodedImage:
         placement: Where the upright source lies in the stored image.
         source_width: Width of the upright source in pixels.
         source_height: Height of the upright source in pixels.
+        decoded_width: Width that the decoder gave, smaller than the source's when it decoded at a fraction.
+        decoded_height: The same of the height.
     """
 
     image: bytes
@@ -39,6 +41,8 @@ class EncodedImage:
     placement: Placement
     source_width: int
     source_height: int
+    decoded_width: int
+    decoded_height: int
 
 
 def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedImage:
@@ -70,6 +74,8 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedIma
         placement=placement,
         source_width=decoded.width,
         source_height=decoded.height,
+        decoded_width=decoded.image.width,
+        decoded_height=decoded.image.height,
     )
 
 

@@ -125,6 +125,7 @@ class BatchTask:
             orientation=stored.orientation,
             placement=stored.placement,
             declared_size=annotation.size,
+            decoded_size=(stored.decoded_width, stored.decoded_height),
         )
         fatal = next((found for found in placed.problems if REASONS[found.reason].effect == QUARANTINED), None)
         return placed if fatal is None else ImageError(fatal.reason, fatal.detail)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from ...etl.annotations.boxes import unplaced
-from ...etl.annotations.frames import ImageFrames
+from ...etl.annotations.frames import ImageFrames, unplaced
 from ...etl.images.geometry import letterbox
 from ...etl.model.schema import BOX_CORNERS
 from .boxes import DETECTED, NO_BOX, SCORE, Flags, Floats

@@ -59,6 +59,20 @@ def test_the_way_to_the_stored_image_is_that_of_an_ingest(orientation, resize):
     np.testing.assert_allclose(frames.to_source(np.array([placed.corners])), [drawn.corners], atol=1e-9)
 
 
+@pytest.mark.parametrize("block", [2, 4, 8])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@given(width=st.integers(1000, 4000), height=st.integers(1000, 4000))
+def test_a_reduced_jpeg_moves_edges_by_less_than_a_block(orientation, block, width, height):
+    frames, placement = made("fit", width, height, orientation, 64)
+    drawn = Box("a", 100, 200, 700, 900)
+    decoded = (-(-width // block), -(-height // block))
+    (placed,) = place_boxes(
+        [drawn], source_size=(width, height), orientation=orientation, placement=placement, decoded_size=decoded
+    ).boxes
+    found = frames.to_source(np.array([placed.corners]))
+    assert np.abs(found - drawn.corners).max() < block
+
+
 def test_boxes_are_cut_at_the_edges_of_the_file_and_of_what_a_crop_has_left_of_it():
     padded, _ = made("fit", 200, 100, 1, 50)
     everywhere = np.array([[-9.0, -9.0, 99.0, 99.0]])
