@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the schema."""
-    from lakelens.training.configuration.reference import json_schema
+    from lakelens.training.configuration.experiment import ExperimentConfig
 
-    return json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **ExperimentConfig.model_json_schema()}

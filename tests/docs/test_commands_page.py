@@ -1,12 +1,14 @@
-"""The page of commands is that of the parsers."""
+"""The generated pages are those of the parsers and of the models."""
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import fields
 from typing import get_args
 
 import pytest
+from references import COMMAND, commands, pages
 from result_keys import PAGE, result_keys
 
 from lakelens.etl.files import layouts
@@ -21,19 +23,18 @@ from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion
 from lakelens.inference.promotion import Promotion, Staleness
 from lakelens.inference.scoring.score import ScoreResult
-from lakelens.jobs import etl, train
-from lakelens.jobs.reference import COMMAND, commands, with_flags
+from lakelens.jobs import etl, schema, train
 from lakelens.tracking.run_listing import RunDetails, RunSummary
-from lakelens.training.configuration.reference import json_schema
 from lakelens.training.configuration.sections import Resources
 from lakelens.training.experiment.run_trial import TrainResult
 
 pytestmark = pytest.mark.unit
 
 
-def test_the_page_has_the_commands_and_flags_that_there_are() -> None:
+def test_the_generated_pages_are_those_of_parsers_and_models() -> None:
+    for page, text in pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"flags or keys have changed; run {COMMAND}"
     text = PAGE.read_text(encoding="utf-8")
-    assert with_flags(text) == text, f"the flags have changed; run {COMMAND}"
     assert "- `--verify {stamp,content}`: how unchanged" in text
     assert "all are counted (default: `1000`)" in text
     for name in ("table vacuum", "models promote", "runs pause"):
@@ -82,4 +83,4 @@ def test_the_page_has_the_keys_of_the_results() -> None:
     ):
         found = [*more, *(one.name for one in fields(kind))]
         assert sorted(result_keys()[command, flags]) == sorted(found), (command, flags)
-    assert list(json_schema()) == result_keys()["schema", ""]
+    assert list(schema.run(argparse.Namespace())) == result_keys()["schema", ""]

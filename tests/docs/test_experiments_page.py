@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
+from references import markdown_lists
 
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.lengths import Length
-from lakelens.training.configuration.reference import COMMAND, markdown_lists, refused_keys, with_reference
 from lakelens.training.configuration.yaml_file import read_yaml
 
 pytestmark = pytest.mark.unit
@@ -43,10 +43,8 @@ def examples(folder: Path) -> list[Path]:
     return files
 
 
-def test_the_pages_are_those_of_the_models() -> None:
-    for name, reference in (("experiments.md", markdown_lists()), ("migration/determined.md", refused_keys())):
-        page = (PAGE.parent / name).read_text(encoding="utf-8")
-        assert page == with_reference(page, reference), f"the keys have changed; run {COMMAND}"
+def test_every_key_has_a_description() -> None:
+    assert not re.search(r": ?$", markdown_lists(), re.MULTILINE)
 
 
 def test_the_examples_are_experiments_and_show_every_key(tmp_path: Path) -> None:

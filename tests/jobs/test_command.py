@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from references import commands
 
 from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs import command, interrupts
@@ -21,7 +22,6 @@ from lakelens.jobs.cli import COMMANDS, build_parser, main
 from lakelens.jobs.command import Run, key_values, run_command
 from lakelens.jobs.etl import fractions
 from lakelens.jobs.examples import examples_of
-from lakelens.jobs.reference import commands
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit

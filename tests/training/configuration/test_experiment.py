@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from lakelens.errors import ConfigurationError
 from lakelens.training.configuration.experiment import ExperimentConfig, require_single
 from lakelens.training.configuration.lengths import Length
-from lakelens.training.configuration.reference import json_schema, markdown_lists
 from lakelens.training.configuration.space import constants
 from lakelens.training.configuration.yaml_file import parse_value
 
@@ -266,17 +264,6 @@ def test_a_search_is_not_a_single_training(name: str) -> None:
 )
 def test_lengths_become_steps(length: dict[str, int], steps: int) -> None:
     assert Length(**length).steps(global_batch_size=32, steps_per_epoch=10) == steps
-
-
-def test_the_reference_has_every_key() -> None:
-    text = markdown_lists()
-    for key in ("`entrypoint`", "`save_experiment_best`", "`patience`", "`slots_per_trial`", "`minval`", "`epochs`"):
-        assert key in text
-    assert set(json_schema()["properties"]) == set(ExperimentConfig.model_fields)
-
-
-def test_every_key_has_a_description() -> None:
-    assert not re.search(r": ?$", markdown_lists(), re.MULTILINE)
 
 
 def test_the_image_size_of_an_experiment_is_known_once_it_is_resolved() -> None:
