@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ... import errors
 from ...errors import (
@@ -22,60 +22,28 @@ from ...errors import (
     UsageError,
 )
 from ...spark.port import set_pool
-from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.outcome import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
 from ..searchers.base import SearchMethod
 from ..trials import Measurement, TrialState
 from .result import flat
-from .state import SearchState
-from .trial_runs import OpenSegment, TrialRuns
+from .trial_runs import OpenSegment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from .search_run import SearchRun
+
 # How long a process without a trial waits for one: a promotion often comes within that time.
 LINGER_S = 10.0
-
-
-class Host(Protocol):
-    """The search as seen by a process."""
-
-    plan: ExperimentPlan
-    state: SearchState
-    runs: TrialRuns
-
-    def assign(self, process: SlotProcess) -> TrialState | None:
-        """Chooses the next trial of a process; None if none waits."""
-
-    def launched(self, trial: TrialState) -> None:
-        """Notes that an assigned trial has begun or failed to begin."""
-
-    def joined(self) -> None:
-        """Notes that the cluster had slots for a process."""
-
-    def may_go_on(self, process: SlotProcess) -> bool:
-        """Returns whether a process keeps its slots."""
-
-    def say(self, text: str) -> None:
-        """Shows a line."""
-
-    def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Notes that the cluster had no slots for a process."""
-
-    def left(self, process: SlotProcess) -> None:
-        """Takes the slots of a process that has ended."""
-
-    def abort(self, error: BaseException) -> None:
-        """Ends the search with an error."""
 
 
 class SlotProcess(threading.Thread):
     """A thread that follows one process.
 
     Args:
-        host: The search.
+        search: The search.
         slots: The slots.
         environment: Variables of its ranks, in addition to those of the config.
         spark: The session for ranks on executors.
@@ -89,14 +57,14 @@ class SlotProcess(threading.Thread):
     """
 
     def __init__(
-        self, host: Host, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
+        self, search: SearchRun, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
     ) -> None:
         super().__init__(name=f"lakelens-slot-{slots[0]}", daemon=True)
         self.slots = slots
         self.controls = Controls()
         self.current: OpenSegment | None = None
         self.busy = self.trained = False
-        self._host, self._environment, self._spark = host, environment, spark
+        self._search, self._environment, self._spark = search, environment, spark
         self._idle_since: float | None = None
         self._first: OpenSegment | None = None
 
@@ -110,17 +78,17 @@ class SlotProcess(threading.Thread):
             self._failed(error)
         except NotEnoughSlotsError as error:
             self._failed(error, counts=False)
-            self._host.short_of_slots(error)
+            self._search.short_of_slots(error)
         except BaseException as error:  # noqa: BLE001  the search ends with it, in its own thread
-            self._host.abort(error)
+            self._search.abort(error)
         finally:
             for segment in (self.current, self._first):
                 if segment is not None:
                     segment.held.close()  # for the journal it is still running, as after a kill
-            self._host.left(self)
+            self._search.left(self)
 
     def _launch(self, first: OpenSegment) -> None:
-        resources, strategy = self._host.plan.config.resources, self._host.plan.strategy
+        resources, strategy = self._search.plan.config.resources, self._search.plan.strategy
         if self._spark is not None:
             # A separate pool: with spark.scheduler.mode=FAIR no other job of the application delays it.
             set_pool(self._spark, self.name)
@@ -144,12 +112,12 @@ class SlotProcess(threading.Thread):
             return {}
         if "ended" in question:
             # The trial that is the best in the end is the best one so far when it ends.
-            return {"count": self._host.state.best() is segment.trial}
+            return {"count": self._search.state.best() is segment.trial}
         answer = segment.decisions.answer(question)
         if "validation" not in question:
             return answer
         step, epoch, metrics = (question["validation"][name] for name in ("step", "epoch", "metrics"))
-        verdict = self._host.state.validated(
+        verdict = self._search.state.validated(
             segment.trial,
             Measurement(
                 segment.planned.length(step),
@@ -164,11 +132,11 @@ class SlotProcess(threading.Thread):
         return answer if answer["action"] == "stop" else {**answer, "action": verdict}
 
     def _next(self, outcome: dict[str, Any] | None) -> dict[str, Any]:
-        self._host.joined()
+        self._search.joined()
         if outcome is not None and self.current is not None:
             self._ended(self.current, SegmentOutcome(**outcome))
         # TensorFlow sets up several devices once in a process.
-        if self.trained and self._host.plan.strategy.replicas > 1:
+        if self.trained and self._search.plan.strategy.replicas > 1:
             return {}
         segment, self._first = self._first or self._take(), None
         if segment is not None:
@@ -176,28 +144,28 @@ class SlotProcess(threading.Thread):
             self._idle_since = None
             return {"segment": segment_request(segment.job, segment.start, segment.trial.restarts)}
         self._idle_since = self._idle_since or time.monotonic()
-        waits = self._host.may_go_on(self) and time.monotonic() - self._idle_since < LINGER_S
+        waits = self._search.may_go_on(self) and time.monotonic() - self._idle_since < LINGER_S
         return {"wait": True} if waits else {}
 
     def _take(self) -> OpenSegment | None:
         """Opens the next trial; one that cannot be opened has failed."""
-        host = self._host
-        while (trial := host.assign(self)) is not None:
+        search = self._search
+        while (trial := search.assign(self)) is not None:
             try:
-                segment = host.runs.open(trial)
+                segment = search.runs.open(trial)
             except UsageError as error:
-                host.state.launch(trial, self.slots, trial.run_id, trial.length)
-                host.launched(trial)
-                host.state.failed(trial, _said(error))
+                search.state.launch(trial, self.slots, trial.run_id, trial.length)
+                search.launched(trial)
+                search.state.failed(trial, _said(error))
                 continue
-            host.state.launch(trial, self.slots, segment.job.run.run_id, segment.from_length)
-            host.launched(trial)
+            search.state.launch(trial, self.slots, segment.job.run.run_id, segment.from_length)
+            search.launched(trial)
             return segment
         return None
 
     def _ended(self, segment: OpenSegment, outcome: SegmentOutcome) -> None:
         """Takes the end of a segment; its checkpoint is on disk."""
-        state, trial = self._host.state, segment.trial
+        state, trial = self._search.state, segment.trial
         self.current, self.trained = None, True
         if outcome.failure is None:
             length = segment.planned.length(outcome.step)
@@ -205,15 +173,15 @@ class SlotProcess(threading.Thread):
             unit, metric = segment.planned.unit, segment.job.config.goal.metric
             where = f"{trial.state} at {length:g} {unit.removesuffix('s') if length == 1 else unit}"
             value = f", {metric} {trial.last.metric:.4g}" if trial.last is not None else ""
-            self._host.say(f"trial {trial.number}: {where}{value} ({described(trial, state.searcher)})")
+            self._search.say(f"trial {trial.number}: {where}{value} ({described(trial, state.searcher)})")
         else:
             name, message = outcome.failure
             kind = getattr(errors, name, LakelensError)
             error = kind(message)
             state.failed(trial, _said(error), invalid=isinstance(error, InvalidHyperparameters))
             if isinstance(error, MissingMetricError):
-                self._host.abort(error)
-        self._host.runs.close(segment)
+                self._search.abort(error)
+        self._search.runs.close(segment)
 
     def _failed(self, error: LaunchError, *, counts: bool = True) -> None:
         """Takes the end of the process and of the trial in it, if there is one."""
@@ -223,19 +191,19 @@ class SlotProcess(threading.Thread):
         if segment is None or cancelled:
             return
         self.current = self._first = None
-        state, trial = self._host.state, segment.trial
+        state, trial = self._search.state, segment.trial
         if not counts:
             state.ended_segment(trial, segment.from_length)
-        elif trial.restarts < self._host.plan.config.max_restarts:
+        elif trial.restarts < self._search.plan.config.max_restarts:
             state.restart(trial, summary)
         else:
             state.failed(trial, _said(error))
-        self._host.say(f"trial {trial.number}: {summary}")
-        self._host.runs.close(segment)
+        self._search.say(f"trial {trial.number}: {summary}")
+        self._search.runs.close(segment)
 
     def _hear(self, text: str) -> None:
         trial = self.current.trial.number if self.current is not None else None
-        self._host.say(f"trial {trial}: {text}" if trial is not None else text)
+        self._search.say(f"trial {trial}: {text}" if trial is not None else text)
 
 
 def described(trial: TrialState, searcher: SearchMethod) -> str:

@@ -9,10 +9,26 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 DEFAULT_PRIORITY = 42
 _pools: dict[str, SlotPool] = {}
 _pools_lock = threading.Lock()
+
+
+@dataclass
+class SlotPool:
+    """The slots of a place, by number. A free slot goes to the search of the first priority that holds the fewest.
+
+    Attributes:
+        shares: The searches.
+        taken: The slots that trials hold.
+        lock: Of both.
+    """
+
+    shares: list[Share] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Share:
@@ -37,74 +53,53 @@ class Share:
         self.wants = False
 
     def ask(self, wants: bool) -> None:
-        """Returns whether a trial of the search waits for slots."""
+        """Notes whether a trial of the search waits for slots."""
         with self.pool.lock:
             self.wants = wants
 
     def take(self) -> tuple[int, ...] | None:
         """Takes the slots of one trial; None while they are not free, or another search has priority."""
-        return self.pool.take(self)
+        capacities = self._capacities()
+        with self.pool.lock:
+            free = capacities[self] - len(self.pool.taken)
+            if free < self.size or not self.has_room(self.held) or self._first(self.held, capacities) is not self:
+                return None
+            numbers = (number for number in itertools.count() if number not in self.pool.taken)
+            slots = tuple(itertools.islice(numbers, self.size))
+            self.pool.taken.update(slots)
+            self.held += self.size
+            return slots
 
     def give_back(self, slots: tuple[int, ...]) -> None:
         """Gives slots back."""
-        self.pool.give_back(self, slots)
+        with self.pool.lock:
+            self.pool.taken.difference_update(slots)
+            self.held -= len(slots)
 
     def may_keep(self) -> bool:
         """Returns whether the slots of a trial that has ended go to this search again, rather than to another one."""
-        return self.pool.may_keep(self)
+        capacities = self._capacities()
+        with self.pool.lock:
+            kept = self._first(self.held - self.size, capacities) is self
+            return kept and len(self.pool.taken) <= capacities[self]
 
     def has_room(self, held: int) -> bool:
         """Returns whether its limit allows one more trial in addition to the held slots."""
         return self.most is None or held + self.size <= self.most
 
-
-class SlotPool:
-    """Slots by number. A free slot goes to the search of the first priority that holds the fewest."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.shares: list[Share] = []
-        self._taken: set[int] = set()
-
-    def take(self, share: Share) -> tuple[int, ...] | None:
-        """Takes the slots of one trial; see `Share.take`."""
-        capacities = self._capacities()
-        with self.lock:
-            free = capacities[share] - len(self._taken)
-            first = self._first(share, share.held, capacities)
-            if free < share.size or not share.has_room(share.held) or first is not share:
-                return None
-            numbers = (number for number in itertools.count() if number not in self._taken)
-            slots = tuple(itertools.islice(numbers, share.size))
-            self._taken.update(slots)
-            share.held += share.size
-            return slots
-
-    def give_back(self, share: Share, slots: tuple[int, ...]) -> None:
-        """Takes slots back."""
-        with self.lock:
-            self._taken.difference_update(slots)
-            share.held -= len(slots)
-
-    def may_keep(self, share: Share) -> bool:
-        """Returns whether a share would get the slots that it gave back; see `Share.may_keep`."""
-        capacities = self._capacities()
-        with self.lock:
-            kept = self._first(share, share.held - share.size, capacities) is share
-            return kept and len(self._taken) <= capacities[share]
-
     def _capacities(self) -> dict[Share, int]:
         # Outside the lock: on executors this asks the JVM.
-        return {share: share.capacity() for share in list(self.shares)}
+        return {share: share.capacity() for share in list(self.pool.shares)}
 
-    def _first(self, share: Share, held: int, capacities: Mapping[Share, int]) -> Share:
-        """Finds which share is next: `share`, if it held `held` slots, or another that waits for slots and fits."""
+    def _first(self, held: int, capacities: Mapping[Share, int]) -> Share:
+        """Finds which share is next: this one, if it held `held` slots, or another that waits for slots and fits."""
+        shares = self.pool.shares
 
         def place(each: Share) -> tuple[int, int, int]:
-            return each.priority, held if each is share else each.held, self.shares.index(each)
+            return each.priority, held if each is self else each.held, shares.index(each)
 
-        others = [each for each in self.shares if each is not share and each.wants and each.has_room(each.held)]
-        return min([share, *(each for each in others if each.size <= capacities.get(each, 0))], key=place)
+        others = [each for each in shares if each is not self and each.wants and each.has_room(each.held)]
+        return min([self, *(each for each in others if each.size <= capacities.get(each, 0))], key=place)
 
 
 @contextlib.contextmanager

@@ -11,11 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from ...errors import InvalidArgumentError
 from ...training.trials.metrics import Goal
-from ..journal import Event
+from ..journal import Event, Journal
 from ..operations import Continue, Create, Operation
 from ..searchers.base import SearchMethod
 from ..trials import (
@@ -38,13 +38,6 @@ Verdict = Literal["continue", "pause", "stop"]
 _EXITS = {FAILED: "error", INVALID: "invalid_hyperparameters"}
 
 
-class Writer(Protocol):
-    """Where events are written: a journal."""
-
-    def append(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Adds events that take effect together; once this returns they are on disk."""
-
-
 class SearchState:
     """The searcher and its trials.
 
@@ -57,7 +50,7 @@ class SearchState:
         changed: Lock of the state; notified whenever a trial's state changes.
     """
 
-    def __init__(self, searcher: SearchMethod, goal: Goal, journal: Writer) -> None:
+    def __init__(self, searcher: SearchMethod, goal: Goal, journal: Journal) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.searcher = searcher
         self._trials = Trials(goal)

@@ -27,7 +27,6 @@ class PromotionHalving(Halving[PromotionRung]):
 
     def failed(self, trial: int) -> None:
         """Ranks the trial as the worst of the rung that it trained for, and of those to which it is still promoted."""
-        self._ended += 1
         self._rank(trial, self._leave(trial), WORST)
         self.fill()
         self._close()
@@ -44,7 +43,7 @@ class PromotionHalving(Halving[PromotionRung]):
         if index == len(self.rungs) - 1:
             rung.take_waiting()
             if not self.book.trials[trial].failed:
-                self._stop(trial)
+                self.book.stop(trial)
 
     def _promote(self) -> bool:
         """Promotes one trial, from the highest rung with a candidate."""
@@ -81,4 +80,4 @@ class PromotionHalving(Halving[PromotionRung]):
                 return
             for trial in self.rungs[index].take_waiting():
                 if not self.book.trials[trial].failed:
-                    self._stop(trial)
+                    self.book.stop(trial)

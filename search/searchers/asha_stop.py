@@ -29,11 +29,10 @@ class StoppingHalving(Halving[Rung]):
             place = rung.insert(trial, loss)
             if place >= max(self.bracket.kept(len(rung)), 1):
                 break
-        self._stop(trial)
+        self.book.stop(trial)
         self.fill()
 
     def failed(self, trial: int) -> None:
         """Counts the trial as the worst of the rung that it trained for."""
         self.rungs[self._leave(trial)].insert(trial, WORST)
-        self._ended += 1
         self.fill()

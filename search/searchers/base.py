@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import InvalidArgumentError, SearcherEventError
 from ...training.configuration.rules import shown
 from ...training.configuration.space import Space
-from ..operations import Continue, Create, Operation
+from ..operations import Operation
 from ..settings import SearcherSettings, read_sections
 from .trial_book import ERROR, INVALID, PAUSED, TrialBook
 
@@ -66,9 +66,7 @@ class SearchMethod(ABC):
             SearcherEventError: If it has begun.
         """
         if self._trials.trials:
-            raise SearcherEventError(
-                "start: the search has begun; `pending` holds the operations that wait for an answer"
-            )
+            raise SearcherEventError("start: the search has begun; answer the operations that it has given")
         self._start()
         return self._trials.take()
 
@@ -116,11 +114,6 @@ class SearchMethod(ABC):
             self._invalid(trial)
         return self._trials.take()
 
-    @property
-    def pending(self) -> list[Create | Continue]:
-        """The operations that wait for an answer, oldest first."""
-        return self._trials.pending
-
     def next_trial(self, waiting: Collection[int]) -> int:
         """Chooses the trial that gets the next free slot: the oldest of the bracket that has trained least.
 
@@ -147,11 +140,6 @@ class SearchMethod(ABC):
     def hyperparameters(self, trial: int) -> dict[str, Any]:
         """The hyperparameters of a trial; a function of the seed and its number."""
         return self.definition.space.draw(self.definition.seed, trial)
-
-    @property
-    @abstractmethod
-    def progress(self) -> float:
-        """How much is done, from 0 to 1; an estimate."""
 
     @property
     @abstractmethod

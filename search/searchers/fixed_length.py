@@ -22,11 +22,6 @@ class FixedLengthSearcher(SearchMethod):
         self._ended = 0
 
     @property
-    def progress(self) -> float:
-        """The share of trials that have ended."""
-        return self._ended / self.total
-
-    @property
     def finished(self) -> bool:
         """Whether all trials have ended."""
         return self._ended == self.total

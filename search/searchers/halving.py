@@ -11,7 +11,6 @@ from .rung import Rung
 from .trial_book import TrialBook
 
 WORST = math.nan  # ranks after every finite loss
-_EXPECTED_OVERHEAD = 1.2  # trials of the first rung are not the whole work
 
 R = TypeVar("R", bound=Rung)
 
@@ -35,15 +34,6 @@ class Halving(ABC, Generic[R]):
         self._rung_of: dict[int, int] = {}  # of the trials that run: the rung that they train for
         self._training = [0] * len(rungs)  # the number of these, by rung
         self._counted = 0
-        self._ended = 0
-
-    @property
-    def progress(self) -> float:
-        """How much is done, from 0 to 1."""
-        progress = len(self.rungs[0]) / (_EXPECTED_OVERHEAD * self.bracket.trials)
-        if len(self.rungs[0]) == self.bracket.trials:
-            progress = max(progress, self._ended / self.bracket.trials)
-        return progress
 
     @property
     def finished(self) -> bool:
@@ -90,7 +80,3 @@ class Halving(ABC, Generic[R]):
         rung = self._rung_of.pop(trial)
         self._training[rung] -= 1
         return rung
-
-    def _stop(self, trial: int) -> None:
-        self.book.stop(trial)
-        self._ended += 1

@@ -19,11 +19,6 @@ class TournamentSearcher(SearchMethod):
         ]
 
     @property
-    def progress(self) -> float:
-        """The mean over the brackets."""
-        return sum(bracket.progress for bracket in self._brackets) / len(self._brackets)
-
-    @property
     def finished(self) -> bool:
         """Whether all brackets are finished."""
         return all(bracket.finished for bracket in self._brackets)

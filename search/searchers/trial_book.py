@@ -56,11 +56,6 @@ class TrialBook:
         self._trained: Counter[int] = Counter()  # by bracket, up to the last validations
         self._issued: list[Operation] = []
 
-    @property
-    def pending(self) -> list[Create | Continue]:
-        """The operations that have not been answered, oldest first."""
-        return [self._operation(trial) for trial in self._running]
-
     def create(self, bracket: int, length: int) -> int:
         """Asks for a new trial and returns its number."""
         number = len(self.trials)
@@ -124,12 +119,10 @@ class TrialBook:
         issued, self._issued = self._issued, []
         return issued
 
-    def _ask(self, trial: int) -> None:
-        self._running[trial] = None
-        self._issued.append(self._operation(trial))
-
-    def _operation(self, number: int) -> Create | Continue:
+    def _ask(self, number: int) -> None:
         trial = self.trials[number]
+        self._running[number] = None
         if trial.reached:
-            return Continue(number, trial.asked)
-        return Create(number, self._hyperparameters(number), trial.asked)
+            self._issued.append(Continue(number, trial.asked))
+        else:
+            self._issued.append(Create(number, self._hyperparameters(number), trial.asked))

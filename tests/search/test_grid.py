@@ -175,5 +175,6 @@ def test_trials_have_the_draw_of_their_number_whatever_happens():
     space = Space.read(SPACE)
     assert drawn == [space.draw(9, trial) for trial in range(8)]
     searcher = make("adaptive_asha", SPACE, 9, **adaptive)
-    assert [operation.hyperparameters for operation in searcher.start()] == drawn[: len(searcher.pending)]
+    started = [operation.hyperparameters for operation in searcher.start()]
+    assert started == drawn[: len(started)]
     assert searcher.hyperparameters(7) == drawn[7]

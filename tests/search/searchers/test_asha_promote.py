@@ -111,7 +111,6 @@ def test_a_failed_trial_that_would_be_promoted_is_the_worst_of_the_rungs_above()
     operations = [run.exit(trial) for trial in range(9)]
     assert operations == [[]] * 9  # no trial continues, none is stopped a second time
     assert run.searcher.finished
-    assert run.searcher.progress == 1
     assert set(run.searcher.states.values()) == {"error"}
     run = Run(one_bracket(max_trials=9, max_concurrent_trials=9))
     for trial in range(3):
@@ -139,7 +138,6 @@ def test_invalid_hyperparameters_are_replaced_and_not_counted():
     assert run.exit(2, "invalid_hyperparameters") == [Stop(2), Create(4, {}, 1)]
     assert run.finish(float) == [3, 1, 1, 1]  # of trials 0, 1, 3 and 4
     assert run.searcher.states[2] == "invalid_hyperparameters"
-    assert run.searcher.progress == 1
 
 
 def test_invalid_hyperparameters_after_a_promotion_leave_no_metric_behind():
@@ -188,23 +186,11 @@ def test_a_trial_that_went_further_than_asked_passes_what_it_has_reached():
     assert operations[8][0] == Continue(0, 9)
 
 
-def test_progress_has_a_fifth_in_reserve_until_all_trials_have_begun():
-    run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
-    seen = []
-    for trial in range(4):
-        run.report(trial, float(trial))
-        seen.append(run.searcher.progress)
-    assert seen == [pytest.approx(n / 4.8) for n in (1, 2, 3, 4)]
-    run.report(0, 0.0)
-    assert run.searcher.progress == 1
-
-
-def test_brackets_are_independent_and_progress_is_their_mean():
+def test_brackets_are_independent():
     keys = {"max_length": {"epochs": 100}, "max_trials": 10, "max_concurrent_trials": 2}
     run = Run(make("adaptive_asha", **keys))
     assert run.pending == {0: 25, 1: 100}
     assert run.report(1, 0.5) == [Stop(1), Create(2, {}, 100)]
-    assert run.searcher.progress == pytest.approx((1 / 3.6) / 2)
     assert run.report(0, 0.5) == [Create(3, {}, 25)]
     run.finish(float)
     assert len(run.searcher.states) == 10

@@ -90,14 +90,6 @@ def test_invalid_hyperparameters_are_replaced_and_their_metrics_are_forgotten():
     assert run.finish(float)[1:] == [9, 1]
 
 
-def test_progress_has_a_fifth_in_reserve_until_all_trials_have_begun():
-    run = stopping(max_trials=2, max_concurrent_trials=1)
-    run.report(0, 0.5)
-    assert run.searcher.progress == pytest.approx(1 / 2.4)
-    run.finish(float)
-    assert run.searcher.progress == 1
-
-
 class ByTheBook:
     """The rules of the stopping variant over plain lists."""
 

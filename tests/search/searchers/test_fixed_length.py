@@ -15,9 +15,9 @@ SPACE = {"a": {"type": "int", "minval": 0, "maxval": 20, "count": 3}, "b": {"typ
 def test_a_single_search_is_one_trial():
     searcher = make("single", {"lr": 0.1})
     assert searcher.start() == [Create(0, {"lr": 0.1}, 9)]
-    assert (searcher.finished, searcher.progress) == (False, 0)
+    assert not searcher.finished
     assert searcher.validated(0, 9, 0.5) == [Stop(0)]
-    assert (searcher.finished, searcher.progress, searcher.states) == (True, 1, {0: "completed"})
+    assert (searcher.finished, searcher.states) == (True, {0: "completed"})
 
 
 @pytest.mark.parametrize("reason", ["error", "invalid_hyperparameters"])
@@ -25,7 +25,7 @@ def test_a_single_search_is_finished_when_its_trial_fails(reason):
     searcher = make("single")
     searcher.start()
     assert searcher.exited(0, reason) == []
-    assert (searcher.finished, searcher.progress, searcher.states) == (True, 1, {0: reason})
+    assert (searcher.finished, searcher.states) == (True, {0: reason})
 
 
 def test_a_random_search_asks_for_no_more_trials_at_one_time_than_it_may():
@@ -49,9 +49,7 @@ def test_an_error_counts_and_invalid_hyperparameters_draw_a_replacement():
     (replacement,) = run.exit(0, "invalid_hyperparameters")
     assert (replacement.trial, replacement.length) == (1, 9)
     assert replacement.hyperparameters != first
-    assert run.searcher.progress == 0
     assert [operation.trial for operation in run.exit(1)] == [2]
-    assert run.searcher.progress == pytest.approx(1 / 3)
     run.finish(lambda _: 1.0)
     assert list(run.searcher.states.values()) == ["invalid_hyperparameters", "error", "completed", "completed"]
 

@@ -28,7 +28,7 @@ SPACE = {
 
 def seen(searcher):
     """What a runner sees of a searcher, as text, since NaN is not equal to itself."""
-    return repr((searcher.pending, searcher.states, searcher.progress, searcher.finished))
+    return repr((searcher.states, searcher.finished))
 
 
 def test_a_validation_below_the_length_that_was_asked_for_is_an_error_and_changes_nothing():
@@ -177,7 +177,6 @@ class Watched(Run):
     def check(self):
         config, searcher = self.config, self.searcher
         states = list(searcher.states.values())
-        assert [(o.trial, o.length) for o in searcher.pending] == [*self.pending.items()]
         assert states.count("running") == len(self.pending)
         counted = len(states) - (0 if config["name"] in ("single", "grid") else states.count("invalid_hyperparameters"))
         assert counted <= {"single": 1, "grid": 9}.get(config["name"], config.get("max_trials"))
@@ -185,9 +184,7 @@ class Watched(Run):
         if config.get("max_concurrent_trials"):
             assert len(self.pending) <= max(config["max_concurrent_trials"], brackets)
         assert searcher.finished == (not self.pending)
-        assert 0 <= searcher.progress <= 1
         if searcher.finished:
-            assert searcher.progress == 1
             assert "paused" not in states
             assert counted == {"single": 1, "grid": 9}.get(config["name"], config.get("max_trials"))
 
@@ -250,5 +247,4 @@ def test_ten_thousand_trials_end_as_they_should():
         run = Run(make("adaptive_asha", bracket_rungs=[5], **keys))
         run.finish(lambda trial: (trial * 7919) % 10_007)
         assert len(run.searcher.states) == len(run.stopped) == 10_000
-        assert isinstance(run.searcher.pending, list)
         assert Stop(0) in map(Stop, run.stopped)
