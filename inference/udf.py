@@ -10,11 +10,11 @@ from ..errors import ImageError, InvalidArgumentError
 from ..etl.annotations.frames import SourceFile
 from ..etl.images.stored_image import CHANNELS, StoredImage, size_of
 from ..extras import require
-from ..options import named_options
+from ..options import named_options, whole_number
 from ..training.checkpoints.references import resolve_model
 from .model.arrow_batches import predict_pandas
 from .model.onnx_engine import check_engine
-from .model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from .model.predictor import DEFAULT_BATCH_BYTES
 from .model.shipping import ShippedModel, ship
 from .model.user_code import user_code
 
@@ -82,7 +82,7 @@ def predict_udf(
         True
     """
     require("lakelens.predict_udf", "pyspark")
-    check_batch_bytes(batch_bytes)
+    whole_number("batch_bytes", batch_bytes, least=1)
     reference = resolve_model(model, tracking_uri)
     check_engine("lakelens.predict_udf", engine, reference)
     code = user_code(reference, custom_objects)

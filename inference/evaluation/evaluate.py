@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError
 from ...extras import require
 from ...locations import require_writable
-from ...options import named_options
+from ...options import named_options, whole_number
 from ...spark.port import kept
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
@@ -20,7 +20,7 @@ from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
-from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import UserCode, user_code
 from ..scoring.predictions import predictions_location
 from ..scoring.score import check_model, score
@@ -111,7 +111,7 @@ def evaluate(
         True
     """
     require("lakelens.evaluate", "pyspark", "matplotlib")
-    check_batch_bytes(batch_bytes)
+    whole_number("batch_bytes", batch_bytes, least=1)
     named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]

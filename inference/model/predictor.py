@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ...errors import InvalidArgumentError, ScoringFailedError
+from ...errors import ScoringFailedError
 from ...etl.images.encoding import encode_jpeg
 from ...etl.images.stored_image import PixelDecoder, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
@@ -80,7 +79,6 @@ class Predictor:
         decode_threads: int = 1,
         engine: str = "",
     ) -> None:
-        check_batch_bytes(batch_bytes)
         self.engine = engine
         self.task = task
         self.input_shape = input_shape
@@ -221,42 +219,6 @@ class _Decoding:
         return [error for piece in self.pieces for error in piece.result()]
 
 
-class PredictorCache:
-    """A thread-safe cache of the models last used in this process.
-
-    Attributes:
-        loads: How many models were loaded so far.
-    """
-
-    def __init__(self, capacity: int = 2) -> None:
-        self.loads = 0
-        self._capacity = capacity
-        self._lock = threading.Lock()
-        self._key_locks: dict[Hashable, threading.Lock] = {}
-        self._kept: OrderedDict[Hashable, Predictor] = OrderedDict()
-
-    def get(self, key: Hashable, load: Callable[[], Predictor]) -> Predictor:
-        """Gives the predictor under `key`; if there is none, calls `load`, once for all waiting threads."""
-        with self._lock:
-            key_lock = self._key_locks.setdefault(key, threading.Lock())
-        with key_lock:
-            with self._lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                    return self._kept[key]
-            predictor = load()
-            with self._lock:
-                self.loads += 1
-                self._kept[key] = predictor
-                while len(self._kept) > self._capacity:
-                    self._key_locks.pop(self._kept.popitem(last=False)[0], None)
-            return predictor
-
-
-# One per process: Python workers are reused between tasks and between scoring runs.
-LOADED = PredictorCache()
-
-
 def build_predictor(
     checkpoint: Checkpoint, batch_bytes: int, threads: int, code: UserCode, engine: str | None = None
 ) -> Predictor:
@@ -285,23 +247,3 @@ def build_predictor(
         decode_threads=threads,
         engine=compiled.engine,
     )
-
-
-def cache_key(archive: str, batch_bytes: int, decode_threads: int, code_digest: str) -> tuple[Hashable, ...]:
-    """Makes the cache key of a predictor.
-
-    Names of user classes are not enough: a corrected class keeps its name.
-    """
-    return archive, batch_bytes, decode_threads, code_digest
-
-
-def check_batch_bytes(batch_bytes: int) -> None:
-    """Checks a bound on batches.
-
-    Raises:
-        InvalidArgumentError: If it is not a whole number above 0.
-    """
-    if not isinstance(batch_bytes, int) or isinstance(batch_bytes, bool) or batch_bytes < 1:
-        raise InvalidArgumentError(
-            f"batch_bytes={batch_bytes!r}: give the most bytes of one batch as a whole number above 0"
-        )

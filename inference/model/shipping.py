@@ -30,7 +30,7 @@ from ...training.segments.backend import FRAMEWORKS
 from ...training.tasks.registry import task_of
 from .arrow_batches import predict_arrow, prediction_ddl
 from .compiled import convert_model
-from .predictor import LOADED, Predictor, build_predictor, cache_key
+from .predictor import Predictor, build_predictor
 from .user_code import UserCode
 
 if TYPE_CHECKING:
@@ -45,15 +45,16 @@ _IMPORTED = ("numpy", "pyarrow", "pandas", "PIL", "pydantic")
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A checkpoint that every executor can fetch; small and picklable.
+    """A checkpoint that every executor can fetch; small and picklable, and equal in all tasks of a scoring.
 
     Attributes:
         archive: Name of the archive among the session's files.
         digest: The checkpoint's digest, which a worker compares with its copy.
         ddl: The columns of a prediction, as in SQL.
         batch_bytes: Most bytes of one batch of float32 input.
-        code: What the model needs in addition to Keras.
-        code_digest: Digest of `code` on the driver; each task has another object.
+        code: What the model needs in addition to Keras; each task has another object.
+        code_digest: Digest of `code` on the driver. Names of user classes are not enough: a corrected class keeps its
+            name.
         is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
         engine: `ONNXRUNTIME`, whose graph is in the archive; None for the model's own framework.
     """
@@ -62,7 +63,7 @@ class ShippedModel:
     digest: str
     ddl: str
     batch_bytes: int
-    code: UserCode = field(default_factory=UserCode)
+    code: UserCode = field(default_factory=UserCode, compare=False)
     code_digest: str = ""
     is_quiet: bool = False
     engine: str | None = None
@@ -75,28 +76,29 @@ class ShippedModel:
             ModelMismatchError: If the model cannot score images.
             ScoringFailedError: If the model needs more memory than this worker may take.
         """
-        threads = _task_cores()
-        key = cache_key(self.archive, self.batch_bytes, threads, self.code_digest)
-        return LOADED.get(key, lambda: self._load(threads))
+        return _loaded(self, _task_cores())
 
-    def _load(self, threads: int) -> Predictor:
-        from pyspark import SparkFiles
 
-        archive = Path(SparkFiles.get(self.archive))
-        with tempfile.TemporaryDirectory(prefix="lakelens-model-") as folder:
-            _unpack(archive, Path(folder))
-            checkpoint = open_checkpoint(folder)
-            if checkpoint.digest != self.digest:
-                raise CheckpointError(
-                    f"{archive} holds the checkpoint {checkpoint.digest}, {self.digest} was sent; "
-                    "something on this executor has replaced it. Start the job again in a new Spark application"
-                )
-            _check_memory(checkpoint)
-            if self.engine is None:
-                prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
-                _show_gpus()
-                prepare(threads, self.is_quiet)
-            return build_predictor(checkpoint, self.batch_bytes, threads, self.code, self.engine)
+# Python workers are reused between tasks and between scoring runs.
+@functools.lru_cache(maxsize=2)
+def _loaded(shipped: ShippedModel, threads: int) -> Predictor:
+    from pyspark import SparkFiles
+
+    archive = Path(SparkFiles.get(shipped.archive))
+    with tempfile.TemporaryDirectory(prefix="lakelens-model-") as folder:
+        _unpack(archive, Path(folder))
+        checkpoint = open_checkpoint(folder)
+        if checkpoint.digest != shipped.digest:
+            raise CheckpointError(
+                f"{archive} holds the checkpoint {checkpoint.digest}, {shipped.digest} was sent; "
+                "something on this executor has replaced it. Start the job again in a new Spark application"
+            )
+        _check_memory(checkpoint)
+        if shipped.engine is None:
+            prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
+            _show_gpus()
+            prepare(threads, shipped.is_quiet)
+        return build_predictor(checkpoint, shipped.batch_bytes, threads, shipped.code, shipped.engine)
 
 
 def ship(

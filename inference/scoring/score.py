@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ...errors import InvalidArgumentError, NotAnImageTableError
+from ...errors import NotAnImageTableError
 from ...etl.model import schema
 from ...extras import require
-from ...options import named_options
+from ...options import named_options, whole_number
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
@@ -23,7 +23,7 @@ from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
-from ..model.predictor import DEFAULT_BATCH_BYTES, check_batch_bytes
+from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import user_code
 from .mismatch import check_fit
 from .predictions import PredictionsTable, predictions_location
@@ -221,8 +221,9 @@ def open_run(
     """
     require(call, "pyspark")
     batch_bytes, rows_per_commit = options.get("batch_bytes", DEFAULT_BATCH_BYTES), options.get("rows_per_commit")
-    check_batch_bytes(batch_bytes)
-    _check_rows_per_commit(rows_per_commit)
+    whole_number("batch_bytes", batch_bytes, least=1)
+    if rows_per_commit is not None:
+        whole_number("rows_per_commit", rows_per_commit, least=1)
     columns = SourceColumns(
         options.get("path_column", schema.PATH),
         options.get("image_column", schema.IMAGE),
@@ -309,8 +310,3 @@ def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
         table_size=None if is_own else source.image_size(),
         strict=strict,
     )
-
-
-def _check_rows_per_commit(rows: int | None) -> None:
-    if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
-        raise InvalidArgumentError(f"rows_per_commit={rows!r}: give a whole number above 0, or None")

@@ -7,11 +7,19 @@ import pytest
 from colours import image_of
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.inference.udf import _checked, _require_encoded, _require_source
+from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.scoring.score import score
+from lakelens.inference.udf import _checked, _require_encoded, _require_source, predict_udf
 
 pytestmark = pytest.mark.unit
 
 PIXELS = bytes(range(192))
+
+
+@pytest.mark.parametrize(("call", "table"), [(predict_udf, []), (score, ["no table"]), (evaluate, ["no table"])])
+def test_a_bound_below_one_is_refused_before_the_model_is_looked_up(call, table):
+    with pytest.raises(InvalidArgumentError, match="batch_bytes=0: give a whole number of at least 1"):
+        call(None, "models:/none@none", *table, batch_bytes=0)
 
 
 @pytest.mark.parametrize("images", [[PIXELS, PIXELS], [PIXELS, bytes(300), bytes(3000)]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -15,11 +14,10 @@ from PIL import Image
 from lakelens.errors import (
     CheckpointError,
     CheckpointNotFoundError,
-    InvalidArgumentError,
     ModelMismatchError,
     ScoringFailedError,
 )
-from lakelens.inference.model.predictor import DEFAULT_BATCH_BYTES, Predictor, PredictorCache, build_predictor
+from lakelens.inference.model.predictor import DEFAULT_BATCH_BYTES, Predictor, build_predictor
 from lakelens.inference.model.user_code import UserCode
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.tasks.classification import Classification
@@ -45,8 +43,8 @@ def names_in(given, names=NAMES):
     return column_of(given, "predicted_name", names)
 
 
-def load(path, custom_objects=None, batch_bytes=DEFAULT_BATCH_BYTES):
-    return build_predictor(open_checkpoint(path), batch_bytes, 1, UserCode(custom_objects or {}))
+def load(path, custom_objects=None):
+    return build_predictor(open_checkpoint(path), DEFAULT_BATCH_BYTES, 1, UserCode(custom_objects or {}))
 
 
 @pytest.fixture(scope="module")
@@ -198,22 +196,6 @@ def test_batches_are_bounded_by_bytes_and_keep_the_order(checkpoint):
     assert sum(sizes) == 30
 
 
-def test_the_model_is_loaded_once_whoever_asks(checkpoint):
-    cache = PredictorCache()
-    loaded = []
-
-    def load():
-        loaded.append(threading.get_ident())
-        return Predictor(lambda _: np.zeros((1, 2), np.float32), TWO, input_shape=(1, 1, 3), answer_shape=(2,))
-
-    threads = [threading.Thread(target=cache.get, args=("digest", load)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(loaded) == cache.loads == 1
-
-
 def test_logits_become_probabilities(tmp_path):
     import keras
 
@@ -322,8 +304,6 @@ def test_a_changed_checkpoint_is_refused(tmp_path):
         load(path)
 
 
-def test_no_checkpoint_and_no_bound_are_refused_by_name(tmp_path, checkpoint):
+def test_a_path_without_a_checkpoint_is_refused_by_name(tmp_path):
     with pytest.raises(CheckpointNotFoundError):
         load(tmp_path / "nothing")
-    with pytest.raises(InvalidArgumentError, match="batch_bytes=0"):
-        load(checkpoint.path, batch_bytes=0)

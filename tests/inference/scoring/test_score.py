@@ -93,12 +93,12 @@ def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_sa
         def task(_):
             import os
 
-            from lakelens.inference.model.predictor import LOADED
+            from lakelens.inference.model.shipping import _loaded
 
-            before = LOADED.loads
+            before = _loaded.cache_info().misses
             predictor = shipped.predictor()
             (name,) = prediction_arrays(predictor, predictor.predict([red]))["predicted_name"].to_pylist()
-            yield os.getpid(), LOADED.loads - before, name
+            yield os.getpid(), _loaded.cache_info().misses - before, name
 
         return spark.sparkContext.parallelize(range(2), 2).mapPartitions(task).collect()
 
