@@ -7,20 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...spark.session import SessionSource
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import CHECKPOINT_ARTIFACT, ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
-from ..record.code_record import CODE_ARTIFACT, ENVIRONMENT_ARTIFACT, code_of, installed_packages
+from ..record.code_record import code_of, installed_packages, read_code, read_packages, write_files
 from ..trials.entrypoint import EntryPoint
 from .comparison import changed_packages, differences
 from .config_record import read_config
 from .run_trial import TrainResult, run_trial
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 _PACKAGE = "lakelens"
 # Imports the recorded module from the recorded folder, which Python searches first.
@@ -97,8 +93,8 @@ def reproduce(
     storage, name = config.checkpoint_storage, f"{origin.info.run_name}, again"
     if checkpoint_dir is not None:
         storage = storage.model_copy(update={"path": str(checkpoint_dir)})
-    with _recorded_entrypoint(client, run_id, origin.data.tags.get(ENTRYPOINT_TAG, config.entrypoint)) as entry:
-        environment = _changes(client, run_id, entry)
+    with _recorded_entrypoint(uri, run_id, origin.data.tags.get(ENTRYPOINT_TAG, config.entrypoint)) as entry:
+        environment = _changes(uri, run_id, entry)
         result = run_trial(
             config.model_copy(update={"name": name, "tracking": tracking, "checkpoint_storage": storage}),
             entrypoint=entry,
@@ -109,46 +105,29 @@ def reproduce(
 
 
 @contextlib.contextmanager
-def _recorded_entrypoint(client: MlflowClient, run_id: str, name: str) -> Iterator[EntryPoint]:
+def _recorded_entrypoint(tracking_uri: str, run_id: str, name: str) -> Iterator[EntryPoint]:
     """Writes the recorded code into a folder and returns its entry point, under its own name."""
     target, _, class_name = name.rpartition(":")
     if target.split(".")[0] == _PACKAGE:
         yield EntryPoint.parse(name)
         return
+    code = read_code(tracking_uri, run_id)
+    if not code:
+        raise InvalidArgumentError(
+            f"run {run_id} has no recorded code: {name} was defined in a notebook or a console. Put the class into "
+            "a file and train that"
+        )
     with TemporaryDirectory(prefix="lakelens-reproduce-") as folder:
-        code = _download(client, run_id, CODE_ARTIFACT, Path(folder))
-        if code is None:
-            raise InvalidArgumentError(
-                f"run {run_id} has no recorded code: {name} was defined in a notebook or a console. Put the class into "
-                "a file and train that"
-            )
-        if target.endswith(".py"):
-            path = code / Path(target).name
-        else:
-            path = code / _LOADER
+        write_files(Path(folder), code)
+        path = Path(folder, Path(target).name if target.endswith(".py") else _LOADER)
+        if not target.endswith(".py"):
             path.write_text(f"from {target} import {class_name}\n", encoding="utf-8")
         yield replace(EntryPoint.parse(f"{path}:{class_name}"), name=name)
 
 
-def _changes(client: MlflowClient, run_id: str, entry: EntryPoint) -> list[str]:
+def _changes(tracking_uri: str, run_id: str, entry: EntryPoint) -> list[str]:
     """Lists the differences from the record in lakelens' own code and in the packages."""
-    changes: list[str] = []
-    with TemporaryDirectory(prefix="lakelens-environment-") as folder:
-        if entry.source is None and (code := _download(client, run_id, CODE_ARTIFACT, Path(folder))) is not None:
-            changes += [
-                f"{entry.target} has changed since"
-                for path, content in code_of(entry).items()
-                if not (code / path).is_file() or (code / path).read_bytes() != content
-            ]
-        environment = _download(client, run_id, ENVIRONMENT_ARTIFACT, Path(folder))
-        listed = environment / "requirements.txt" if environment is not None else None
-        if listed is not None and listed.is_file():
-            changes += changed_packages(listed.read_text(encoding="utf-8").splitlines(), installed_packages())
-    return changes
-
-
-def _download(client: MlflowClient, run_id: str, artifact: str, folder: Path) -> Path | None:
-    """Fetches a folder of artifacts; None if the run has none."""
-    if not client.list_artifacts(run_id, artifact):
-        return None
-    return Path(client.download_artifacts(run_id, artifact, str(folder)))
+    recorded = read_code(tracking_uri, run_id) if entry.source is None else {}
+    own = code_of(entry) if recorded else {}
+    changed = [f"{entry.target} has changed since" for path, content in own.items() if recorded.get(path) != content]
+    return changed + changed_packages(read_packages(tracking_uri, run_id), installed_packages())
