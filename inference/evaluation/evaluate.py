@@ -28,7 +28,7 @@ from ..scoring.source import SourceColumns, check_by_log, open_scored_table
 from .evaluator import Answered, Evaluator, require_slices
 from .evaluators import evaluator_of
 from .model_answers import predicted_now, scored_before
-from .record import CHANGES, PAGE, record_evaluation, write_files
+from .record import CHANGES, PAGE, record_evaluation, write_report
 from .result import EvaluationResult
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def evaluate(
         answered = [Answered(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
         result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
     if out is not None:
-        write_files(Path(out), files)
+        write_report(Path(out), files)
         folder = Path(out).absolute()
         result = replace(result, page=str(folder / PAGE), changes=str(folder / CHANGES) if CHANGES in files else None)
     if record:

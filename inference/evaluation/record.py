@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
+from ...stores.data_files import write_files
+from ...tracking.run_writer import log_files
 from ...tracking.runs import as_tracking_errors, open_client
 from ...training.checkpoints.references import ModelRef
 from .result import EvaluationResult
@@ -36,16 +37,14 @@ def file_name(name: str, suffix: str = "") -> str:
     return _UNFIT.sub("_", name) + suffix
 
 
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_report(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes page and plots into a folder; creates it if needed.
 
     Raises:
         InvalidArgumentError: If the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
+        write_files(folder, files)
     except OSError as error:
         raise InvalidArgumentError(f"out = {str(folder)!r} cannot be written ({error}); give another folder") from error
 
@@ -74,7 +73,5 @@ def record_evaluation(
             place = f"{place}-vs-{short_name(other)}"
             for name, value in result.comparison.scores.items():
                 client.log_metric(model.run_id, f"{place}/{name}", value)
-        with tempfile.TemporaryDirectory(prefix="lakelens-evaluation-") as folder:
-            write_files(Path(folder), files)
-            client.log_artifacts(model.run_id, folder, place)
+        log_files(client, model.run_id, files, place)
     return f"runs:/{model.run_id}/{place}"

@@ -124,6 +124,15 @@ def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] |
         temporary.unlink(missing_ok=True)
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files into a folder of this machine's disks, by relative path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
 def has_conditional_writes(location: str, storage_options: Mapping[str, str] | None) -> bool:
     """Returns whether the store of a location can refuse to overwrite an object.
 

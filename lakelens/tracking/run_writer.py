@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..errors import TrackingError
+from ..stores.data_files import write_files
 from .heartbeat import HEARTBEAT_TAG, RENEW_S, Heartbeat
 from .run_records import RECORDS_FILE, RunRecord, read_records, remove_records
 from .runs import TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
@@ -96,7 +97,7 @@ class RunWriter:
     def log_files(self, files: Mapping[str, bytes]) -> None:
         """Writes artifacts: contents by path."""
         if files:
-            self.add(lambda client, run_id: _log_files(client, run_id, files))
+            self.add(lambda client, run_id: log_files(client, run_id, files))
 
     def add(self, task: Callable[[MlflowClient, str], None]) -> None:
         """Lets a function write into the run, with a client and the run's id, after all records until then.
@@ -168,13 +169,11 @@ class RunWriter:
         return bool(self._tasks) or len(read_records(self._folder)) > self._seen
 
 
-def _log_files(client: MlflowClient, run_id: str, files: Mapping[str, bytes]) -> None:
-    with tempfile.TemporaryDirectory(prefix="lakelens-files-") as place:
-        for name, content in files.items():
-            path = Path(place, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        client.log_artifacts(run_id, place)
+def log_files(client: MlflowClient, run_id: str, files: Mapping[str, bytes], place: str | None = None) -> None:
+    """Writes artifacts of a run: contents by path, below the folder `place` of its artifacts."""
+    with tempfile.TemporaryDirectory(prefix="lakelens-files-") as folder:
+        write_files(Path(folder), files)
+        client.log_artifacts(run_id, folder, place)
 
 
 def _write(client: MlflowClient, run_id: str, record: RunRecord) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
+from ...stores.data_files import write_files
 from .best import best_experiment
 from .history import read_history
 from .importance import importance_of
@@ -34,14 +35,11 @@ def write_report(folder: str | Path, out: str | Path) -> Path:
     importance = importance_of(history)
     plots = draw_plots(history, importance.shares)
     experiment = best_experiment(history)
+    files = {f"{name}.png": data for name, data in plots.items()}
+    files |= {} if experiment is None else {BEST: experiment.encode()}
+    files[PAGE] = render_page(history, plots, importance, experiment).encode()
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, data in plots.items():
-            (out / f"{name}.png").write_bytes(data)
-        if experiment is not None:
-            (out / BEST).write_text(experiment, encoding="utf-8")
-        page = out / PAGE
-        page.write_text(render_page(history, plots, importance, experiment), encoding="utf-8")
+        write_files(out, files)
     except OSError as error:
         raise InvalidArgumentError(f"the report cannot be written to {out}: {error}") from error
-    return page
+    return out / PAGE

@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 
 from ...errors import InvalidArgumentError
 from ...spark.session import SessionSource
+from ...stores.data_files import write_files
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import CHECKPOINT_ARTIFACT, ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
-from ..record.code_record import code_of, installed_packages, read_code, read_packages, write_files
+from ..record.code_record import code_of, installed_packages, read_code, read_packages
 from ..trials.entrypoint import EntryPoint
 from .comparison import changed_packages, differences
 from .config_record import read_config

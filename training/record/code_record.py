@@ -11,12 +11,14 @@ import logging
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
+from ...stores.data_files import write_files
 from ...tracking.run_listing import get_run, open_existing_store
+from ...tracking.run_writer import log_files
 from ...tracking.runs import PARENT_TAG, RunReference, as_tracking_errors, open_client
 from ..trials.entrypoint import EntryPoint
 
@@ -103,7 +105,6 @@ def record_code(run: RunReference, entry: EntryPoint) -> None:
     Raises:
         TrackingError: If the store refuses.
     """
-    files = code_of(entry)
     path = _file_of(entry)
     git = git_state(path.parent if path is not None else Path.cwd())
     environment = {
@@ -112,22 +113,18 @@ def record_code(run: RunReference, entry: EntryPoint) -> None:
         "git_commit": git.commit if git else None,
         "git_dirty": git.dirty if git else None,
     }
-    with tempfile.TemporaryDirectory(prefix="lakelens-code-") as place:
-        write_files(Path(place, CODE_ARTIFACT), files)
-        write_files(
-            Path(place, ENVIRONMENT_ARTIFACT),
-            {
-                "requirements.txt": "\n".join(installed_packages()).encode(),
-                "environment.json": json.dumps(environment, indent=2).encode(),
-            },
-        )
-        with as_tracking_errors(run.tracking_uri, f"store the code of run {run.run_id}"):
-            client = open_client(run.tracking_uri)
-            client.log_artifacts(run.run_id, place)
-            client.set_tag(run.run_id, SOURCE_TAG, entry.name)
-            if git is not None:
-                client.set_tag(run.run_id, GIT_COMMIT_TAG, git.commit)
-                client.set_tag(run.run_id, GIT_DIRTY_TAG, str(git.dirty).lower())
+    files = {
+        **{f"{CODE_ARTIFACT}/{name}": content for name, content in code_of(entry).items()},
+        f"{ENVIRONMENT_ARTIFACT}/requirements.txt": "\n".join(installed_packages()).encode(),
+        f"{ENVIRONMENT_ARTIFACT}/environment.json": json.dumps(environment, indent=2).encode(),
+    }
+    with as_tracking_errors(run.tracking_uri, f"store the code of run {run.run_id}"):
+        client = open_client(run.tracking_uri)
+        log_files(client, run.run_id, files)
+        client.set_tag(run.run_id, SOURCE_TAG, entry.name)
+        if git is not None:
+            client.set_tag(run.run_id, GIT_COMMIT_TAG, git.commit)
+            client.set_tag(run.run_id, GIT_DIRTY_TAG, str(git.dirty).lower())
 
 
 def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
@@ -259,11 +256,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder, by relative path."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)

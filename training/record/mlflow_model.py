@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ...stores.data_files import write_files
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, ModelFolder
 from ...tracking.runs import DIGEST_TAG, quiet
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.manifests import KERAS, TORCH
 from ..tasks.registry import task_of
 from ..trials.entrypoint import EntryPoint
-from .code_record import code_of, write_files
+from .code_record import code_of
 from .framework_model import FrameworkModel
 from .keras_model import keras_model
 from .torch_model import torch_model
