@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from ...errors import InvalidArgumentError, SearcherEventError
+from ...options import whole_number
 from ...training.configuration.rules import shown
 from ...training.configuration.space import Space
 from ..operations import Operation
@@ -82,7 +83,7 @@ class SearchMethod(ABC):
             SearcherEventError: If the trial does not run, or has reached less than requested.
             InvalidArgumentError: If the metric is not a number, or the length not a whole number.
         """
-        trial, length = _whole("trial", trial), _whole("length", length)
+        trial, length = whole_number("trial", trial), whole_number("length", length)
         loss = self._sign * _number("metric", metric)
         asked = self._trials.running(trial).asked
         if length < asked:
@@ -106,7 +107,7 @@ class SearchMethod(ABC):
         """
         if reason not in (ERROR, INVALID):
             raise InvalidArgumentError(f"reason={shown(reason)} of trial {trial}: it must be {ERROR} or {INVALID}")
-        trial = _whole("trial", trial)
+        trial = whole_number("trial", trial)
         self._trials.answer(trial, reason)
         if reason == ERROR:
             self._failed(trial)
@@ -158,13 +159,6 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def _invalid(self, trial: int) -> None: ...
-
-
-def _whole(name: str, value: Any) -> int:
-    """Converts a whole number, NumPy's too, to a Python int."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidArgumentError(f"{name}={shown(value)}: it must be a whole number")
-    return int(value)
 
 
 def _number(name: str, value: Any) -> float:

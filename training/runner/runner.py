@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
-from ...options import named_options
+from ...options import named_options, whole_number
 from ...spark.port import is_connect
 from ...spark.shipping import ship_wheel
 from .function_pickle import pickle_function
@@ -85,8 +85,7 @@ class HorovodRunner:
         needs_horovod: bool = True,
         spark: SparkSession | None = None,
     ) -> None:
-        if isinstance(np, bool) or not isinstance(np, int):
-            raise InvalidArgumentError(f"np={np!r}: the number of processes is a whole number, negative for the driver")
+        np = whole_number("np", np)
         if driver_log_verbosity is None:
             driver_log_verbosity = "all" if np < 0 else "log_callback_only"
         if driver_log_verbosity not in _VERBOSITIES:
@@ -96,9 +95,8 @@ class HorovodRunner:
             )
         _require_seconds("stall_timeout_s", stall_timeout_s, 1.0)
         _require_seconds("slots_wait_s", slots_wait_s, 0.0)
-        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
-            raise InvalidArgumentError(f"max_restarts={max_restarts!r}: must be a whole number of at least 0")
-        if isinstance(driver_port, bool) or not isinstance(driver_port, int) or not 0 <= driver_port <= 65535:
+        max_restarts = whole_number("max_restarts", max_restarts, least=0)
+        if whole_number("driver_port", driver_port, least=0) > 65535:
             raise InvalidArgumentError(f"driver_port={driver_port!r}: ports are 0 (any) to 65535")
         for key, value in (env or {}).items():
             if not isinstance(key, str) or not isinstance(value, str) or not key or "=" in key or "\0" in key + value:

@@ -522,7 +522,7 @@ def test_many_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"np": 1.5}, "np=1.5: the number of processes is a whole number"),
+        ({"np": 1.5}, "np=1.5: give a whole number"),
         ({"np": True}, "np=True"),
         (
             {"np": -1, "driver_log_verbosity": "some"},
@@ -534,8 +534,7 @@ def test_many_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(
         ({"np": -1, "slots_wait_s": math.inf}, "slots_wait_s=inf: must be a number of at most 1e.09"),
         ({"np": -1, "slots_wait_s": math.nan}, "slots_wait_s=nan: must be a number of at least 0"),
         ({"np": -1, "max_restarts": -1}, "max_restarts=-1"),
-        ({"np": -1, "max_restarts": 1.5}, "max_restarts=1.5: must be a whole number of at least 0"),
-        ({"np": -1, "max_restarts": True}, "max_restarts=True: must be a whole number"),
+        ({"np": -1, "max_restarts": 1.5}, "max_restarts=1.5: give a whole number of at least 0"),
         ({"np": -1, "env": {"A": 1}}, r"env\['A'\]=1: environment variables are text"),
     ],
 )
