@@ -1,6 +1,6 @@
 """What the doctor tries, each in a separate process, because an import may crash or hang it.
 
-A check returns what it saw; `python -m lakelens.jobs.doctor.checks NAME` prints that as one JSON line.
+A check returns what it saw, or raises what is wrong; `python -m lakelens.jobs.doctor.checks NAME` prints that as one JSON line.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ class Finding:
         return f"{self.part:<11} {self.version or '-':<10} {'ok    ' if self.ok else 'BROKEN'}  {self.detail}"
 
 
+_PACKAGES = {"delta": "delta-spark"}
+
+
+def _fine(part: str, detail: str) -> Finding:
+    return Finding(installed(_PACKAGES.get(part, part)), ok=True, detail=detail)
+
+
 def check_tensorflow() -> Finding:
     """Multiplies two matrices and counts the GPUs that TensorFlow sees."""
     import keras
@@ -54,10 +61,10 @@ def check_tensorflow() -> Finding:
 
     product = float(tf.reduce_sum(tf.matmul(tf.ones((4, 4)), tf.ones((4, 4)))))
     if product != 64.0:
-        return Finding(tf.__version__, ok=False, detail=f"a 4 x 4 product sums to {product}, not to 64")
+        raise LakelensError(f"a 4 x 4 product sums to {product}, not to 64")
     gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
     names = ", ".join(str(details.get("device_name", "GPU")) for details in gpus) or "no GPU, so CPU"
-    return Finding(tf.__version__, ok=True, detail=f"Keras {keras.__version__}; {names}")
+    return _fine("tensorflow", f"Keras {keras.__version__}; {names}")
 
 
 def check_horovod() -> Finding:
@@ -67,16 +74,12 @@ def check_horovod() -> Finding:
 
     wrong = problem()
     if wrong is not None:
-        return Finding(installed("horovod"), ok=False, detail=wrong)
-    total = HorovodRunner(np=-2, use_gpu=False, driver_log_verbosity="log_callback_only", preload=KERAS_MODULES).run(
-        _sum_over_ranks
-    )
-    expected = 3.0
-    if total != expected:
-        return Finding(
-            installed("horovod"), ok=False, detail=f"ranks 0 and 1 summed 1 and 2 to {total}, not to {expected}"
-        )
-    return Finding(installed("horovod"), ok=True, detail="two ranks, one allreduce through Gloo")
+        raise LakelensError(wrong)
+    runner = HorovodRunner(np=-2, use_gpu=False, driver_log_verbosity="log_callback_only", preload=KERAS_MODULES)
+    total = runner.run(_sum_over_ranks)
+    if total != 3.0:
+        raise LakelensError(f"ranks 0 and 1 summed 1 and 2 to {total}, not to 3")
+    return _fine("horovod", "two ranks, one allreduce through Gloo")
 
 
 def _sum_over_ranks() -> float:
@@ -102,10 +105,8 @@ def check_petastorm() -> Finding:
         with feed.petastorm_reader(["id"], num_epochs=1) as reader:
             read = sorted(int(number) for batch in reader for number in batch.id)
     if read != list(range(rows)):
-        return Finding(installed("petastorm"), ok=False, detail=f"{len(read)} rows read of {rows} written")
-    return Finding(
-        installed("petastorm"), ok=True, detail=f"pyarrow {pyarrow.__version__}; {rows} rows of a table read"
-    )
+        raise LakelensError(f"{len(read)} rows read of {rows} written")
+    return _fine("petastorm", f"pyarrow {pyarrow.__version__}; {rows} rows of a table read")
 
 
 def check_delta() -> Finding:
@@ -131,12 +132,8 @@ def check_delta() -> Finding:
         spark_version = spark.version
         spark.stop()
     if rows != 3:
-        return Finding(
-            installed("delta-spark"), ok=False, detail=f"version 0 was written with 3 rows and is read with {rows}"
-        )
-    return Finding(
-        installed("delta-spark"), ok=True, detail=f"Spark {spark_version}; two versions written, version 0 read"
-    )
+        raise LakelensError(f"version 0 was written with 3 rows and is read with {rows}")
+    return _fine("delta", f"Spark {spark_version}; two versions written, version 0 read")
 
 
 def check_mlflow() -> Finding:
@@ -147,25 +144,23 @@ def check_mlflow() -> Finding:
     if configured:
         shown = without_password(configured)
         mlflow.MlflowClient(tracking_uri=configured).search_experiments(max_results=1)
-        return Finding(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={shown} answers")
+        return _fine("mlflow", f"the store at MLFLOW_TRACKING_URI={shown} answers")
     with tempfile.TemporaryDirectory() as folder:
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
         run = client.create_run(client.create_experiment("doctor", artifact_location=f"file://{folder}/artifacts"))
         client.log_metric(run.info.run_id, "metric", 0.5)
         kept = client.get_run(run.info.run_id).data.metrics.get("metric")
     if kept != 0.5:
-        return Finding(mlflow.__version__, ok=False, detail=f"a metric was logged as 0.5 and is read as {kept}")
-    return Finding(mlflow.__version__, ok=True, detail="MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
+        raise LakelensError(f"a metric was logged as 0.5 and is read as {kept}")
+    return _fine("mlflow", "MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
 
 
 def check_python() -> Finding:
     """Compares Python's version with those that lakelens runs on."""
     found, (oldest, newest) = sys.version_info[:2], _SUPPORTED_PYTHON
-    if not oldest <= found <= newest:
-        return Finding(
-            platform.python_version(), ok=False, detail="lakelens runs on Python 3.10 to 3.13; use one of them"
-        )
-    return Finding(platform.python_version(), ok=True, detail=sys.executable)
+    fits = oldest <= found <= newest
+    detail = sys.executable if fits else "lakelens runs on Python 3.10 to 3.13; use one of them"
+    return Finding(platform.python_version(), ok=fits, detail=detail)
 
 
 def check_runtime() -> Finding:
@@ -190,7 +185,6 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "delta": check_delta,
     "mlflow": check_mlflow,
 }
-_PACKAGES = {"delta": "delta-spark"}
 
 
 def run_check(name: str) -> Finding:
