@@ -9,6 +9,7 @@ from typing import Any
 from lakelens.inference.evaluation.comparison import ClassChange
 from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.inference.model.registry import ModelDifference, RegisteredVersion
+from lakelens.results import duration
 from lakelens.tracking.run_listing import RunDetails, RunSummary
 from lakelens.tracking.runs import ORIGIN_TAG
 
@@ -144,16 +145,6 @@ def trace_lines(trace: Mapping[str, Any], indent: str = "") -> list[str]:
         else:
             lines.append(f"{indent}{name:<18} {value}")
     return lines
-
-
-def duration(seconds: float) -> str:
-    """Writes a duration with its two largest units, such as `2 h 05 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

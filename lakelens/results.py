@@ -1,4 +1,4 @@
-"""How results look in a terminal and in a notebook."""
+"""How results look in a terminal, in a notebook and on a page."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ class ReadableResult:
             if field.repr and not is_default and not _is_empty(value):
                 shown.append((field.name, value))
         return shown
+
+
+def duration(seconds: float) -> str:
+    """Writes a duration with its two largest units, such as `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
 def _is_empty(value: Any) -> bool:

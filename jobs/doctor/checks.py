@@ -1,6 +1,7 @@
 """What the doctor tries, each in a separate process, because an import may crash or hang it.
 
-A check returns what it saw, or raises what is wrong; `python -m lakelens.jobs.doctor.checks NAME` prints that as one JSON line.
+A check returns what it saw, or raises what is wrong. `python -m lakelens.jobs.doctor.checks NAME` prints that as one
+JSON line.
 """
 
 from __future__ import annotations

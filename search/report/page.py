@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 from ...html_page import render
+from ...results import duration
 from .history import SearchHistory
 from .importance import Importance
 from .plots import MOST_AXES
@@ -44,7 +45,7 @@ def render_page(
 def _facts(history: SearchHistory) -> list[tuple[str, str]]:
     best, trials, spans = history.best, history.trials, history.spans
     states, trained = trials["state"].value_counts(), trials["length"].sum()
-    duration = history.end - history.start
+    seconds = history.end - history.start
     facts = [
         ("none" if best is None or best.best is None else f"{best.best.metric:.5g}", f"best {history.metric}"),
         (f"{len(trials):,}", "trials"),
@@ -54,16 +55,9 @@ def _facts(history: SearchHistory) -> list[tuple[str, str]]:
     whole = (len(trials) - states.get("invalid", 0)) * history.config.searcher.max_length.amount
     if 0 < trained < whole and history.finished:
         facts += [(f"{whole / trained:.1f}x", f"fewer {history.unit} than all trials to the end")]
-    facts += [(_duration(duration), "on the clock")]
+    facts += [(duration(seconds), "on the clock")]
     if not spans.empty:
         slots = spans["slot"].nunique()
-        share = (spans["end"] - spans["start"]).sum() / (slots * max(duration, 1e-9))
+        share = (spans["end"] - spans["start"]).sum() / (slots * max(seconds, 1e-9))
         facts += [(f"{share:.0%}", f"of {slots} slots used")]
     return facts
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
