@@ -38,8 +38,7 @@ _HYPERPARAMETERS = {"global_batch_size": BATCH, "flip": False}
 def write_table(spark: SparkSession, folder: Path, images: int, held_out: int, side: int, seed: int = 1) -> Path:
     """Writes scenes and ingests them; gives the table."""
     from lakelens.etl.image_table import ImageTable
-    from lakelens.jobs.demo.digit_scenes import DigitScenes
-    from lakelens.jobs.demo.scene_files import write_voc
+    from lakelens.jobs.demo.digit_scenes import DigitScenes, write_voc
 
     source, table = folder / "scenes", folder / "table"
     write_voc(source, DigitScenes(held_out=False, seed=seed, side=side), images, "train")

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakelens.etl.files.walk import local_path
-from lakelens.jobs.demo.digit_scenes import DigitScenes
+from lakelens.jobs.demo.digit_scenes import DigitScenes, write_voc
 from lakelens.jobs.demo.images import DIGIT_NAMES
-from lakelens.jobs.demo.scene_files import write_coco, write_voc
 from lakelens.jobs.demo.story import RANKS, Demo
 
 if TYPE_CHECKING:
@@ -69,12 +68,12 @@ class DetectionDemo(Demo):
         source, arrivals = self.out / "scenes", self.out / "arrivals"
         self._write_scenes(source)
         table = self._open_table()
-        first = self._ingest_scenes(table, source, "voc", "ingest_0", "Ingest: version 0")
+        first = self._ingest_scenes(table, source, "ingest_0", "Ingest: version 0")
         model_0 = self._train(first.version, "train_0")
-        with self.story.step("arrivals", f"New scenes with many of {HELD_BACK!r} arrive, annotated as COCO JSON"):
-            write_coco(arrivals, scenes_of(4, self.args.size, OFTEN), LATE, "train", DIGIT_NAMES.__getitem__)
-            print(f"{LATE} images and {arrivals / 'annotations' / 'instances_train.json'}")
-        second = self._ingest_scenes(table, arrivals, "coco", "ingest_1", "Ingest them: version 1")
+        with self.story.step("arrivals", f"New scenes with many of {HELD_BACK!r} arrive"):
+            write_voc(arrivals, scenes_of(4, self.args.size, OFTEN), LATE, "train", DIGIT_NAMES.__getitem__)
+            print(f"{LATE} scenes in {arrivals}")
+        second = self._ingest_scenes(table, arrivals, "ingest_1", "Ingest them: version 1")
         model_1 = self._train(second.version, "train_1")
         self._score(table, second.version, (model_0, model_1))
         held_back = self._show_precision(table, second.version, (model_0, model_1))
@@ -118,9 +117,9 @@ class DetectionDemo(Demo):
             tracking_uri=json.dumps(self.tracking_uri),
         )
 
-    def _ingest_scenes(self, table: ImageTable, source: Path, layout: str, key: str, title: str) -> IngestResult:
+    def _ingest_scenes(self, table: ImageTable, source: Path, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
-            result = table.ingest(str(source), layout=layout, size=self.args.size)
+            result = table.ingest(str(source), layout="voc", size=self.args.size)
             print(f"{result.rows_in} files in = {result.stored} stored + {result.quarantined} quarantined")
             counts = _objects(table, result.version)
             print("objects to train on: " + ", ".join(f"{name} {count}" for name, count in counts.items()))

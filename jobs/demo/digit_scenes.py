@@ -1,12 +1,14 @@
 """Pictures with boxes: scikit-learn's scanned digits, turned, scaled and coloured, on crops of its photographs.
 
-The pixels are real and nothing is downloaded. `scene_files` writes the scenes for an ingest.
+The pixels are real and nothing is downloaded. `write_voc` writes scenes for an ingest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ _INK = 0.25
 _LEAST_CONTRAST = 60
 _TRIES = 30
 _TURN_DEGREES = 20
+_QUALITY = 92
 
 Pixels = npt.NDArray[np.uint8]
 Corners = tuple[int, int, int, int]
@@ -122,3 +125,36 @@ class DigitScenes:
                 break
             colour = self._rng.uniform(0, 255, 3)
         return colour
+
+
+def write_voc(folder: Path, scenes: DigitScenes, count: int, split: str, name_of: Callable[[int], str] = str) -> None:
+    """Writes scenes as Pascal VOC does: `JPEGImages`, `Annotations` and the list of the split in `ImageSets/Main`.
+
+    Args:
+        folder: The source; it may hold scenes of other splits.
+        scenes: Draws them.
+        count: How many.
+        split: `train`, `val` or `test`.
+        name_of: Name of a digit's class.
+    """
+    for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    stems = [f"{split}_{number:05}" for number in range(count)]
+    for stem in stems:
+        scene = scenes.draw()
+        Image.fromarray(scene.pixels).save(folder / "JPEGImages" / f"{stem}.jpg", quality=_QUALITY)
+        (folder / "Annotations" / f"{stem}.xml").write_text(_xml(f"{stem}.jpg", scene, name_of), encoding="utf-8")
+    (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(stems) + "\n", encoding="utf-8")
+
+
+def _xml(file_name: str, scene: Scene, name_of: Callable[[int], str]) -> str:
+    height, width = scene.pixels.shape[:2]
+    objects = "".join(
+        f"<object><name>{escape(name_of(label))}</name><difficult>0</difficult>"
+        # VOC counts from 1, and the last pixel belongs to the box.
+        f"<bndbox><xmin>{left + 1}</xmin><ymin>{top + 1}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox>"
+        "</object>"
+        for (left, top, right, bottom), label in zip(scene.boxes, scene.labels, strict=True)
+    )
+    size = f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
+    return f"<annotation><filename>{file_name}</filename>{size}{objects}</annotation>"
