@@ -20,19 +20,10 @@ DESCRIPTION = "Train a model on one pinned version of an image table."
 
 # Those of the experiment file, which would take long to import for each `--help`; a test compares them.
 STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
+# Flags that are arguments of `train`.
+_ARGUMENTS = ("entrypoint", "slots_per_trial", "strategy", "epochs", "global_batch_size", "seed", "metric")
 # Flags of a new training; a resumed run keeps its configuration.
-_OF_A_NEW_RUN = (
-    "set",
-    "dry_run",
-    "entrypoint",
-    "slots_per_trial",
-    "strategy",
-    "epochs",
-    "global_batch_size",
-    "seed",
-    "metric",
-    "image_size",
-)
+_OF_A_NEW_RUN = ("set", "dry_run", *_ARGUMENTS, "image_size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,13 +76,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     config = experiment_of(
         args.table,
-        entrypoint=args.entrypoint,
-        slots_per_trial=args.slots_per_trial,
-        strategy=args.strategy,
-        epochs=args.epochs,
-        global_batch_size=args.global_batch_size,
-        seed=args.seed,
-        metric=args.metric,
+        **{name: getattr(args, name) for name in _ARGUMENTS},
         image_size=None if args.image_size is None else image_size(args.image_size),
         tracking_uri=args.tracking_uri,
         overrides=args.set,
