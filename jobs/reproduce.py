@@ -10,7 +10,6 @@ from lakelens.jobs.command import (
     EXIT_FAILED,
     add_session_arguments,
     add_tracking_argument,
-    needs_spark,
     session_of,
 )
 
@@ -29,13 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Trains again; the result lists the differences, and the exit code is 1 if there are any."""
-    from lakelens.tracking.runs import resolve_tracking_uri
-    from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.reproduce import reproduce
 
-    config = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
-    spark = session_of(args, f"lakelens reproduce {args.run_id}") if needs_spark(config) else None
-    done = reproduce(args.run_id, tracking_uri=args.tracking_uri, checkpoint_dir=args.checkpoint_dir, spark=spark)
+    done = reproduce(
+        args.run_id,
+        tracking_uri=args.tracking_uri,
+        checkpoint_dir=args.checkpoint_dir,
+        spark=session_of(args, f"lakelens reproduce {args.run_id}"),
+    )
     for change in done.environment:
         print(f"environment: {change}")
     if done.equal:

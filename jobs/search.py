@@ -74,13 +74,13 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
 def _resume(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.search.running.run import resume
     from lakelens.tracking.run_listing import show_run
-    from lakelens.tracking.runs import SEARCH_TAG, resolve_tracking_uri
+    from lakelens.tracking.runs import SEARCH_TAG
     from lakelens.training.experiment.config_record import read_config
 
     details = show_run(args.run_id, args.tracking_uri)
     if details.summary.state == "RUNNING" and SEARCH_TAG in details.tags:
         return _ask(args)
-    config = read_config(resolve_tracking_uri(args.tracking_uri), args.run_id)
+    config = read_config(args.tracking_uri, args.run_id)
     return _found(resume(args.run_id, tracking_uri=args.tracking_uri, spark=_session_of(args, config)))
 
 
@@ -94,14 +94,13 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
 def _report(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.search.report.write import BEST, REPORT_FOLDER, write_report
     from lakelens.tracking.run_listing import show_run
-    from lakelens.tracking.runs import resolve_tracking_uri
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.run_folder import checkpoint_root
 
     folder = Path(args.search).expanduser()
     if not folder.is_dir():
         run_id = show_run(args.search, args.tracking_uri).summary.run_id
-        config = read_config(resolve_tracking_uri(args.tracking_uri), run_id)
+        config = read_config(args.tracking_uri, run_id)
         folder = checkpoint_root(config.checkpoint_storage.path) / run_id
     page = write_report(folder, folder / REPORT_FOLDER if args.out is None else args.out)
     best = page.with_name(BEST)

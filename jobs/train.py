@@ -99,15 +99,13 @@ def _unused_session(args: argparse.Namespace, what: str, way_out: str = "") -> I
 def resume_run(args: argparse.Namespace) -> dict[str, Any]:
     """Continues the run `args.resume`."""
     from lakelens.locations import without_password
-    from lakelens.tracking.runs import resolve_tracking_uri
     from lakelens.training.experiment.config_record import read_config
     from lakelens.training.experiment.train import resume
 
-    config = read_config(resolve_tracking_uri(args.tracking_uri), args.resume)
-    if not needs_spark(config) and (args.master or args.conf):
+    if (args.master or args.conf) and not needs_spark(read_config(args.tracking_uri, args.resume)):
         raise _unused_session(args, f"run {args.resume}, whose ranks are on the driver")
-    spark = session_of(args, f"lakelens train --resume {args.resume}") if needs_spark(config) else None
-    result = resume(args.resume, tracking_uri=args.tracking_uri, spark=spark)
+    session = session_of(args, f"lakelens train --resume {args.resume}")
+    result = resume(args.resume, tracking_uri=args.tracking_uri, spark=session)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 
 

@@ -45,7 +45,7 @@ def recorded_values(config: ExperimentConfig) -> dict[str, Any]:
     return values
 
 
-def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
+def read_recorded(tracking_uri: str | None, run_id: str) -> dict[str, Any]:
     """Reads the keys that `log_config` has stored.
 
     Raises:
@@ -59,7 +59,7 @@ def read_recorded(tracking_uri: str, run_id: str) -> dict[str, Any]:
     return recorded
 
 
-def read_config(tracking_uri: str, run_id: str) -> ExperimentConfig:
+def read_config(tracking_uri: str | None, run_id: str) -> ExperimentConfig:
     """Reads the config of a run.
 
     Raises:
