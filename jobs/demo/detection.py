@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakelens.etl.files.walk import local_path
 from lakelens.jobs.demo.digit_scenes import DigitScenes, write_voc
 from lakelens.jobs.demo.images import DIGIT_NAMES
-from lakelens.jobs.demo.story import RANKS, Demo
+from lakelens.jobs.demo.story import Demo
 
 if TYPE_CHECKING:
     from lakelens.etl.image_table import ImageTable
@@ -60,11 +58,10 @@ def scenes_of(seed: int, side: int, of_held_back: float, *, held_out: bool = Fal
 class DetectionDemo(Demo):
     """Two versions of a table of scenes, a detector trained on each, and the way back from a wrong box."""
 
-    steps = 10
+    template = EXPERIMENT
 
     def tell(self) -> dict[str, Any]:
         """Runs the ten steps."""
-        started = time.perf_counter()
         source, arrivals = self.out / "scenes", self.out / "arrivals"
         self._write_scenes(source)
         table = self._open_table()
@@ -95,7 +92,7 @@ class DetectionDemo(Demo):
             "ap50_after": held_back.ap50_after,
             "predictions": self._predictions_summary(),
             "wrong_box": wrong,
-            "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
+            "seconds": self.story.times(),
         }
 
     def _write_scenes(self, source: Path) -> None:
@@ -106,16 +103,6 @@ class DetectionDemo(Demo):
             write_voc(source, scenes_of(3, side, EQUAL, held_out=True), HELD_OUT, "test", name_of)
             print(f"{FIRST} scenes to train on, {VALIDATION} to validate on and {HELD_OUT} to test on in {source}")
             print(f"class {HELD_BACK!r} is nearly missing in those to train on")
-
-    def _experiment_text(self, table: ImageTable) -> str:
-        return EXPERIMENT.format(
-            table=json.dumps(table.location),
-            global_batch_size=self.args.global_batch_size,
-            epochs=self.args.epochs,
-            ranks=RANKS,
-            checkpoints=json.dumps(str(self.out / "checkpoints")),
-            tracking_uri=json.dumps(self.tracking_uri),
-        )
 
     def _ingest_scenes(self, table: ImageTable, source: Path, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import time
 from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.demo.story import SPLITS, Demo
 
 if TYPE_CHECKING:
-    from lakelens.etl.image_table import ImageTable
     from lakelens.search import SearchResult
 
 SIZE = 16  # half the side of the other demo, for a dozen trainings
@@ -42,10 +39,10 @@ class SearchDemo(Demo):
 
     steps = 4
     master = "local[2]"
+    template = EXPERIMENT
 
     def tell(self) -> dict[str, Any]:
         """Runs the four steps."""
-        started = time.perf_counter()
         images = self._prepare_images()
         table = self._open_table()
         with self.story.step("ingest", "Ingest: version 0"):
@@ -70,15 +67,8 @@ class SearchDemo(Demo):
             "hyperparameters": dict(found.hyperparameters),
             "trials": dict(found.states),
             "report": str(report / "report.html"),
-            "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
+            "seconds": self.story.times(),
         }
-
-    def _experiment_text(self, table: ImageTable) -> str:
-        return EXPERIMENT.format(
-            table=json.dumps(table.location),
-            checkpoints=json.dumps(str(self.out / "checkpoints")),
-            tracking_uri=json.dumps(self.tracking_uri),
-        )
 
     def _search(self) -> SearchResult:
         from lakelens.jobs.preview import print_preview

@@ -15,7 +15,7 @@ class Story:
 
     def __init__(self, steps: int) -> None:
         self.seconds: dict[str, float] = {}
-        self._steps = steps
+        self._steps, self._started = steps, time.perf_counter()
 
     @contextmanager
     def step(self, key: str, title: str) -> Iterator[None]:
@@ -26,6 +26,10 @@ class Story:
             yield
             self.seconds[key] = round(time.perf_counter() - start, 1)
             print(f"{self.seconds[key]:.1f} s", flush=True)
+
+    def times(self) -> dict[str, float]:
+        """Returns the seconds of each step, and until now as `total`."""
+        return {**self.seconds, "total": round(time.perf_counter() - self._started, 1)}
 
 
 class _Indented(io.TextIOBase):

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +62,7 @@ class Demo:
 
     steps = 10
     master = MASTER
+    template = EXPERIMENT
 
     def __init__(self, args: argparse.Namespace, out: Path) -> None:
         self.args = args
@@ -77,7 +77,6 @@ class Demo:
 
     def tell(self) -> dict[str, Any]:
         """Runs the ten steps."""
-        started = time.perf_counter()
         images = self._prepare_images()
         table = self._open_table()
         first = self._ingest(table, images, "ingest_0", "Ingest: version 0")
@@ -109,7 +108,7 @@ class Demo:
             "accuracy_after": found.evaluation.scores["accuracy"],
             "predictions": self._predictions_summary(),
             "version_0_unchanged": same,
-            "seconds": {**self.story.seconds, "total": round(time.perf_counter() - started, 1)},
+            "seconds": self.story.times(),
             "exit_code": 0 if same else 1,
         }
 
@@ -161,11 +160,7 @@ class Demo:
             version = self.session.version
             print(f"Spark {version}" if self.server else f"Spark {version}; its log: {self.out / 'spark.log'}")
         table = ImageTable(self.session, str(self.out / "tables" / "images"))
-        self.experiment.write_text(self._experiment_text(table), encoding="utf-8")
-        return table
-
-    def _experiment_text(self, table: ImageTable) -> str:
-        return EXPERIMENT.format(
+        text = self.template.format(
             entrypoint=TRIALS[self.args.framework],
             table=json.dumps(table.location),
             global_batch_size=self.args.global_batch_size,
@@ -174,6 +169,8 @@ class Demo:
             checkpoints=json.dumps(str(self.out / "checkpoints")),
             tracking_uri=json.dumps(self.tracking_uri),
         )
+        self.experiment.write_text(text, encoding="utf-8")
+        return table
 
     def _ingest(self, table: ImageTable, images: DemoImages, key: str, title: str) -> IngestResult:
         with self.story.step(key, title):
