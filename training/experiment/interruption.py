@@ -22,13 +22,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def pausing(pause: Callable[[int], None]) -> Iterator[None]:
+def pausing(pause: Callable[[int], None], *, can_pause: bool = True) -> Iterator[None]:
     """Calls `pause` at the first SIGINT or SIGTERM in the body; the next signal has its usual effect.
 
     Has no effect outside the main thread, which alone may handle signals, and for ignored signals.
 
     Args:
         pause: Called from a signal handler, with the signal's number.
+        can_pause: Whether the terminal shows that the work pauses; else its error shows that it was interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -43,7 +44,8 @@ def pausing(pause: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
         pause(number)
-        if sys.stderr.isatty():  # no second Ctrl-C without a terminal; the training's end has its own line
+        # No second Ctrl-C without a terminal; the end of the training has its own line.
+        if can_pause and sys.stderr.isatty():
             with contextlib.suppress(RuntimeError):  # the main thread may be writing there
                 sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
 

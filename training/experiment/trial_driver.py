@@ -53,7 +53,7 @@ def run_segment(
     """
     controls = controls or Controls()
     restarts, max_restarts = 0, job.config.max_restarts
-    with pausing(controls.pause), shown_progress(runner.name or "train") as bar:
+    with pausing(controls.pause, can_pause=runner.can_pause), shown_progress(runner.name or "train") as bar:
         job = replace(job, reports_progress=True)
         while True:
             decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.config.goal))

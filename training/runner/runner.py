@@ -182,6 +182,11 @@ class HorovodRunner:
                 job = job.again()
                 _notice(f"{job.name}: {error.summary} Starting again ({job.attempt} of {self.max_restarts} restarts).")
 
+    @property
+    def can_pause(self) -> bool:
+        """Whether ranks hear that they are to pause; those of a Spark Connect session do not."""
+        return self.np < 0 or self._spark is None or not is_connect(self._spark)
+
     def _size(self) -> int:
         if self.np < -1 and self.needs_horovod:
             check_horovod(self.terms)

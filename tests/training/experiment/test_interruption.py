@@ -6,6 +6,7 @@ The driver is the command in a process of its own; the ranks are real.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -31,6 +32,7 @@ from lakelens.jobs.cli import main
 from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
+from lakelens.training.experiment.interruption import pausing
 from lakelens.training.experiment.train import train
 
 # 90 rows in batches of 16 are 6 steps an epoch.
@@ -283,6 +285,23 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
     assert f"run {run} was killed by another process" in said["message"]
     wait_until_gone(rank)
     assert place.last("killed").metadata["step"] == 6
+
+
+@pytest.mark.parametrize(("can_pause", "shown"), [(True, "pausing after a checkpoint"), (False, "")])
+def test_a_terminal_shows_that_a_training_pauses_only_if_its_ranks_can(can_pause, shown, monkeypatch):
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    heard: list[int] = []
+    with pausing(heard.append, can_pause=can_pause):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert heard == [signal.SIGINT]
+    assert shown in terminal.getvalue()
+    assert bool(terminal.getvalue()) == can_pause
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.long
