@@ -24,9 +24,7 @@ def test_a_bound_below_one_is_refused_before_the_model_is_looked_up(call, table)
 
 @pytest.mark.parametrize("images", [[PIXELS, PIXELS], [PIXELS, bytes(300), bytes(3000)]])
 def test_a_batch_of_bare_pixels_is_a_wrong_call(images):
-    with pytest.raises(
-        InvalidArgumentError, match=rf"none of the {len(images)} images .* four columns.*udf\('image', 'format'"
-    ):
+    with pytest.raises(InvalidArgumentError, match=rf"none of the {len(images)} images .* four columns"):
         _require_encoded(images)
 
 

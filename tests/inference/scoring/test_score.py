@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from colours import NAMES, SIDE, image_of, mixed_model, mixer, read, row, save, write_table
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PythonException
 from pyspark.sql import functions
 
 from lakelens import progress
@@ -219,22 +220,32 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     assert "(--key)" in caplog.text
 
 
-def test_the_udf_takes_raw_pixels_with_their_format_and_size(spark, checkpoint):
+def test_a_raw_table_with_the_image_column_alone_is_an_error_that_names_the_four_columns(spark, checkpoint):
     images = [image_of(name, form="raw_rgb") for name in NAMES]
     rows = [(bytearray(image), "raw_rgb", SIDE, SIDE) for image in images]
     frame = spark.createDataFrame(rows, "image BINARY, format STRING, height INT, width INT")
     udf = predict_udf(spark, checkpoint.path)
+    with pytest.raises(PythonException, match=r"none of the \d images .* udf\('image', 'format', 'height', 'width'\)"):
+        frame.coalesce(1).select(udf("image")).collect()
     found = frame.select(udf("image", "format", "height", "width").alias("given")).collect()
     assert [row.given.predicted_name for row in found] == list(NAMES)
+    mixed = spark.createDataFrame([(bytearray(image_of("red")),), (bytearray(b"no image"),)], "image BINARY").coalesce(
+        1
+    )
+    bad = [row.given.error for row in mixed.select(udf("image").alias("given")).collect()]
+    assert bad[0] is None
+    assert bad[1].startswith("not_an_image")
 
 
-def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path):
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, has_key):
     table, predictions = tmp_path / "images", tmp_path / "predictions"
     for shift in (0, 1):  # the same paths with other images
         shutil.rmtree(table, ignore_errors=True)
         labels = [(number + shift) % 3 for number in range(3)]
         columns = {"path": ["/0", "/1", "/2"], "image": [image_of(NAMES[label]) for label in labels], "label": labels}
-        write_deltalake(str(table), pa.table(columns))
+        hashes = {"content_hash": [str(label) for label in labels]} if has_key else {}
+        write_deltalake(str(table), pa.table(columns | hashes))
         assert score(spark, checkpoint.path, table, predictions).scored == 3
     found = evaluate(spark, checkpoint.path, table, split=None, predictions=predictions, record=False).evaluation
     assert (found.rows, found.accuracy) == (3, 1.0)
