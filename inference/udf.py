@@ -82,7 +82,7 @@ def predict_udf(
         True
     """
     require("lakelens.predict_udf", "pyspark")
-    whole_number("batch_bytes", batch_bytes, least=1)
+    batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
     reference = resolve_model(model, tracking_uri)
     check_engine("lakelens.predict_udf", engine, reference)
     code = user_code(reference, custom_objects)

@@ -111,7 +111,7 @@ def evaluate(
         True
     """
     require("lakelens.evaluate", "pyspark", "matplotlib")
-    whole_number("batch_bytes", batch_bytes, least=1)
+    batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
     named = Table.of(table, version, storage_options)
     columns = SourceColumns(path_column, image_column, label_column, key)
     asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]

@@ -221,9 +221,9 @@ def open_run(
     """
     require(call, "pyspark")
     batch_bytes, rows_per_commit = options.get("batch_bytes", DEFAULT_BATCH_BYTES), options.get("rows_per_commit")
-    whole_number("batch_bytes", batch_bytes, least=1)
+    batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
     if rows_per_commit is not None:
-        whole_number("rows_per_commit", rows_per_commit, least=1)
+        rows_per_commit = whole_number("rows_per_commit", rows_per_commit, least=1)
     columns = SourceColumns(
         options.get("path_column", schema.PATH),
         options.get("image_column", schema.IMAGE),

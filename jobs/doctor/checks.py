@@ -65,7 +65,7 @@ def check_tensorflow() -> Finding:
         raise LakelensError(f"a 4 x 4 product sums to {product}, not to 64")
     gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
     names = ", ".join(str(details.get("device_name", "GPU")) for details in gpus) or "no GPU, so CPU"
-    return _fine("tensorflow", f"Keras {keras.__version__}; {names}")
+    return Finding(tf.__version__, ok=True, detail=f"Keras {keras.__version__}; {names}")
 
 
 def check_horovod() -> Finding:
@@ -145,7 +145,7 @@ def check_mlflow() -> Finding:
     if configured:
         shown = without_password(configured)
         mlflow.MlflowClient(tracking_uri=configured).search_experiments(max_results=1)
-        return _fine("mlflow", f"the store at MLFLOW_TRACKING_URI={shown} answers")
+        return Finding(mlflow.__version__, ok=True, detail=f"the store at MLFLOW_TRACKING_URI={shown} answers")
     with tempfile.TemporaryDirectory() as folder:
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
         run = client.create_run(client.create_experiment("doctor", artifact_location=f"file://{folder}/artifacts"))
@@ -153,7 +153,7 @@ def check_mlflow() -> Finding:
         kept = client.get_run(run.info.run_id).data.metrics.get("metric")
     if kept != 0.5:
         raise LakelensError(f"a metric was logged as 0.5 and is read as {kept}")
-    return _fine("mlflow", "MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
+    return Finding(mlflow.__version__, ok=True, detail="MLFLOW_TRACKING_URI is not set; a run kept in sqlite and read")
 
 
 def check_python() -> Finding:

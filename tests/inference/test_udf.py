@@ -22,6 +22,11 @@ def test_a_bound_below_one_is_refused_before_the_model_is_looked_up(call, table)
         call(None, "models:/none@none", *table, batch_bytes=0)
 
 
+def test_rows_of_a_commit_are_a_positive_number():
+    with pytest.raises(InvalidArgumentError, match="rows_per_commit=0: give a whole number of at least 1"):
+        score(None, "models:/none@none", "none", rows_per_commit=0)
+
+
 @pytest.mark.parametrize("images", [[PIXELS, PIXELS], [PIXELS, bytes(300), bytes(3000)]])
 def test_a_batch_of_bare_pixels_is_a_wrong_call(images):
     with pytest.raises(InvalidArgumentError, match=rf"none of the {len(images)} images .* four columns"):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ...errors import InvalidArgumentError
 from ...stores.data_files import write_files
+from ...tracking.child_runs import TRIAL_TAG
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.run_writer import log_files
 from ...tracking.runs import PARENT_TAG, RunReference, as_tracking_errors, open_client
@@ -175,7 +176,9 @@ def read_packages(tracking_uri: str, run_id: str) -> list[str]:
 def _read_record(tracking_uri: str, run_id: str, artifact: str, names: str) -> dict[str, bytes]:
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"read the code of run {run_id}"), tempfile.TemporaryDirectory() as folder:
-        parent = get_run(client, run_id).data.tags.get(PARENT_TAG)
+        tags = get_run(client, run_id).data.tags
+        # The code of a trial is that of its search. Another parent is a run of the caller's own.
+        parent = tags.get(PARENT_TAG) if TRIAL_TAG in tags else None
         for source in (run_id, *([parent] if parent else [])):
             if client.list_artifacts(source, artifact):
                 place = Path(client.download_artifacts(source, artifact, folder))

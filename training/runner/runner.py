@@ -96,7 +96,8 @@ class HorovodRunner:
         _require_seconds("stall_timeout_s", stall_timeout_s, 1.0)
         _require_seconds("slots_wait_s", slots_wait_s, 0.0)
         max_restarts = whole_number("max_restarts", max_restarts, least=0)
-        if whole_number("driver_port", driver_port, least=0) > 65535:
+        driver_port = whole_number("driver_port", driver_port, least=0)
+        if driver_port > 65535:
             raise InvalidArgumentError(f"driver_port={driver_port!r}: ports are 0 (any) to 65535")
         for key, value in (env or {}).items():
             if not isinstance(key, str) or not isinstance(value, str) or not key or "=" in key or "\0" in key + value:
@@ -185,7 +186,8 @@ class HorovodRunner:
     @property
     def can_pause(self) -> bool:
         """Whether ranks hear that they are to pause; those of a Spark Connect session do not."""
-        return self.np < 0 or self._spark is None or not is_connect(self._spark)
+        spark = self._spark or active_connect_session()
+        return self.np < 0 or spark is None or not is_connect(spark)
 
     def _size(self) -> int:
         if self.np < -1 and self.needs_horovod:
