@@ -81,7 +81,7 @@ class Listing:
         names = F.create_map(*[F.lit(text) for pair in aliases.items() for text in pair]) if aliases else None
 
         def renamed(name: Column) -> Column:
-            return name if names is None else F.coalesce(names[name], name)
+            return name if names is None else F.coalesce(F.try_element_at(names, name), name)
 
         files = self.files
         if self.has_annotations:

@@ -229,7 +229,7 @@ class ScoredTable:
         if not labels:
             return number
         pairs = [functions.lit(value) for pair in labels.items() for value in pair]
-        return functions.coalesce(functions.create_map(*pairs)[name], number)
+        return functions.coalesce(functions.try_element_at(functions.create_map(*pairs), name), number)
 
 
 def check_by_log(table: Table, split: str | None, columns: SourceColumns) -> Snapshot | None:

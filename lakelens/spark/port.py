@@ -314,7 +314,7 @@ def counter(spark: SparkSession) -> TaskCounter:
 def ship_file(spark: SparkSession, file: Path) -> None:
     """Makes a file available on every executor under its name (`SparkFiles.get`); an existing name stays."""
     if is_connect(spark):
-        spark.addArtifacts(str(file), file=True)
+        _send(spark, file, file=True)
         return
     context = spark.sparkContext
     if not any(uri.rsplit("/", 1)[-1] == file.name for uri in context.listFiles):
@@ -324,9 +324,21 @@ def ship_file(spark: SparkSession, file: Path) -> None:
 def ship_package(spark: SparkSession, archive: Path) -> None:
     """Puts a ZIP archive of Python modules onto the path of every executor's Python."""
     if is_connect(spark):
-        spark.addArtifacts(str(archive), pyfile=True)
+        _send(spark, archive, pyfile=True)
         return
     spark.sparkContext.addPyFile(str(archive))
+
+
+# The artifacts of Connect sessions, by session and name.
+_sent: set[tuple[str, str]] = set()
+
+
+def _send(spark: SparkSession, file: Path, **kind: bool) -> None:
+    """Sends a file to a Connect server, unless this session has: a server of Spark 3.5 refuses a name that it has."""
+    key = (spark.session_id, file.name)
+    if key not in _sent:
+        spark.addArtifacts(str(file), **kind)
+        _sent.add(key)
 
 
 def take_jars_off_path(spark: SparkSession) -> None:
