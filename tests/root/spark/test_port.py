@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lakelens.spark.port import ship_file
+
 ROOT = Path(__file__).parents[3]
 PORT = ROOT / "lakelens" / "spark" / "port.py"
 OF_THE_DRIVER = {"sparkContext", "rdd", "_jvm", "_jsparkSession", "_jsc"}
@@ -38,3 +40,13 @@ def test_each_use_of_the_context_or_the_jvm_has_its_reason() -> None:
     users = [function for function in functions if attributes_of(function) & OF_THE_DRIVER]
     assert users
     assert [function.name for function in users if not ast.get_docstring(function)] == []
+
+
+@pytest.mark.spark
+@pytest.mark.sessions("connect")
+def test_a_file_is_sent_to_a_connect_server_once(spark, tmp_path) -> None:
+    file = tmp_path / "sent once.bin"
+    file.write_bytes(b"model")
+    ship_file(spark, file)
+    file.unlink()
+    ship_file(spark, file)  # a server of Spark 3.5 refuses a name that it has
