@@ -333,7 +333,7 @@ def ship_package(spark: SparkSession, archive: Path) -> None:
 _sent: set[tuple[str, str]] = set()
 
 
-def _send(spark: SparkSession, file: Path, **kind: bool) -> None:
+def _send(spark: SparkSession, file: Path, /, **kind: bool) -> None:
     """Sends a file to a Connect server, unless this session has: a server of Spark 3.5 refuses a name that it has."""
     key = (spark.session_id, file.name)
     if key not in _sent:
