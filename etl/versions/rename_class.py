@@ -73,7 +73,7 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     for name, stored in count_classes(edit.rows(), known.counts).items():
         counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
-    rows = found.select(schema.PATH).count()
+    rows = int(found.select(schema.PATH).count())  # NumPy's, of a Connect client of Spark 3.5
     version = edit.transaction.version
     # The name is written first: rows of a former name are still rows of the class, whenever this process dies.
     change(known.table, lambda ledger: ledger.settled(known.rows or {})[0].renamed(old, new))

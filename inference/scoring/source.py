@@ -123,7 +123,8 @@ class ScoredTable:
 
     def row_count(self) -> int:
         """Counts the rows, from the log if it has their number."""
-        return self.rows().count() if self.snapshot.rows is None else self.snapshot.rows
+        # A Connect client of Spark 3.5 gives an integer of NumPy.
+        return int(self.rows().count()) if self.snapshot.rows is None else self.snapshot.rows
 
     def image_files(self, batch_bytes: int) -> ImageFiles:
         """Describes the image column to the tasks that read it; `batch_bytes` bounds their batches."""
