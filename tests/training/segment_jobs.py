@@ -171,9 +171,10 @@ def in_a_new_process(
     return run_segment(runner, job, start=begin, until=until)
 
 
-def history(job: TrainingJob) -> list[dict[str, float]]:
+def history(job: TrainingJob, first: int = 1) -> list[dict[str, float]]:
+    """Reads the metrics of each epoch, those of machine and time excepted, and checks that they begin with `first`."""
     measured = [record for record in read_records(job.folder) if record.metrics]
-    assert [record.step for record in measured] == list(range(1, job.schedule.epochs + 1))
+    assert [record.step for record in measured] == list(range(first, job.schedule.epochs + 1))
     timed = ("epoch_seconds", "images_per_second", "feed_wait_seconds_", "compute_seconds_", "system/")
     return [{name: v for name, v in each.metrics.items() if not name.startswith(timed)} for each in measured]
 

@@ -14,7 +14,7 @@ from segment_jobs import assert_equal_to_the_bit, history, in_a_new_process, job
 
 from lakelens.errors import NotAnImageTableError, TrialError
 from lakelens.tracking.run_records import read_records
-from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.checkpoints.warm_start import WarmStart
 from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
@@ -22,11 +22,18 @@ from lakelens.training.record.run_files import validation_files
 from lakelens.training.segments.evaluation import PICTURES_FOLDER
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.outcome import SegmentOutcome
+from lakelens.training.segments.segment import train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
 
 pytestmark = pytest.mark.tensorflow
 ENTRY = EntryPoint.parse("lakelens.training.trials.detector:Detector")
 EPOCHS = 5
+# Of 12 steps an epoch; within the third one.
+CUT = 31
+KEPT = {
+    "min_checkpoint_period": {"batches": CUT},
+    "checkpoint_storage": {"save_trial_best": 9, "save_trial_latest": 9},
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +61,32 @@ def job_of(place: Path, name: str, **changes) -> TrainingJob:
 
 @pytest.fixture(scope="module")
 def whole(place) -> tuple[TrainingJob, SegmentOutcome]:
-    job = job_of(place, "whole")
+    job = job_of(place, "whole", **KEPT)
     outcome = in_a_new_process(job)
     outcome.raise_failure()
     return job, outcome
 
 
-def test_a_detector_learns_from_boxes_and_its_run_gets_each_class_and_the_curves(whole):
+def test_a_detector_trains_on_boxes_and_its_run_gets_each_class_and_the_curves(place):
+    job = job_of(place, "an epoch", epochs=1)
+    outcome = train_segment(job)
+    outcome.raise_failure()
+    assert 0 <= outcome.metrics["val_map"] <= outcome.metrics["val_map50"] <= 1
+    assert_told(job, outcome)
+
+
+@pytest.mark.long
+def test_a_detector_learns_from_boxes(whole):
     job, outcome = whole
     assert outcome.metrics["val_map50"] > 0.5
     assert 0 < outcome.metrics["val_map"] <= outcome.metrics["val_map50"]
+    assert_told(job, outcome)
+
+
+def assert_told(job: TrainingJob, outcome: SegmentOutcome) -> None:
+    """Checks the pictures of each epoch, and the files of the last one, which is the best."""
     pictures = sorted((job.folder / PICTURES_FOLDER).iterdir())
-    assert [path.name for path in pictures] == [f"step-{12 * (epoch + 1):08d}.jpg" for epoch in range(EPOCHS)]
+    assert [path.name for path in pictures] == [f"step-{12 * (epoch + 1):08d}.jpg" for epoch in range(outcome.epochs)]
     with Image.open(pictures[-1]) as picture:
         assert picture.size == (4 * 256, 2 * 202)
     files = validation_files(job.config.make_task(), job.folder)
@@ -77,25 +98,26 @@ def test_a_detector_learns_from_boxes_and_its_run_gets_each_class_and_the_curves
     assert files["validation/precision_recall.csv"].startswith(b"class,score,recall,precision\n")
 
 
-def test_a_detector_that_was_paused_within_an_epoch_continues_to_the_bit(place, whole):
-    job = job_of(place, "cut")
-    paused = in_a_new_process(job, until=31)
-    outcome = in_a_new_process(job, paused.last)
-    assert history(job) == history(whole[0])
+@pytest.mark.long
+def test_a_detector_that_goes_on_within_an_epoch_is_that_of_one_training_to_the_bit(place, whole):
+    start = next(each for each in list_checkpoints(whole[0].folder) if each.metadata["step"] == CUT)
+    job = job_of(place, "cut", **KEPT)
+    outcome = in_a_new_process(job, str(start.path))
+    assert history(job, first=3) == history(whole[0])[2:]
     assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(whole[1].last))
 
 
+@pytest.mark.long
 @pytest.mark.horovod
 def test_the_metrics_do_not_depend_on_the_number_of_ranks(place, whole):
-    measured = []
-    for ranks in (1, 2):
-        job = job_of(place, f"on {ranks}", epochs=1, perform_initial_validation=True)
-        job = replace(job, warm_start=WarmStart("the whole", Path(whole[1].last)))
-        in_a_new_process(job, ranks=ranks).raise_failure()
-        (first,) = [record.metrics for record in read_records(job.folder) if record.metrics and record.step == 0]
-        measured.append({name: first[f"val_{name}"] for name in job.config.make_task().metric_names})
-    assert measured[0] == measured[1]
-    assert measured[0]["map50"] > 0.5
+    step = {"searcher": {"metric": "val_map50", "max_length": {"batches": 1}}}
+    job = job_of(place, "on 2", **step, perform_initial_validation=True)
+    job = replace(job, warm_start=WarmStart("the whole", Path(whole[1].last)))
+    in_a_new_process(job, ranks=2).raise_failure()
+    (first,) = [record.metrics for record in read_records(job.folder) if record.metrics and record.step == 0]
+    last = history(whole[0])[-1]
+    names = [f"val_{name}" for name in job.config.make_task().metric_names]
+    assert {name: first[name] for name in names} == {name: last[name] for name in names}
 
 
 def test_a_table_without_boxes_is_refused_with_its_column_and_the_layouts(tmp_path):
@@ -107,8 +129,8 @@ def test_a_table_without_boxes_is_refused_with_its_column_and_the_layouts(tmp_pa
 
 def test_a_detector_for_another_task_and_a_classifier_for_boxes_are_refused(place):
     with pytest.raises(TrialError, match=r"Detector trains on boxes, and the experiment's task is classification"):
-        in_a_new_process(job_of(place, "no boxes", task="classification", searcher={})).raise_failure()
+        train_segment(job_of(place, "no boxes", task="classification", searcher={})).raise_failure()
     classifier = EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn")
     job = replace(job_of(place, "no detector", hyperparameters={}), entrypoint=classifier)
     with pytest.raises(TrialError, match=r"for task detection and 2 classes it must give \[rows, candidates, 6\]"):
-        in_a_new_process(job).raise_failure()
+        train_segment(job).raise_failure()
