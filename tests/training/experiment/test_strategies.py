@@ -13,7 +13,7 @@ import pytest
 from coloured_tables import coloured_table
 from mlflow_stores import put_store
 
-from lakelens.errors import ConfigurationError
+from lakelens.errors import ConfigurationError, NotADeltaTableError
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig
@@ -121,15 +121,22 @@ def experiment(tmp_path_factory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(experiment, tmp_path_factory) -> Train:
     """Trains under a strategy, each once."""
-    known: dict[tuple[str, int, int, str], Curve] = {}
+    known: dict[tuple[str, int, int, str, str], Curve] = {}
 
     def run(
-        strategy: str, slots: int, batch: int = BATCH, passes: int = 1, trial: str = "Counting", **more: Any
+        strategy: str,
+        slots: int,
+        batch: int = BATCH,
+        passes: int = 1,
+        trial: str = "Counting",
+        table: str = experiment["data"]["table"],
+        **more: Any,
     ) -> Curve:
-        if (strategy, slots, batch, trial) not in known:
+        if (strategy, slots, batch, trial, table) not in known:
             folder = tmp_path_factory.mktemp(strategy)
             keys = experiment | {"resources": {"strategy": strategy, "slots_per_trial": slots}}
             keys["entrypoint"] = entry_point(experiment, trial)
+            keys["data"] = {"table": table}
             keys["hyperparameters"] = {"global_batch_size": batch, "folder": str(folder)}
             keys["optimizations"] = {"aggregation_frequency": passes}
             result = train(keys, **more)
@@ -139,9 +146,11 @@ def trained(experiment, tmp_path_factory) -> Train:
             metrics = {name: [point.value for point in history] for name, history in histories.items()}
             assert [point.step for point in histories["loss"]] == list(range(1, EPOCHS + 1))
             drawn = sum(int(path.read_text()) for path in folder.glob("drawn-by-*"))
-            weights = open_checkpoint(result.checkpoint).load_model().get_weights()
-            known[strategy, slots, batch, trial] = Curve(metrics, weights, drawn, result.ranks)
-        return known[strategy, slots, batch, trial]
+            kept = open_checkpoint(result.checkpoint)
+            assert (result.version, result.digest) == (0, kept.digest)
+            curve = Curve(metrics, kept.load_model().get_weights(), drawn, result.ranks)
+            known[strategy, slots, batch, trial, table] = curve
+        return known[strategy, slots, batch, trial, table]
 
     return run
 
@@ -204,27 +213,32 @@ def test_weights_of_a_trials_own_datasets_count_once_and_in_validation_too(exper
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize(("strategy", "ranks"), [("mirrored", 1), ("horovod_local", 2)])
-def test_two_slots_give_the_loss_curve_of_one(trained, strategy, ranks):
-    alone, shared = trained("single", 1), trained(strategy, 2)
+def test_two_devices_of_one_process_give_the_loss_curve_of_one(trained):
+    alone, shared = trained("single", 1), trained("mirrored", 2)
     assert alone.metrics["loss"][1] < alone.metrics["loss"][0]
-    assert (alone.ranks, shared.ranks) == (1, ranks)
+    assert (alone.ranks, shared.ranks) == (1, 1)
     assert_same_curve(alone, shared)
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize(("strategy", "slots"), [("single", 1), ("mirrored", 2), ("horovod_local", 2)])
+@pytest.mark.parametrize(("strategy", "slots"), [("single", 1), ("mirrored", 2)])
 def test_no_batch_is_drawn_that_is_not_trained_on(trained, strategy, slots):
     assert trained(strategy, slots).drawn == EPOCHS * ROWS
 
 
 @pytest.mark.horovod
 @pytest.mark.spark
-def test_two_tasks_of_a_barrier_stage_give_the_loss_curve_of_one_process(spark, trained):
-    alone, cluster = trained("single", 1), trained("horovod_cluster", 2, spark=spark)
-    assert cluster.ranks == 2
-    assert cluster.drawn == EPOCHS * ROWS
-    assert_same_curve(alone, cluster)
+def test_two_tasks_of_a_barrier_stage_train_a_catalog_table_as_one_process_does(spark, trained, experiment, tmp_path):
+    spark.sql("CREATE DATABASE IF NOT EXISTS pictures")
+    spark.sql(f"CREATE TABLE pictures.squares USING delta LOCATION '{experiment['data']['table']}'")
+    try:
+        cluster = trained("horovod_cluster", 2, table="spark_catalog.pictures.squares", spark=spark)
+    finally:
+        spark.sql("DROP DATABASE pictures CASCADE")  # the files stay
+    assert (cluster.ranks, cluster.drawn) == (2, EPOCHS * ROWS)
+    assert_same_curve(plain_keras(experiment, tmp_path, BATCH, 1), cluster)
+    with pytest.raises(NotADeltaTableError, match=r"no Delta table pictures\.squares"):
+        train("pictures.squares", spark=spark)
 
 
 def config_of(**changes: Any) -> ExperimentConfig:

@@ -409,37 +409,6 @@ def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_thou
     assert "the user's own mistake" in run.data.tags[FAILURE_TAG]
 
 
-@pytest.mark.usefixtures("store")
-@pytest.mark.horovod
-@pytest.mark.spark
-def test_a_catalog_table_is_trained_on_two_spark_tasks(spark, trained, tmp_path):
-    spark.sql("CREATE DATABASE IF NOT EXISTS pictures")
-    rows = [coloured_rows(0, 61, "train"), coloured_rows(900, 1, "validation")]  # none for rank 1 to validate on
-    frame = spark.createDataFrame([row for part in rows for row in part.to_pylist()])
-    frame.write.format("delta").partitionBy("split").saveAsTable("pictures.squares")
-    try:
-        result = train(
-            "spark_catalog.pictures.squares",
-            entrypoint=f"{trial_file(tmp_path)}:Tiny",
-            slots_per_trial=2,
-            strategy="horovod_cluster",
-            epochs=1,
-            tracking_uri=store_of(tmp_path),
-            config={
-                "data": {"class_names": ["blue", "green", "red"]},
-                "checkpoint_storage": {"path": str(tmp_path / "checkpoints")},
-            },
-            spark=spark,
-        )
-    finally:
-        spark.sql("DROP DATABASE pictures CASCADE")
-    assert (result.ranks, result.version) == (2, 0)
-    assert result.metrics["val_accuracy"] in (0.0, 1.0)
-    assert open_checkpoint(result.checkpoint).digest == result.digest
-    with pytest.raises(NotADeltaTableError, match=r"no Delta table pictures\.squares"):
-        train("pictures.squares", spark=spark)
-
-
 IN_AN_ENVIRONMENT = """
     import os
 
