@@ -41,38 +41,23 @@ def whole(place) -> Whole:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("cut", [2 * STEPS, 2 * STEPS + 4], ids=["between epochs", "within an epoch"])
-def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(place, whole, cut):
-    job = place.job(f"cut at {cut}")
-    paused = in_a_new_process(job, until=cut)
-    assert (paused.reason, paused.step) == ("completed", cut)
-    outcome = in_a_new_process(job, paused.last)
-    assert (outcome.step, outcome.epochs) == (EPOCHS * STEPS, EPOCHS)
-    assert history(job) == whole.history
-    assert outcome.metrics == whole.outcome.metrics
-    assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
-
-
-@pytest.mark.tensorflow
-def test_a_training_whose_rank_is_killed_goes_on_from_its_last_checkpoint_to_the_same_result(place, whole):
-    job = place.job("killed", min_checkpoint_period={"batches": 4})
-    # Within the fourth epoch; the last checkpoint is that of step 20, in the same epoch.
+@pytest.mark.timeout(600)
+def test_a_training_that_is_cut_interrupted_and_killed_is_that_of_one_process_to_the_bit(place, whole):
+    job = place.job("cut, interrupted and killed", min_checkpoint_period={"batches": 4})
+    cut = in_a_new_process(job, until=2 * STEPS)  # between epochs
+    assert (cut.reason, cut.step) == ("completed", 2 * STEPS)
+    # The first interrupt pauses with a checkpoint, within the third epoch.
+    paused = in_a_new_process(job, cut.last, INTERRUPT_AT="15", DRIVER=str(os.getpid()))
+    assert (paused.reason, paused.step) == ("paused", 15)
+    # Killed within the fourth epoch; the last checkpoint is that of step 20, in the same epoch.
     killed, attempt = place.folder / "killed once", place.folder / "attempt"
-    outcome = in_a_new_process(job, restarts=1, KILL_AT="22", KILL_ONCE=str(killed), ATTEMPT=str(attempt))
+    env = {"KILL_AT": "22", "KILL_ONCE": str(killed), "ATTEMPT": str(attempt)}
+    outcome = in_a_new_process(job, paused.last, restarts=1, **env)
     assert killed.exists()
     assert attempt.read_text() == "1"  # what hvd.attempt() returned after the restart
+    assert (outcome.reason, outcome.step, outcome.epochs) == ("completed", EPOCHS * STEPS, EPOCHS)
     assert history(job) == whole.history
-    assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
-
-
-@pytest.mark.tensorflow
-def test_the_first_interrupt_pauses_with_a_checkpoint_that_the_training_goes_on_from(place, whole):
-    job = place.job("interrupted")
-    paused = in_a_new_process(job, INTERRUPT_AT="9", DRIVER=str(os.getpid()))
-    assert (paused.reason, paused.step) == ("paused", 9)
-    outcome = in_a_new_process(job, paused.last)
-    assert (outcome.reason, outcome.step) == ("completed", EPOCHS * STEPS)
-    assert history(job) == whole.history
+    assert outcome.metrics == whole.outcome.metrics
     assert_equal_to_the_bit(open_checkpoint(outcome.last), whole.last)
 
 
