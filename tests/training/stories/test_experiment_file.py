@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coloured_tables import coloured_table
+from coloured_tables import add_rows, coloured_table
 from mlflow_stores import put_store
 from tracked_runs import tracked
 
@@ -128,11 +128,14 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
 
 
 @pytest.mark.tensorflow
-def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp_path, capsys):
+def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run_on_the_version_it_has_read(
+    keys, tmp_path, capsys
+):
     put_store(tmp_path)
+    data = {"table": str(coloured_table(tmp_path / "grows"))}
     storage = keys["checkpoint_storage"] | {"save_trial_latest": 0}
     env = {"INTERRUPT_AT": "7", "DRIVER": str(os.getpid()), "ONCE": str(tmp_path / "once")}
-    config = config_of(keys, resources={"env": env}, checkpoint_storage=storage)
+    config = config_of(keys, data=data, resources={"env": env}, checkpoint_storage=storage)
     with pytest.raises(TrainingPaused, match=r"has paused after step 7 of 15; lakelens train --resume \w+ continues"):
         train(config)
     (folder,) = (tmp_path / "checkpoints").iterdir()
@@ -141,6 +144,7 @@ def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp
     before, paused = list_checkpoints(folder)
     assert (before.metadata["step"], paused.metadata["step"]) == (5, 7)
     assert folder.name in tracked(config.data.table)[0]  # a later resume reads this version
+    add_rows(config.data.table, 500, 16, "train")
     paused.model_path.write_bytes(b"damaged")  # so it goes on from step 5, and what is recorded of step 6 stays
     resume = ["train", "--resume", folder.name, "--tracking-uri", keys["tracking"]["uri"]]
     with resuming(folder.parent, folder.name):  # as another process does
@@ -150,7 +154,7 @@ def test_an_interrupted_training_pauses_and_is_resumed_in_the_same_run(keys, tmp
     assert main(resume) == 0
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (result["run_id"], result["epochs"]) == (folder.name, 3)
+    assert (result["run_id"], result["version"], result["epochs"]) == (folder.name, 0, 3)
     run = client.get_run(folder.name)
     assert run.info.status == "FINISHED"
     assert "lakelens.failure" not in run.data.tags

@@ -181,6 +181,7 @@ def test_a_server_that_reports_no_progress_is_not_taken_for_one_without_slots(sp
     assert "this server reports no progress of queries" in capfd.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.usefixtures("watch")
 def test_a_training_whose_rank_died_resumes_on_the_version_it_has_read(spark, tmp_path):
