@@ -339,6 +339,7 @@ def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole
     assert_equal_to_the_bit(place.last("terminated"), whole.last)
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_training_whose_driver_was_killed_is_failed_to_the_next_command_and_is_resumed_to_the_same_result(
     place, whole, capsys
