@@ -47,6 +47,7 @@ def test_every_function_and_every_class_that_is_called_has_an_example() -> None:
     assert [name for name in NAMES if not example_of(name).examples] == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_examples_run_as_they_stand(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
