@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from segment_jobs import NOISY, STEPS, Place, assert_equal_to_the_bit, history, in_a_new_process, place_in
@@ -14,6 +13,7 @@ from lakelens.errors import TrialError
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.sections import Optimizations
 from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.segment import train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
 
 EPOCHS = 3
@@ -106,4 +106,4 @@ def test_a_rate_that_follows_a_schedule_is_not_scaled(place):
     scheduled.write_text(text)
     job = place.job("scheduled", optimizations={"warmup_epochs": 1.0})
     with pytest.raises(TrialError, match=r"warmup_epochs change .* optimizer follows CosineDecay; scale it"):
-        in_a_new_process(replace(job, entrypoint=EntryPoint.parse(f"{Path(scheduled)}:Noisy")))
+        train_segment(replace(job, entrypoint=EntryPoint.parse(f"{scheduled}:Noisy"))).raise_failure()
