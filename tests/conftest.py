@@ -70,6 +70,8 @@ def _kind_of(item: pytest.Item) -> str | None:
 
 
 def _group_of(item: pytest.Item) -> str:
+    if {"wheel", "sdist"} & set(getattr(item, "fixturenames", ())):
+        return "wheel"  # which is built once
     kind = _kind_of(item)
     if kind is None:
         return str(item.path)

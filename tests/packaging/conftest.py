@@ -23,13 +23,6 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FOLDERS = ("lakelens", "etl", "training", "search", "inference", "jobs", "notebooks")
 
 
-def declared(wheel: Path) -> list[str]:
-    """What a wheel says that it requires, extras included."""
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return HeaderParser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
-
-
 def brought(requirements: Iterable[str], extras: frozenset[str], found: dict[tuple[str, frozenset[str]], bool]) -> None:
     """Follows requirements through what is installed here; notes each with whether it is."""
     for text in requirements:
@@ -70,7 +63,9 @@ def link(name: str, site_packages: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def make_extra(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Borrower]:
+def make_extra(
+    wheel: Path, wheel_requirements: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Borrower]:
     """Makes an environment that holds the wheel and what some of its extras bring, and nothing else.
 
     The packages are links to those of the running environment. pip, which is given no index, then finds that the
@@ -79,7 +74,7 @@ def make_extra(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
     def make(*extras: str) -> Borrower:
         found: dict[tuple[str, frozenset[str]], bool] = {}
-        brought(declared(wheel), frozenset(extras), found)
+        brought(wheel_requirements, frozenset(extras), found)
         absent = sorted(name for (name, _), is_here in found.items() if not is_here)
         if absent:
             pytest.skip(f"the running environment has no {', '.join(absent)}")
@@ -134,6 +129,14 @@ def built(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(built: Path) -> Path:
     """The wheel of the checkout."""
     return next(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def wheel_requirements(wheel: Path) -> list[str]:
+    """What the wheel says that it requires, extras included."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return HeaderParser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
 
 
 @pytest.fixture(scope="session")

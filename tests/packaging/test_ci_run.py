@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -26,6 +27,17 @@ case "$*" in
         echo "make: *** [Makefile:1: test-all] Error 1"
         exit 2 ;;
 esac
+"""
+# A plugin that writes the names of the tests that are collected, and of those in each of three shares.
+SHARES = """
+import json, os, pathlib
+
+def pytest_collection_finish(session):
+    outside = next(one._outside for one in session.config.pluginmanager.get_plugins() if hasattr(one, "_outside"))
+    names = [item.nodeid for item in session.items]
+    left_out = [{item.nodeid for item in outside(f"{share}/3", session.items)} for share in range(3)]
+    shares = [[name for name in names if name not in others] for others in left_out]
+    pathlib.Path(os.environ["SHARES"]).write_text(json.dumps([names, shares]), encoding="utf-8")
 """
 
 
@@ -77,15 +89,22 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split() if path.exists() else []
 
 
-def test_the_shares_of_the_long_tests_are_disjoint_and_together_all_of_them(checkout: Path) -> None:
-    def collected(*arguments: str) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", *arguments]
-        command += ["tests/packaging", "tests/etl/versions"]
-        told = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True).stdout
-        return [line for line in told.splitlines() if "::" in line]
+def test_the_shares_of_the_long_tests_are_disjoint_and_together_all_of_them(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "shares.py").write_text(SHARES, encoding="utf-8")
+    written = tmp_path / "shares.json"
+    variables = os.environ | {"PYTHONPATH": str(tmp_path), "SHARES": str(written)}
 
-    shares = [collected("--long-share", f"{share}/3") for share in range(3)]
+    def collected(*arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "-p", "shares", *arguments]
+        command += ["tests/packaging", "tests/etl/versions"]
+        told = subprocess.run(command, cwd=checkout, env=variables, stdout=subprocess.PIPE, text=True, check=True)
+        return [line for line in told.stdout.splitlines() if "::" in line]
+
+    everything = collected()
+    names, shares = json.loads(written.read_text(encoding="utf-8"))
+    assert names == everything
     assert all(shares)
-    assert sorted(name for share in shares for name in share) == sorted(collected())
+    assert sorted(name for share in shares for name in share) == sorted(everything)
+    assert sorted(collected("--long-share", "0/3")) == sorted(shares[0])
     connected = [{name.partition("::")[0] for name in share if "[connect" in name} for share in shares]
     assert sum(map(len, connected)) == len(set.union(*connected)) > 1  # what such tests of a module share is made once

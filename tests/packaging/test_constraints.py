@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import zipfile
-from email.parser import HeaderParser
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from setup_arguments import setup_requirements
 
 pytestmark = pytest.mark.unit
 
@@ -34,12 +33,9 @@ def pins(path: Path) -> dict[str, list[Requirement]]:
 
 
 @pytest.fixture(scope="module")
-def direct(wheel: Path) -> dict[str, Requirement]:
-    """What the wheel says that it requires, extras included."""
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = HeaderParser().parsestr(archive.read(name).decode())
-    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or []]
+def direct() -> dict[str, Requirement]:
+    """What setup.py asks for, extras included."""
+    requirements = map(Requirement, setup_requirements())
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 

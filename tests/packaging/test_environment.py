@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 from pathlib import Path
 from types import ModuleType
 
@@ -22,13 +23,15 @@ pytestmark = pytest.mark.system
 
 STACK = "spark-4.1" if sys.version_info >= (3, 12) else "spark-3.5"  # one that takes this Python
 LOCK = f"constraints/{STACK}.txt"
+# What the set-up of a checkout does not read.
+UNUSED = shutil.ignore_patterns("etl", "training", "search", "inference", "jobs", "notebooks")
 
 
 @pytest.fixture
 def setup_module_of(sources: Path, tmp_path: Path) -> ModuleType:
     """`.ci/environment.py` of a private copy of the checkout."""
     clone = tmp_path / "clone"
-    shutil.copytree(sources, clone)
+    shutil.copytree(sources, clone, ignore=UNUSED)
     spec = importlib.util.spec_from_file_location("environment_of_clone", clone / ".ci" / "environment.py")
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +50,7 @@ def setup_module_of(sources: Path, tmp_path: Path) -> ModuleType:
 def finished(setup_module_of: ModuleType, tmp_path: Path) -> object:
     """An environment whose set-up has ended well, as far as its notes tell."""
     folder = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    venv.create(folder, with_pip=False, symlinks=True)
     (folder / "bin" / "pip").touch()
     environment = setup_module_of.Environment(folder, setup_module_of.CHECKOUT / LOCK)
     environment.note("packages", {"fingerprint": setup_module_of.fingerprint(environment)})

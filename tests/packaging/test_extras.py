@@ -71,13 +71,13 @@ NEEDS = {
     "hvd.broadcast(1.0)": "training",
 }
 DOORS = """
-import json, sys, traceback
+import json, traceback
 import lakelens, lakelens.inference.model.onnx_engine, lakelens.stores.clients
 import lakelens.training.experiment.train, lakelens.search.running.run
 import lakelens.hvd as hvd
 from lakelens.errors import MissingDependencyError
 said = {}
-for call in json.load(sys.stdin):
+for call in GIVEN:
     try:
         said[call] = ["returned", repr(eval(call))]
     except MissingDependencyError as error:
@@ -101,6 +101,18 @@ COMMANDS = {
     "table profile table": "search",
 }
 
+TRIES = """
+import contextlib, io, json
+from lakelens.jobs.cli import main
+said = {}
+for command in GIVEN:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(command.split())
+    said[command] = [code, out.getvalue(), err.getvalue()]
+print(json.dumps(said))
+"""
+
 EXPERIMENT = """\
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: table, version: 0}
@@ -121,40 +133,46 @@ def base(make_extra: Callable[..., Borrower]) -> Borrower:
     return made
 
 
-def test_every_call_without_its_extra_names_the_extra(base: Borrower, clean_environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [str(base.python), "-c", DOORS],
-        input=json.dumps(list(NEEDS)),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=base.folder,
-        env=clean_environment,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+def tried(base: Borrower, code: str, given: list[str]) -> dict[str, list]:
+    """What one process of the environment says to each of what it is given."""
+    said: dict[str, list] = json.loads(base.run(f"GIVEN = {given!r}\n{code}").splitlines()[-1])
+    return said
+
+
+def test_every_call_without_its_extra_names_the_extra(base: Borrower) -> None:
+    said = tried(base, DOORS, list(NEEDS))
     for call, extra in NEEDS.items():
         kind, message = said[call]
         assert kind == "missing", f"{call}: {message}"
         assert f"pip install 'lakelens[{extra}]'" in message, f"{call}: {message}"
 
 
-@pytest.mark.parametrize(("command", "extra"), COMMANDS.items())
-def test_every_command_without_its_extra_names_it_and_ends_with_2(
-    base: Borrower, clean_environment: dict[str, str], command: str, extra: str
-) -> None:
-    done = subprocess.run(
-        [str(base.folder / "bin" / "lakelens"), *command.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=base.folder,
-        env=clean_environment,
-    )
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert (done.returncode, said["error"]) == (2, "MissingDependencyError"), done.stderr
+@pytest.fixture(scope="module")
+def commands(base: Borrower) -> dict[str, list]:
+    """The exit code, stdout and stderr of each command, in one process."""
+    return tried(base, TRIES, list(COMMANDS))
+
+
+def names_what_is_missing(code: int, out: str, err: str, extra: str) -> None:
+    said = json.loads(out.splitlines()[-1])
+    assert (code, said["error"]) == (2, "MissingDependencyError"), err
     assert f"pip install 'lakelens[{extra}]'" in said["message"]
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("command", "extra"), COMMANDS.items())
+def test_every_command_without_its_extra_names_it_and_gives_2(
+    commands: dict[str, list], command: str, extra: str
+) -> None:
+    names_what_is_missing(*commands[command], extra)
+
+
+def test_a_process_of_a_command_without_its_extra_ends_with_2(
+    base: Borrower, clean_environment: dict[str, str]
+) -> None:
+    command = [str(base.folder / "bin" / "lakelens"), "train", "table"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=base.folder, env=clean_environment)
+    names_what_is_missing(done.returncode, done.stdout, done.stderr, "training")
 
 
 def test_the_wheel_alone_reads_tables_and_their_history(base: Borrower) -> None:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from setup_arguments import setup_requirements
 
 if TYPE_CHECKING:
     from borrowed import Borrower
@@ -56,6 +60,12 @@ def templates(sources: Path) -> set[str]:
     return {f"lakelens/{path.relative_to(sources).as_posix().removeprefix('lakelens/')}" for path in found}
 
 
+def named(requirements: list[str]) -> set[tuple[str, SpecifierSet]]:
+    """The packages and their ranges, without the extras that bring them."""
+    parsed = map(Requirement, requirements)
+    return {(canonicalize_name(one.name), one.specifier) for one in parsed}
+
+
 @pytest.fixture(scope="module")
 def installed(
     sources: Path, make_borrower: Callable[[Path], Borrower], tmp_path_factory: pytest.TempPathFactory
@@ -79,20 +89,16 @@ def test_an_installation_brings_the_command(installed: Borrower, clean_environme
     assert (done.returncode, done.stdout.split()[0]) == (0, "lakelens")
 
 
-def test_an_editable_installation_imports_the_checkout(sources: Path, borrower: Borrower) -> None:
-    borrower.install("--editable", str(sources))
-    seen = probe(borrower)
-    assert seen["bare"] == []
-    assert seen["found"]["lakelens.etl"] == str(sources / "etl" / "__init__.py")
-    assert all(name.startswith(("lakelens-", "__editable__")) for name in top_of_site_packages(borrower))
-
-
-def test_an_editable_installation_sees_a_module_that_is_added_later(
+def test_an_editable_installation_imports_the_checkout_and_modules_that_are_added_later(
     sources: Path, borrower: Borrower, tmp_path: Path
 ) -> None:
     clone = tmp_path / "clone"
     shutil.copytree(sources, clone)
     borrower.install("--editable", str(clone))
+    seen = probe(borrower)
+    assert seen["bare"] == []
+    assert seen["found"]["lakelens.etl"] == str(clone / "etl" / "__init__.py")
+    assert all(name.startswith(("lakelens-", "__editable__")) for name in top_of_site_packages(borrower))
     (clone / "etl" / "added_later.py").write_text("VALUE = 7\n")
     assert borrower.run("from lakelens.etl.added_later import VALUE; print(VALUE)") == "7"
 
@@ -114,6 +120,10 @@ def test_the_wheel_holds_every_module_and_template_and_nothing_else(wheel: Path,
         licences = [name for name in archive.namelist() if name.endswith("LICENSE")]
     assert names == python_files(sources) | templates(sources) | {"lakelens/py.typed"}
     assert licences, "the licence text has to travel with the wheel"
+
+
+def test_the_wheel_asks_for_what_setup_asks_for(wheel_requirements: list[str]) -> None:
+    assert named(wheel_requirements) == named(setup_requirements())
 
 
 def test_the_sdist_builds_the_same_wheel(sdist: Path, sources: Path, borrower: Borrower, tmp_path: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
-from unittest import mock
 
 import pytest
+from setup_arguments import setup_arguments
 
 import lakelens
 from lakelens.errors import MissingDependencyError
 from lakelens.extras import OLDEST, require
 
 pytestmark = pytest.mark.unit
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def install(package: str, version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,22 +40,14 @@ def test_a_version_that_is_new_enough_is_accepted(tmp_path: Path, monkeypatch: p
     require("a training", "mlflow")
 
 
-def declared_extras() -> dict[str, list[str]]:
-    """The extras of setup.py."""
-    with mock.patch("setuptools.setup") as called:
-        runpy.run_path(str(ROOT / "setup.py"))
-    extras: dict[str, list[str]] = called.call_args.kwargs["extras_require"]
-    return extras
-
-
 def test_trainings_ask_for_tensorboard_which_tensorflow_no_longer_brings() -> None:
-    extras = declared_extras()
+    extras = setup_arguments()["extras_require"]
     for name in ("training", "training-cpu"):
         assert any(one.startswith("tensorboard>=") for one in extras[name]), name
 
 
 def test_setup_asks_for_the_oldest_versions_that_a_call_accepts() -> None:
-    extras = declared_extras()
+    extras = setup_arguments()["extras_require"]
     for module, version in OLDEST.items():
         for name in ("training", "training-cpu", "databricks"):
             assert any(one.split(",")[0] == f"{module}>={version}" for one in extras[name]), f"{module} in {name}"
