@@ -70,7 +70,10 @@ def _kind_of(item: pytest.Item) -> str | None:
 
 
 def _group_of(item: pytest.Item) -> str:
-    if {"wheel", "sdist"} & set(getattr(item, "fixturenames", ())):
+    names = set(getattr(item, "fixturenames", ()))
+    if "two_ranks" in names:
+        return "two-ranks"  # one launch for several modules
+    if {"wheel", "sdist"} & names:
         return "wheel"  # which is built once
     kind = _kind_of(item)
     if kind is None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from leftovers import leaves_nothing
 
-from lakelens.training.runner.runner import HorovodRunner
-
-pytestmark = [pytest.mark.horovod, pytest.mark.usefixtures("functions_travel_by_value")]
+pytestmark = pytest.mark.horovod
 
 
 def refusal(call):
@@ -174,8 +171,7 @@ def operations(rank):
     return found
 
 
-def checks():
-    """Runs on every rank."""
+def on_two_ranks():
     import lakelens.hvd as hvd
 
     hvd.init()
@@ -183,9 +179,8 @@ def checks():
 
 
 @pytest.fixture(scope="module")
-def results(functions_travel_by_value):
-    with leaves_nothing() as watch:
-        return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(checks)
+def results(two_ranks):
+    return two_ranks[__name__]
 
 
 def test_every_type_of_number_is_combined_and_comes_back_as_itself(results):

@@ -7,10 +7,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from leftovers import leaves_nothing
 
 from lakelens.errors import CheckpointError, InvalidArgumentError
-from lakelens.training.runner.runner import HorovodRunner
 
 pytestmark = [pytest.mark.horovod, pytest.mark.tensorflow]
 
@@ -74,7 +72,7 @@ def fitted(model, optimizer, share, rows_per_batch):
     return [np.asarray(weight) for weight in model.get_weights()]
 
 
-def on_a_rank():
+def on_two_ranks():
     import keras
     import tensorflow as tf
 
@@ -100,9 +98,8 @@ def on_a_rank():
 
 
 @pytest.fixture(scope="module")
-def ranks(functions_travel_by_value) -> list[dict]:
-    with leaves_nothing() as watch:
-        return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(on_a_rank)
+def ranks(two_ranks) -> list[dict]:
+    return two_ranks[__name__]
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from leftovers import leaves_nothing
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.training.runner.runner import HorovodRunner
 
-pytestmark = [pytest.mark.horovod, pytest.mark.usefixtures("functions_travel_by_value")]
+pytestmark = pytest.mark.horovod
+
+# It leaves Horovod, which a rank joins once.
+ENDS_THE_WORLD = True
 
 
-def checks():
+def on_two_ranks():
     """Runs on every rank; gives the results of each check, by name."""
     import os
 
@@ -239,9 +240,8 @@ def checks():
 
 
 @pytest.fixture(scope="module")
-def results(functions_travel_by_value):
-    with leaves_nothing() as watch:
-        return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(checks)
+def results(two_ranks):
+    return two_ranks[__name__]
 
 
 def test_each_rank_knows_its_place(results):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from leftovers import leaves_nothing
-
-from lakelens.training.runner.runner import HorovodRunner
 
 pytestmark = [pytest.mark.horovod, pytest.mark.tensorflow]
 
@@ -49,7 +46,7 @@ def weights_after(model, batches):
     return model.get_weights()
 
 
-def on_a_rank():
+def on_two_ranks():
     import keras
 
     import lakelens.hvd as hvd
@@ -69,9 +66,8 @@ def on_a_rank():
 
 
 @pytest.fixture(scope="module")
-def ranks(functions_travel_by_value) -> list[dict]:
-    with leaves_nothing() as watch:
-        return HorovodRunner(np=-2, env={**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2"}).run(on_a_rank)
+def ranks(two_ranks) -> list[dict]:
+    return two_ranks[__name__]
 
 
 def test_synchronized_normalization_trains_as_plain_keras_on_unequal_numbers_of_real_rows(ranks):
