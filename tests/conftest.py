@@ -70,6 +70,8 @@ def _kind_of(item: pytest.Item) -> str | None:
 
 
 def _group_of(item: pytest.Item) -> str:
+    if mark := item.get_closest_marker("xdist_group"):
+        return str(mark.args[0])  # that of a module whose tests share more than a session
     names = set(getattr(item, "fixturenames", ()))
     if "two_ranks" in names:
         return "two-ranks"  # one launch for several modules

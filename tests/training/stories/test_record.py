@@ -29,6 +29,9 @@ from lakelens.tracking.runs import DIGEST_TAG, TABLE_TAG, VERSION_TAG, open_clie
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.experiment.train import train
 
+# One of the tests needs a session, and all look at one training.
+pytestmark = pytest.mark.xdist_group("spark")
+
 TRIAL = """
     import keras
     from lakelens.training.trials.keras_trial import KerasTrial
