@@ -16,7 +16,6 @@ from lakelens.errors import TrialError
 from lakelens.tracking.run_records import read_records
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.checkpoints.keras_files import load_weights
-from lakelens.training.experiment.trial_driver import run_segment
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.job import TrainingJob
@@ -113,8 +112,24 @@ def job_of(folder: Path, rows: int, **changes: Any) -> TrainingJob:
     return job_in(folder, table, entrypoint, **({"hyperparameters": hyperparameters, "epochs": 6} | changes))
 
 
-def two_ranks(job: TrainingJob) -> SegmentOutcome:
-    return run_segment(HorovodRunner(np=-2), job)
+def both(jobs: list[TrainingJob]) -> list[SegmentOutcome]:
+    """Runs on every rank."""
+    from lakelens.training.segments.segment import train_segment
+
+    return [train_segment(job) for job in jobs]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    functions_travel_by_value: None, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[TrainingJob, SegmentOutcome]]:
+    """A job with rows for both ranks and one with a validation row for one of them, in one launch of two ranks."""
+    many, one = (tmp_path_factory.mktemp(name) for name in ("many", "one"))
+    jobs = [job_of(many, 21), job_of(one, 1, epochs=1)]
+    outcomes = HorovodRunner(np=-2).run(both, jobs=jobs)
+    for outcome in outcomes:
+        outcome.raise_failure()
+    return list(zip(jobs, outcomes, strict=True))
 
 
 def values_of_one_process(job: TrainingJob, outcome: SegmentOutcome, feed: DeltaFeed) -> dict[str, float]:
@@ -134,33 +149,31 @@ def values_of_one_process(job: TrainingJob, outcome: SegmentOutcome, feed: Delta
 
 
 @pytest.mark.horovod
-def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_ranks(tmp_path):
-    job = job_of(tmp_path, 21)
-    outcome = two_ranks(job)
-    trained = values_of_one_process(job, outcome, job.training_feed)
-    validated = values_of_one_process(job, outcome, DeltaFeed(tmp_path / "squares", 0, "validation", shuffle=False))
-    assert {"auc", "precision", "recall", "recalls_2", "top_2", "iou", "accuracy", "loss"} == trained.keys() - {
+def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_ranks(trained):
+    job, outcome = trained[0]
+    of_training = values_of_one_process(job, outcome, job.training_feed)
+    validated = values_of_one_process(job, outcome, job.validation_feed)
+    assert {"auc", "precision", "recall", "recalls_2", "top_2", "iou", "accuracy", "loss"} == of_training.keys() - {
         "recalls_0",
         "recalls_1",
     }
-    expected = trained | {f"val_{name}": value for name, value in validated.items()}
-    epochs = [record.metrics for record in read_records(tmp_path) if record.metrics]
+    expected = of_training | {f"val_{name}": value for name, value in validated.items()}
+    epochs = [record.metrics for record in read_records(job.folder) if record.metrics]
     for measured in epochs:
         assert {name: measured[name] for name in expected} == pytest.approx(expected, rel=1e-5)
     # Where the mean of the ranks' values would be right too, the test would show nothing.
     assert 0 < validated["iou"] < 1
     assert 0 < validated["auc"] < 1
-    diaries = [[json.loads(line) for line in (tmp_path / str(rank)).read_text().splitlines()] for rank in (0, 1)]
+    diaries = [[json.loads(line) for line in (job.folder / str(rank)).read_text().splitlines()] for rank in (0, 1)]
     assert diaries[0] == diaries[1]
     assert (len(diaries[0]), outcome.epochs, outcome.reason) == (3, 3, "stopped")
     assert [line["rate"] for line in diaries[0]] == pytest.approx([STILL, STILL / 2, STILL / 4])
 
 
 @pytest.mark.horovod
-def test_a_rank_without_validation_rows_adds_nothing(tmp_path):
-    job = job_of(tmp_path, 1, epochs=1)
-    outcome = two_ranks(job)
-    validated = values_of_one_process(job, outcome, DeltaFeed(tmp_path / "squares", 0, "validation", shuffle=False))
+def test_a_rank_without_validation_rows_adds_nothing(trained):
+    job, outcome = trained[1]
+    validated = values_of_one_process(job, outcome, job.validation_feed)
     measured = {f"val_{name}": value for name, value in validated.items()}
     assert {name: outcome.metrics[name] for name in measured} == pytest.approx(measured, rel=1e-5)
 
