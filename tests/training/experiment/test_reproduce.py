@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +19,10 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.tracking.runs import open_client, tracked_run
 from lakelens.training.experiment.comparison import changed_packages
-from lakelens.training.experiment.reproduce import reproduce
+from lakelens.training.experiment.reproduce import _recorded_entrypoint, reproduce
 from lakelens.training.experiment.train import train
 
+DRAWS = "draws"
 # What the promise of bit-equal results names.
 EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
@@ -38,19 +43,14 @@ TRIAL = """
             model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
             return model
 """
+# Draws what no seed determines where the file DRAWS is there.
 HEAD = """
-    import keras
-
-    def head(classes):
-        return keras.layers.Dense(classes, activation="softmax")
-"""
-# Draws what no seed determines.
-DRAWN_HEAD = """
     import os
     import keras
 
     def head(classes):
-        drawn = keras.initializers.RandomUniform(0, 1, seed=int.from_bytes(os.urandom(4), "big"))
+        seed = int.from_bytes(os.urandom(4), "big") if os.path.exists(os.environ["DRAWS"]) else 7
+        drawn = keras.initializers.RandomUniform(0, 1, seed=seed)
         return keras.layers.Dense(classes, activation="softmax", bias_initializer=drawn)
 """
 
@@ -69,7 +69,7 @@ def keys(folder: Path, entrypoint: str) -> dict[str, Any]:
         "data": {"table": "squares"},
         "hyperparameters": {"global_batch_size": 16},
         "searcher": {"max_length": {"epochs": 2}},
-        "resources": {"env": EXACT},
+        "resources": {"env": EXACT | {"DRAWS": str(folder / DRAWS)}},
         "checkpoint_storage": {"path": "checkpoints"},
         "tracking": {"uri": put_store(folder)},
     }
@@ -79,25 +79,32 @@ def result_of(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-@pytest.mark.tensorflow
-def test_a_run_is_reproduced_to_the_bit_from_its_record_alone(tmp_path, monkeypatch, capsys):
-    table = coloured_table(tmp_path / "squares")
-    package = write_code(tmp_path / "mine", ".", HEAD)
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A run; neither the code that is there now nor the table's latest version is what was trained."""
+    folder = tmp_path_factory.mktemp("origin")
+    table = coloured_table(folder / "squares")
+    package = write_code(folder / "mine", ".", HEAD)
     (package / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    monkeypatch.chdir(tmp_path)
-    origin = train(keys(tmp_path, "mine.small:Small"))
-    # Neither the code that is there now nor the table's latest version is what was trained.
-    write_code(package, ".", HEAD.replace("softmax", "sigmoid"))
-    add_rows(table, 500, 40, "train")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert main(["reproduce", origin.run_id, "--tracking-uri", origin.tracking_uri]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=":")
+        patch.chdir(folder)
+        result = train(keys(folder, "mine.small:Small"))
+        write_code(package, ".", HEAD.replace("softmax", "sigmoid"))
+        add_rows(table, 500, 40, "train")
+        (folder / "elsewhere").mkdir()
+        patch.chdir(folder / "elsewhere")
+        yield SimpleNamespace(run_id=result.run_id, uri=result.tracking_uri, folder=folder)
+
+
+@pytest.mark.tensorflow
+def test_a_run_is_reproduced_to_the_bit_from_its_record_alone(origin, capsys):
+    assert main(["reproduce", origin.run_id, "--tracking-uri", origin.uri]) == 0
     result = result_of(capsys)
     assert (result["origin"], result["equal"], result["differences"]) == (origin.run_id, True, [])
     assert result["environment"] == []
-    client = open_client(origin.tracking_uri)
+    client = open_client(origin.uri)
     again = client.get_run(result["run_id"])
     assert again.data.tags["lakelens.reproduces"] == origin.run_id
     assert again.data.tags["lakelens.version"] == "0"
@@ -105,24 +112,37 @@ def test_a_run_is_reproduced_to_the_bit_from_its_record_alone(tmp_path, monkeypa
     assert again.info.run_name == "small, again"
     code = Path(client.download_artifacts(result["run_id"], "code"))
     assert "softmax" in (code / "mine" / "layers.py").read_text()
-    assert (tmp_path / "checkpoints" / result["run_id"]).is_dir()
+    assert (origin.folder / "checkpoints" / result["run_id"]).is_dir()
 
 
 @pytest.mark.tensorflow
-def test_a_run_that_cannot_be_reproduced_to_the_bit_says_where_it_differs(tmp_path, monkeypatch, capsys):
-    coloured_table(tmp_path / "squares")
-    code = write_code(tmp_path / "code", "", DRAWN_HEAD)
-    monkeypatch.chdir(tmp_path)
-    origin = train(keys(tmp_path, f"{code / 'small.py'}:Small"))
-    (code / "small.py").unlink()
-    (code / "layers.py").unlink()
-    arguments = ["reproduce", origin.run_id, "--tracking-uri", origin.tracking_uri]
-    assert main([*arguments, "--checkpoint-dir", str(tmp_path / "others")]) == 1
+def test_a_run_that_cannot_be_reproduced_to_the_bit_says_where_it_differs(origin, tmp_path, capsys):
+    draws = origin.folder / DRAWS
+    draws.touch()
+    try:
+        arguments = ["reproduce", origin.run_id, "--tracking-uri", origin.uri]
+        assert main([*arguments, "--checkpoint-dir", str(tmp_path / "others")]) == 1
+    finally:
+        draws.unlink()
     result = result_of(capsys)
     assert result["equal"] is False
     assert any(line.startswith("val_loss at 1: ") for line in result["differences"])
     assert any(line.startswith("weight layers/dense/vars/") for line in result["differences"])
     assert [path.name for path in (tmp_path / "others").iterdir()] == [result["run_id"]]
+
+
+@pytest.mark.tensorflow
+def test_an_entry_point_whose_files_are_gone_is_made_again_from_the_record(tmp_path, monkeypatch):
+    uri, code = put_store(tmp_path), write_code(tmp_path / "code", "", HEAD)
+    name = f"{code / 'small.py'}:Small"
+    with tracked_run(uri, "lakelens") as run:
+        for file in code.iterdir():
+            open_client(uri).log_text(run.run_id, file.read_text(), f"code/{file.name}")
+    shutil.rmtree(code)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with _recorded_entrypoint(uri, run.run_id, name) as entry:
+        assert (entry.name, entry.load().__name__) == (name, "Small")
+        assert sys.modules.pop("layers").__file__ == str(Path(entry.target).with_name("layers.py"))
 
 
 @pytest.mark.unit
