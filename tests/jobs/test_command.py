@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import shlex
 import signal
 import subprocess
@@ -328,9 +329,20 @@ def test_a_result_becomes_task_values_on_databricks_alone(monkeypatch: pytest.Mo
     assert given == {"version": 1, "due": True}
 
 
-@pytest.mark.parametrize("name", ["etl", "train", "search", "score", "evaluate", "table"])
-def test_the_file_of_a_job_runs_its_command(name):
-    file = Path(__file__).parents[2] / "jobs" / f"{name}.py"
-    done = subprocess.run([sys.executable, str(file), "--help"], capture_output=True, text=True, check=False)
+FILES = Path(__file__).parents[2] / "jobs"
+
+
+@pytest.mark.parametrize("name", ["train", "search", "score", "evaluate", "table"])
+def test_the_file_of_a_job_runs_its_command(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FILES / f"{name}.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: lakelens {name} ")
+
+
+def test_the_file_of_a_job_runs_as_a_script():
+    command = [sys.executable, str(FILES / "etl.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: lakelens {name} ")
+    assert done.stdout.startswith("usage: lakelens etl ")

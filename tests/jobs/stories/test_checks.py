@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,43 +49,48 @@ CONTINUED = ["train", "start.yaml", "--set", "warm_start=null", "--set"]
 PROPERTIES = {RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with images, tables and checkpoints."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "no java").mkdir()
+    (folder / "photos" / "cat").mkdir(parents=True)
+    (folder / "photos.csv").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "today.txt").write_text("")
+    (folder / "search.yaml").write_text(EXPERIMENT)
+    (folder / "start.yaml").write_text(START)
+    (folder / "grid.yaml").write_text(GRID)
+    rows = pa.table({"path": ["a"], "image": [b""], "label": [0], "split": ["train"]})
+    write_deltalake(folder / "table", rows)
+    # delta-rs writes no property and no feature that it does not know.
+    change_log(folder / "table", "metaData", configuration=PROPERTIES)
+    write_deltalake(folder / "parts", rows, partition_by=["split"])
+    files = {name: lambda path: path.write_text("{}") for name in ("model.keras", "state.json")}
+    metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
+    models = folder / "models"
+    write_checkpoint(models, files=files, metadata=metadata, name="m").path.rename(folder / "model")
+    trained = metadata | {"run_id": "abc"}
+    write_checkpoint(models, files=files, metadata=trained, name="t").path.rename(folder / "trained")
+    write_deltalake(folder / "widened", rows)
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    change_log(folder / "widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
+    return folder
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with images and tables, on a machine where no JVM can start."""
-    (tmp_path / "no java").mkdir()
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder, on a machine where no JVM can start."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos" / "cat").mkdir(parents=True)
-    (tmp_path / "photos.csv").mkdir()
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "today.txt").write_text("")
-    (tmp_path / "search.yaml").write_text(EXPERIMENT)
-    (tmp_path / "start.yaml").write_text(START)
-    (tmp_path / "grid.yaml").write_text(GRID)
-    rows = pa.table({"path": ["a"], "image": [b""], "label": [0], "split": ["train"]})
-    write_deltalake("table", rows)
-    # delta-rs writes no property and no feature that it does not know.
-    change_log(
-        "table",
-        "metaData",
-        configuration={RECIPE_PROPERTY: Recipe(size=64).as_property(), LABELS_PROPERTY: '{"cat": 0}'},
-    )
-    write_deltalake("parts", rows, partition_by=["split"])
-    files = {name: lambda path: path.write_text("{}") for name in ("model.keras", "state.json")}
-    metadata = {"input": {"height": 8, "width": 8, "channels": 3}}
-    write_checkpoint("models", files=files, metadata=metadata, name="m").path.rename("model")
-    trained = metadata | {"run_id": "abc"}
-    write_checkpoint("models", files=files, metadata=trained, name="t").path.rename("trained")
-    write_deltalake("widened", rows)
-    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
-    change_log("widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
     return tmp_path
 
 
-def change_log(table: str, action: str, **changes: Any) -> None:
-    log = Path(table, "_delta_log", f"{0:020}.json")
+def change_log(table: Path, action: str, **changes: Any) -> None:
+    log = table / "_delta_log" / f"{0:020}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for one in actions:
         one.get(action, {}).update(changes)
