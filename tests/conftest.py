@@ -87,12 +87,15 @@ def _group_of(item: pytest.Item) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test on each kind of session that its mark `sessions` names, or that of its module."""
+    """Runs a test on each kind of session that its mark `sessions` names, or that of its module.
+
+    With `connect="long"` in that mark it is long on a Connect session whatever its module.
+    """
     mark = metafunc.definition.get_closest_marker("sessions")
     if mark is None or "spark" not in metafunc.fixturenames:
         return
     module = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
-    is_long = CLASSIC in mark.args and module not in _ALWAYS_ON_CONNECT
+    is_long = CLASSIC in mark.args and (module not in _ALWAYS_ON_CONNECT or mark.kwargs.get("connect") == "long")
     marks = {CLASSIC: (), CONNECT: pytest.mark.long if is_long else ()}
     metafunc.parametrize("spark", [pytest.param(kind, marks=marks[kind]) for kind in mark.args], indirect=True)
 

@@ -36,7 +36,9 @@ from lakelens.errors import (
 from lakelens.etl.changes import planner
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
+from lakelens.etl.quarantine import table as quarantine_table
 from lakelens.etl.quarantine.table import Quarantine
+from lakelens.retries import Retries
 from lakelens.spark.port import settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect")]
@@ -311,7 +313,8 @@ def test_the_callers_session_keeps_its_settings(story, spark):
         "spark.sql.parquet.compression.codec": "gzip",
     }
     with settings_of(spark, settings):
-        assert not story["table"].ingest(story["source"]).committed
+        result = story["table"].ingest(story["source"], near_duplicates=True)
+        assert (result.committed, result.near_duplicates) == (False, None)
         assert {name: spark.conf.get(name) for name in settings} == settings
 
 
@@ -337,11 +340,13 @@ def unlucky(spark, tmp_path_factory):
     table = ImageTable(spark, root / "table")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Quarantine, "_write", refuse)
+        patched.setattr(quarantine_table, "RETRIES", Retries(3, 0.01, 0.02))
         with pytest.raises(QuarantineConflictError) as caught:
             table.ingest(source, size=16)
     return {"root": root, "table": table, "error": caught, "next": table.ingest(source)}
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_quarantine_that_others_keep_changing_is_told_once_the_images_are_stored(unlucky):
     assert unlucky["error"].match(r"at version 0.*_quarantine.*\(1 files\)")
     assert unlucky["table"].class_counts(0) == {"cat": 1}
@@ -349,10 +354,12 @@ def test_a_quarantine_that_others_keep_changing_is_told_once_the_images_are_stor
     assert (result.version, result.skipped, result.quarantined, result.committed) == (0, 1, 1, False)
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_source_whose_own_name_is_not_utf8_is_told_by_its_escape(unlucky):
     assert [entry.source for entry in unlucky["table"].history()] == [f"{unlucky['root']}/caf\\udce9"]
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spark, tmp_path):
     shutil.copytree(story["table"].location, tmp_path / "t")
     table, source = ImageTable(spark, tmp_path / "t"), tmp_path / "more"
@@ -370,6 +377,7 @@ def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spa
     assert list(table.labels()) == ["ak47", "cat", "dog", "cow"]
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
@@ -397,6 +405,7 @@ def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path,
     assert not (tmp_path / "table").exists()
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_place_that_is_taken_is_refused(spark, tmp_path):
     source = tmp_path / "source"
     write_image(source / "cat" / "1.jpg")
@@ -430,6 +439,7 @@ def test_a_pinned_version_is_read_by_its_name(story):
         table.unpin("first")
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_that_name(spark, tmp_path):
     source, place = tmp_path / "source", tmp_path / "elsewhere" / "table"
     write_image(source / "cat" / "1.jpg")
@@ -446,10 +456,10 @@ def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_tha
         spark.sql("DROP DATABASE named CASCADE")
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_image(Path("photos.v1/cat/1.jpg"))
-    Path("labels.csv").write_text("path,label\nphotos.v1/cat/1.jpg,pet\n")
     with pytest.raises(NotADeltaTableError, match=r"no schema flowers.*\./flowers\.delta"):
         ImageTable(spark, "flowers.delta").ingest("photos.v1")
     table = ImageTable(spark, "./flowers.delta")
@@ -457,9 +467,9 @@ def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, m
     assert (result.stored, result.quarantined) == (1, 0)
     again = ImageTable(spark, "flowers.delta")
     assert (again.location, again.version) == (str(tmp_path / "flowers.delta"), 0)
-    assert (again.ingest("labels.csv", layout="manifest").stored, again.class_counts()) == (1, {"cat": 0, "pet": 1})
-    with pytest.raises(SourceNotFoundError, match=re.escape(str(tmp_path / "gone.v2"))):
-        again.ingest("gone.v2")
+    for gone, layout in (("gone.v2", "class_folders"), ("gone.csv", "manifest")):
+        with pytest.raises(SourceNotFoundError, match=re.escape(str(tmp_path / gone))):
+            again.ingest(gone, layout=layout)
 
 
 def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path):

@@ -174,6 +174,7 @@ def test_a_row_that_cannot_be_scored_has_an_error_and_fails_no_job(story):
     assert said == [(NAMES[12 % 3], ""), *((None, reason) for reason in BAD.values())]
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(spark, story, checkpoint, tmp_path):
     other, text = tmp_path / "other", pa.array(["a"])
     write_deltalake(str(other), pa.table({"path": text, "prediction": text}))
@@ -188,6 +189,7 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
         score(spark, checkpoint.path, story["table"], tmp_path / "predictions", key="etag")
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spark, checkpoint, tmp_path, caplog):
     """Its columns have other names, its classes are texts that the table numbers, and it has no content_hash."""
     table, predictions = tmp_path / "images", tmp_path / "predictions"
@@ -237,6 +239,7 @@ def test_a_raw_table_with_the_image_column_alone_is_an_error_that_names_the_four
     assert bad[1].startswith("not_an_image")
 
 
+@pytest.mark.sessions("classic", "connect", connect="long")
 @pytest.mark.parametrize("has_key", [True, False])
 def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, has_key):
     table, predictions = tmp_path / "images", tmp_path / "predictions"

@@ -180,6 +180,7 @@ def test_a_stream_that_cannot_run_is_refused_before_it_starts(spark, story, chec
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.long
 @pytest.mark.sessions("connect")
 def test_a_connect_session_is_refused_before_it_starts(spark, checkpoint, tmp_path):
     write_table(tmp_path / "images", [row(0)])
