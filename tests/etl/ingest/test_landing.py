@@ -16,7 +16,7 @@ from lakelens.etl.ingest.results import StreamResult
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.sessions("classic", "connect")]
 
-BATCH = 20
+BATCH = 10
 
 
 def stream(spark, place: Path, source: Path, on_batch=None, **options) -> StreamResult:
@@ -34,7 +34,7 @@ def landing(spark, tmp_path_factory):
     """
     root = tmp_path_factory.mktemp("landing")
     source, other = root / "landing", root / "other"
-    for number in range(30):
+    for number in range(10):
         write_image(source / "cat" / f"{number}.jpg", seed=number)
         write_image(source / "dog" / f"{number}.jpg", seed=100 + number)
     (source / "cat" / "broken.jpg").write_text("no image")
@@ -61,10 +61,9 @@ def landing(spark, tmp_path_factory):
 def test_each_batch_is_one_commit_of_at_most_so_many_files(landing):
     first, others = landing["first"], landing["others"]
     assert [(batch.version, batch.stored + batch.quarantined) for batch in first.batches] == [
-        (0, 20),
-        (others + 1, 20),
-        (others + 2, 20),
-        (others + 2, 1) if first.batches[3].quarantined else (others + 3, 1),
+        (0, 10),
+        (others + 1, 10),
+        (others + 1, 1) if first.batches[2].quarantined else (others + 2, 1),
     ]
     assert landing["told"] == [batch.version for batch in first.batches]
     assert len(delta_rows(landing["table"].location, 0)) <= BATCH
@@ -72,21 +71,21 @@ def test_each_batch_is_one_commit_of_at_most_so_many_files(landing):
 
 def test_every_file_of_the_folder_is_stored_once_or_in_quarantine(landing):
     first = landing["first"]
-    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (61, 60, 1, 0)
+    assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (21, 20, 1, 0)
     assert first.reasons == {"not_an_image": 1}
     assert first.class_changes == ClassChanges()
     paths = Counter(row["path"] for row in delta_rows(landing["table"].location))
-    assert (len(paths), set(paths.values())) == (62 + 1, {1})
+    assert (len(paths), set(paths.values())) == (22 + 1, {1})
 
 
 def test_a_stream_with_nothing_new_commits_nothing(landing):
     again = landing["again"]
-    assert (again.batches, again.version, again.skipped) == ((), landing["first"].version, 61)
+    assert (again.batches, again.version, again.skipped) == ((), landing["first"].version, 21)
 
 
 def test_new_changed_and_mended_files_are_the_next_batch(landing):
     later = landing["later"]
-    assert (later.rows_in, later.stored, later.quarantined, later.skipped) == (62, 3, 0, 59)
+    assert (later.rows_in, later.stored, later.quarantined, later.skipped) == (22, 3, 0, 19)
     assert [batch.changed for batch in later.batches] == [2]
     assert landing["table"].labels() == {"cat": 0, "cow": 1, "dog": 2, "emu": 3}
     assert later.new_classes == ("emu",)
@@ -95,9 +94,9 @@ def test_new_changed_and_mended_files_are_the_next_batch(landing):
 def test_another_writer_between_two_batches_doubles_and_loses_nothing(landing):
     first, rows = landing["first"], delta_rows(landing["table"].location, landing["first"].version)
     assert landing["told"][:2] == [0, landing["others"] + 1]
-    assert (first.rows_in, first.stored, first.skipped) == (61, 60, 0)
+    assert (first.rows_in, first.stored, first.skipped) == (21, 20, 0)
     paths = Counter(row["path"] for row in rows)
-    assert (len(paths), set(paths.values())) == (60 + 1, {1})
+    assert (len(paths), set(paths.values())) == (20 + 1, {1})
     assert {row["label_name"]: row["label"] for row in rows} == {"cat": 0, "cow": 1, "dog": 2}
 
 

@@ -113,5 +113,3 @@ def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(s
             pair.other_split,
         )
         assert int(new.partition(" ")[0]) in leaked
-    again = ingest(spark, place, IngestRequest(Source(source), {}, near_duplicates=True))
-    assert again.near_duplicates is None

@@ -208,24 +208,25 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
 
 
 @pytest.mark.sessions("classic", "connect")
-@pytest.mark.parametrize(
-    ("location", "words"),
-    [
-        ("abfss://c@lake.dfs.core.windows.net/t", r"abfss://\. Start .*package org\.apache\.hadoop:hadoop-azure"),
+def test_a_store_that_spark_has_no_file_system_for_is_refused_with_the_package(spark, tmp_path):
+    def refused(location, words):
+        return pytest.raises(SessionError, match=rf"^{location}.*: Spark has no file system for {words}")
+
+    table = ImageTable(spark, str(tmp_path / "t"))
+    azure = ("abfss://c@lake.dfs.core.windows.net/t", r"abfss://\. Start .*package org\.apache\.hadoop:hadoop-azure")
+    for location, words in (
+        azure,
         (
             "gs://bucket/t",
             r"gs://\. Start .*-shaded of com\.google\.cloud\.bigdataoss:gcs-connector in spark\.jars, .*gs\.impl=",
         ),
         ("nope://bucket/t", r"nope://\. Start .*known are s3a \(org\.apache\.hadoop:hadoop-aws\)"),
-    ],
-)
-def test_a_store_that_spark_has_no_file_system_for_is_refused_with_the_package(spark, tmp_path, location, words):
-    refused = pytest.raises(SessionError, match=rf"^{location}.*: Spark has no file system for {words}")
-    with refused:
-        ImageTable(spark, location).ingest(str(tmp_path))
-    with refused:
-        ImageTable(spark, str(tmp_path / "t")).ingest(location)
-    with refused:
-        ImageTable(spark, str(tmp_path / "t")).ingest(f"{location}.csv", layout="manifest")
-    with refused:
-        ImageTable(spark, location).read(0)
+    ):
+        with refused(location, words):
+            table.ingest(location)
+    with refused(*azure):
+        ImageTable(spark, azure[0]).ingest(str(tmp_path))
+    with refused(*azure):
+        table.ingest(f"{azure[0]}.csv", layout="manifest")
+    with refused(*azure):
+        ImageTable(spark, azure[0]).read(0)
