@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from colours import NAMES, colour_model, row, write_table
@@ -11,6 +12,7 @@ from model_store import ROWS, Store
 
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
 from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.registry import (
     compare_runs,
@@ -20,7 +22,7 @@ from lakelens.inference.model.registry import (
     set_alias,
     version_behind,
 )
-from lakelens.inference.promotion import promote, staleness
+from lakelens.inference.promotion import Promotion, _decided, promote, staleness
 from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.references import resolve_model
 
@@ -89,6 +91,7 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     options = {"spark": spark, "if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
     first = promote(f"runs:/{bad}", "birds", **options)
     assert (first.promoted, first.previous, first.version) == (True, None, 1)
+    assert first.artifacts == f"runs:/{bad}/evaluation/images-v0-test"
     better = promote(f"runs:/{good}", "birds", **options)
     assert (better.promoted, better.previous, better.score) == (True, 1, 1.0)
     assert better.previous_score < 1.0
@@ -113,9 +116,6 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     metrics = store.client.get_run(good).data.metrics
     assert metrics["evaluation/images-v0-test/accuracy"] == 1.0
     assert (metrics[f"{place}/fixed"], metrics[f"{place}/broken"], metrics[f"{place}/p_value"]) == (3, 0, 0.25)
-    alone = evaluate(spark, f"runs:/{good}", f"{store.table}@0", tracking_uri=store.uri)
-    assert alone.artifacts == f"runs:/{good}/evaluation/images-v0-test"
-    assert artifacts == {file.path for file in store.client.list_artifacts(good, place)}
     with pytest.raises(InvalidArgumentError, match="'beauty' is not a metric of an evaluation: accuracy"):
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
 
@@ -140,7 +140,25 @@ def test_a_model_that_fails_on_more_than_the_stated_share_of_rows_is_never_promo
         found.reason
     )
     assert version_behind("puffins", "champion", store.uri) is None
-    assert promote(f"runs:/{broken}", "puffins", **options, max_errors=1).promoted
+
+
+@pytest.mark.unit
+def test_a_model_may_fail_on_the_share_of_rows_that_is_allowed():
+    found = SimpleNamespace(rows=9, errors=9, scores={"accuracy": 0.0})
+    result = SimpleNamespace(evaluation=found, other=None, table="/images", version=0, split="test", artifacts=None)
+    asked = Promotion("puffins", "champion", 1, True, "no version had the alias")
+
+    def decided(max_errors):
+        return _decided(asked, result, ClassificationEvaluator, "accuracy", 0.0, max_errors)
+
+    refused = decided(0.99)
+    assert (refused.promoted, refused.errors, refused.reason) == (
+        False,
+        1.0,
+        "9 of 9 rows have an error instead of a prediction, more than the share max_errors=0.99",
+    )
+    allowed = decided(1)
+    assert (allowed.promoted, allowed.errors, allowed.score) == (True, 1.0, 0.0)
 
 
 @pytest.mark.spark
@@ -152,7 +170,7 @@ def test_a_model_of_before_a_rename_is_evaluated_and_promoted(spark, tmp_path_fa
     labels = {"0": "crimson", "1": "green", "2": "blue"}
     old, new = store.run(_wrong_for_red(), version=1), store.run(colour_model(), version=2, labels=labels)
     options = {"if_better": "accuracy", "on": f"{store.table}@2", "tracking_uri": store.uri}
-    assert promote(f"runs:/{old}", "rails", spark=spark, **options).promoted
+    assert promote(f"runs:/{old}", "rails", tracking_uri=store.uri).promoted
     result = evaluate(
         spark, f"runs:/{new}", f"{store.table}@2", compare=f"runs:/{old}", tracking_uri=store.uri, record=False
     )

@@ -72,20 +72,15 @@ def test_metrics_slices_and_page_are_of_the_version_and_split_that_were_named(sp
 def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answers(
     spark, checkpoint, wrong, table, tmp_path
 ):
-    def compared():
-        return lakelens.evaluate(
-            spark,
-            checkpoint.path,
-            table,
-            0,
-            compare=wrong.path,
-            predictions=tmp_path / "predictions",
-            slices=["format"],
-            out=tmp_path / "out",
-            custom_objects={"Mixer": mixer(1)},
-        )
-
-    first, again = compared(), compared()
+    given = (spark, checkpoint.path, table, 0)
+    first = lakelens.evaluate(
+        *given,
+        compare=wrong.path,
+        predictions=tmp_path / "predictions",
+        slices=["format"],
+        out=tmp_path / "out",
+        custom_objects={"Mixer": mixer(1)},
+    )
     assert (first.other.accuracy, first.evaluation.accuracy) == (0.0, (ROWS - 1) / ROWS)
     found = first.comparison
     assert (found.rows, found.changed, found.fixed, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
@@ -102,7 +97,12 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
     assert "Wrong before, another wrong answer now" in page
     assert "F1 change" in page
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
-    assert again.as_facts() == first.as_facts()
+    again = lakelens.evaluate(*given, predictions=tmp_path / "predictions").as_facts()
+    of_two = {"page", "changes", "slices", "compared", "comparison"}
+    assert again == {name: fact for name, fact in first.as_facts().items() if name not in of_two} | {
+        "page": None,
+        "changes": None,
+    }
     kept = spark.read.format("delta").load(str(tmp_path / "predictions"))
     assert kept.count() == 2 * ROWS
 

@@ -105,14 +105,12 @@ def test_a_model_with_classes_of_its_own_is_scored_evaluated_and_promoted_by_the
     spark, store, tmp_path
 ):
     wrong, right = (trained(store, tmp_path / f"shift {shift}", shift) for shift in (1, 0))
-    result = lakelens.evaluate(
-        spark, f"runs:/{right}", f"{store.table}@0", compare=f"runs:/{wrong}", tracking_uri=store.uri, record=False
-    )
-    assert (result.evaluation.accuracy, result.other.accuracy) == (1.0, 0.0)
     scored = lakelens.score(spark, f"runs:/{wrong}", store.table, tmp_path / "predictions", tracking_uri=store.uri)
     assert (scored.scored, scored.errors) == (ROWS, 0)
+    assert promote(f"runs:/{wrong}", "mixers", tracking_uri=store.uri).promoted
     options = {"if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
-    assert promote(f"runs:/{right}", "mixers", spark=spark, **options).promoted
+    found = promote(f"runs:/{right}", "mixers", spark=spark, **options)
+    assert (found.promoted, found.score, found.previous_score) == (True, 1.0, 0.0)
     udf = lakelens.predict_udf(spark, "models:/mixers@champion", tracking_uri=store.uri)
     rows = spark.read.format("delta").load(str(store.table)).select("label", udf("image").alias("given"))
     assert rows.where("given.prediction = label").count() == ROWS
