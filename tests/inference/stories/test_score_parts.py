@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from child_processes import kill_family
 from colours import NAMES, read, row, write_table
+from deltalake import DeltaTable
 from tracked_runs import tracked
 from watched_model import rows_run, watched_model
 
@@ -154,43 +155,26 @@ def test_a_row_whose_error_may_have_passed_is_tried_again_and_no_other(spark, ta
     assert {one["error"] for one in rows} == {None}
 
 
-def test_a_scoring_with_nothing_to_do_commits_nothing(spark, checkpoint, tmp_path):
-    table, predictions = tmp_path / "images", tmp_path / "predictions"
-    write_table(table, [row(0), row(1, data=b"no image"), row(2, split="train"), row(3, split="train")])
-    first = score(spark, checkpoint.path, table, predictions, rows_per_commit=2)
-    assert (first.scored, first.errors) == (4, 1)
-    again = score(spark, checkpoint.path, table, predictions)
-    assert (again.scored, again.skipped, again.version, again.batch_id) == (0, 4, first.version, None)
-    # The same place, version and number of rows, and other images.
-    table.rename(tmp_path / "moved")
-    write_table(table, [row(number) for number in range(10, 14)])
-    assert score(spark, checkpoint.path, table, predictions).scored == 4
-
-
-def test_a_model_of_other_classes_scores_with_one_warning_and_strict_refuses_it(
-    spark, checkpoint, table, tmp_path, caplog
+def test_a_model_of_other_classes_scores_the_version_of_the_call_with_one_warning_and_strict_refuses_it(
+    spark, checkpoint, tmp_path, caplog
 ):
     place = tmp_path / "animals"
     write_table(place, [row(0), row(1)])
-    set_properties(spark, place, {"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
+    labels = json.dumps({"cat": 0, "dog": 1})
+    DeltaTable(place).alter.set_table_properties({"lakelens.labels": labels}, raise_if_not_exists=False)
     with pytest.raises(ModelMismatchError, match="0 is 'red' in the model and 'cat' in the table"):
         score(spark, checkpoint.path, place, tmp_path / "predictions", strict=True)
     assert not (tmp_path / "predictions").exists()
-    assert score(spark, checkpoint.path, place, tmp_path / "predictions").scored == 2
-    assert caplog.text.count("may not fit") == 1
-    evaluate(spark, checkpoint.path, place, split=None, predictions=tmp_path / "predictions", record=False)
-    assert caplog.text.count("may not fit") == 2
-
-
-def test_the_latest_version_is_that_of_the_call_and_not_of_the_session(spark, checkpoint, tmp_path):
-    write_table(tmp_path / "images", [row(0)])
 
     def session():
-        write_table(tmp_path / "images", [row(1)])
+        write_table(place, [row(2)])
         return spark
 
-    result = score(session, checkpoint.path, tmp_path / "images", tmp_path / "predictions")
-    assert (result.version, result.scored) == (0, 1)
+    result = score(session, checkpoint.path, place, tmp_path / "predictions")
+    assert (result.version, result.table_version, result.scored) == (0, 1, 2)
+    assert caplog.text.count("may not fit") == 1
+    evaluate(spark, checkpoint.path, f"{place}@1", split=None, predictions=tmp_path / "predictions", record=False)
+    assert caplog.text.count("may not fit") == 2
 
 
 @pytest.mark.long
