@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from etl_pictures import write_image
 from snapshots import open_snapshot
 from stored_rows import stored_paths, stored_rows
@@ -25,10 +27,10 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect
 
 
 @pytest.fixture(scope="module")
-def start(spark, tmp_path_factory):
+def start(tmp_path_factory):
     """A table of one row, at version 0, to be copied."""
     location = tmp_path_factory.mktemp("commit") / "start"
-    row(spark, "first").write.format("delta").partitionBy("split").save(str(location))
+    append_by_another(location, "first")
     return location
 
 
@@ -43,6 +45,12 @@ def transaction(spark, place):
 
 def row(spark, path):
     return spark.sql(f"SELECT '{path}' AS path, 'train' AS split")
+
+
+def append_by_another(place, *paths):
+    """Appends rows in one file, as a writer elsewhere does; makes the table if it is not there."""
+    rows = pa.table({"path": pa.array(paths, pa.string()), "split": ["train"] * len(paths)})
+    write_deltalake(place, rows, mode="append", partition_by=["split"])
 
 
 def log_entries(place, kind):
@@ -135,11 +143,7 @@ def test_a_long_list_of_replaced_rows_does_not_swell_the_log(story):
 @pytest.mark.spark
 def test_a_file_that_holds_other_rows_too_keeps_these(spark, place):
     session = writing_session(spark)
-    paths = ("file:/data/a b", "file:///data/c", "cat", None)
-    rows = [(path, "train") for path in paths]
-    session.createDataFrame(rows, "path STRING, split STRING").coalesce(1).write.format("delta").mode("append").save(
-        place
-    )
+    append_by_another(place, "file:/data/a b", "file:///data/c", "cat", None)
     untouched, touched = (open_snapshot(place, version).files.paths for version in (0, 1))
     stale = session.sql("SELECT explode(array('file:///data/a%20b', 'cat', 'of no row')) AS path")
     done = transaction(session, place).commit(Batch(row(session, "cat"), "replaced", stale))
@@ -230,10 +234,8 @@ def test_ingests_at_once_store_each_file_once(spark, tmp_path):
 def test_rows_are_replaced_in_a_table_on_which_deletion_vectors_were_enabled(spark, place):
     """MERGE of Delta 3.3.3 fails on Spark 3.5.9 when it writes a deletion vector, so it writes none."""
     session = writing_session(spark)
+    append_by_another(place, "a", "b", "c")
     spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    spark.sql("SELECT stack(3, 'a', 'b', 'c') AS path, 'train' AS split").coalesce(1).write.format("delta").mode(
-        "append"
-    ).save(place)
     stale = session.sql("SELECT 'b' AS path")
     assert transaction(session, place).commit(Batch(row(session, "new"), "replaced", stale)) == 3
     assert stored_paths(place) == ["a", "c", "first", "new"]
