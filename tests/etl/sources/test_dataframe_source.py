@@ -7,6 +7,7 @@ import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from deltalake import DeltaTable
 from etl_pictures import write_image
@@ -22,7 +23,7 @@ from lakelens.etl.sources.contents import failure_of_source
 from lakelens.etl.sources.dataframe_source import list_frame
 from lakelens.etl.sources.manifest_source import list_manifest
 from lakelens.etl.sources.source import Source
-from lakelens.spark.port import settings_of
+from lakelens.spark.port import is_connect, settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
 
@@ -160,8 +161,10 @@ def contents(spark, tmp_path_factory):
     ],
     ids=["numbered", "drawn"],
 )
-def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(contents, query):
+def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(contents, query, request):
     frame = query(contents)
+    if request.node.callspec.id.endswith("drawn") and is_connect(contents.sparkSession) and pyspark.__version__ < "4":
+        pytest.skip("a Connect server of Spark 3.5 draws anew at each use: docs/databricks.md")
     listing = list_frame(frame.sparkSession, Source(frame))
     try:
         labels = {row.path: row.label_name for row in listing.files.collect()}
