@@ -7,9 +7,8 @@ Measured is everything from the table's name to the first batch of 64 decoded im
 TensorFlow (and, for Petastorm's converter, has its Spark session) and has done it once before. It is compared
 with the limit: one row group read whole, and one batch of it decoded.
 
-Images that are stored uncompressed on a disk are read where they lie in their files, so lakelens's first batch costs
-its own rows and those of the next, and the footers of the files that they are in. From an object store, or of
-compressed columns, whole chunks of row groups come before the first batch, half of `memory_bytes` at most.
+The feed mixes rows of several row groups, so whole chunks of them come before the first batch, half of `memory_bytes`
+at most.
 """
 
 from __future__ import annotations
