@@ -34,6 +34,7 @@ from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from lakelens.training.experiment.interruption import pausing
 from lakelens.training.experiment.train import train
+from lakelens.training.runner.runner import HorovodRunner
 
 # 90 rows in batches of 16 are 6 steps an epoch.
 STEPS = 18
@@ -287,6 +288,7 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
     assert place.last("killed").metadata["step"] == 6
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(("can_pause", "shown"), [(True, "pausing after a checkpoint"), (False, "")])
 def test_a_terminal_shows_that_a_training_pauses_only_if_its_ranks_can(can_pause, shown, monkeypatch):
     terminal = _Terminal()
@@ -297,6 +299,14 @@ def test_a_terminal_shows_that_a_training_pauses_only_if_its_ranks_can(can_pause
     assert heard == [signal.SIGINT]
     assert shown in terminal.getvalue()
     assert bool(terminal.getvalue()) == can_pause
+
+
+@pytest.mark.unit
+def test_only_ranks_of_a_connect_session_cannot_pause():
+    session = type("Session", (), {"__module__": "pyspark.sql.connect.session"})()
+    assert HorovodRunner(np=-1, spark=session).can_pause
+    assert HorovodRunner(np=1, spark=object()).can_pause
+    assert not HorovodRunner(np=1, spark=session).can_pause
 
 
 class _Terminal(io.StringIO):
