@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...spark.port import count_rows
 from ..model import schema
 from .label_changes import Conflict
 
@@ -56,8 +57,8 @@ def _in_several(rows: DataFrame, column: str, batch_ids: Collection[str]) -> Con
     contents = values.agg(F.min(schema.PATH).alias(schema.PATH)).groupBy(schema.CONTENT_HASH)
     found = contents.agg(F.sort_array(F.collect_list(entry)).alias("entries")).where(F.size("entries") > 1)
     first = found.orderBy(schema.CONTENT_HASH).limit(_MOST_EXAMPLES).collect()
-    total = int(found.count())  # a Connect client of Spark 3.5 gives an integer of NumPy, which JSON does not take
-    return total, tuple(Conflict(row[schema.CONTENT_HASH], *zip(*row["entries"], strict=True)) for row in first)
+    examples = tuple(Conflict(row[schema.CONTENT_HASH], *zip(*row["entries"], strict=True)) for row in first)
+    return count_rows(found), examples
 
 
 def _may_conflict(rows: DataFrame, batch_ids: Collection[str]) -> tuple[bool, bool]:

@@ -12,6 +12,7 @@ from ...ledger.store import change, read
 from ...log.opening import open_table
 from ...options import suggestion
 from ...results import ReadableResult
+from ...spark.port import count_rows
 from ...table import Table
 from ..annotations.record import MAX_NAME_LENGTH
 from ..commit.known_classes import count_classes, record_classes, sound_classes
@@ -73,7 +74,7 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     for name, stored in count_classes(edit.rows(), known.counts).items():
         counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
-    rows = int(found.select(schema.PATH).count())  # NumPy's, of a Connect client of Spark 3.5
+    rows = count_rows(found.select(schema.PATH))
     version = edit.transaction.version
     # The name is written first: rows of a former name are still rows of the class, whenever this process dies.
     change(known.table, lambda ledger: ledger.settled(known.rows or {})[0].renamed(old, new))

@@ -18,6 +18,7 @@ from ...ledger.uses import using
 from ...locations import absolute
 from ...log.opening import open_table
 from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot
+from ...spark.port import count_rows
 from ...table import Table
 from ...training.feed.plan_builder import require_images
 from .images import FILE, ImageFiles
@@ -123,8 +124,7 @@ class ScoredTable:
 
     def row_count(self) -> int:
         """Counts the rows, from the log if it has their number."""
-        # A Connect client of Spark 3.5 gives an integer of NumPy.
-        return int(self.rows().count()) if self.snapshot.rows is None else self.snapshot.rows
+        return count_rows(self.rows()) if self.snapshot.rows is None else self.snapshot.rows
 
     def image_files(self, batch_bytes: int) -> ImageFiles:
         """Describes the image column to the tasks that read it; `batch_bytes` bounds their batches."""

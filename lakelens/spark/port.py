@@ -311,10 +311,22 @@ def counter(spark: SparkSession) -> TaskCounter:
     return count
 
 
+def count_rows(frame: DataFrame) -> int:
+    """Counts rows. A Connect client of Spark 3.5 gives an integer of NumPy, which JSON does not take."""
+    return int(frame.count())
+
+
+# The files that Connect servers have, by session and name.
+_sent: set[tuple[str, str]] = set()
+
+
 def ship_file(spark: SparkSession, file: Path) -> None:
     """Makes a file available on every executor under its name (`SparkFiles.get`); an existing name stays."""
     if is_connect(spark):
-        _send(spark, file, file=True)
+        key = (spark.session_id, file.name)
+        if key not in _sent:  # a server of Spark 3.5 refuses a name that it has
+            spark.addArtifacts(str(file), file=True)
+            _sent.add(key)
         return
     context = spark.sparkContext
     if not any(uri.rsplit("/", 1)[-1] == file.name for uri in context.listFiles):
@@ -324,21 +336,9 @@ def ship_file(spark: SparkSession, file: Path) -> None:
 def ship_package(spark: SparkSession, archive: Path) -> None:
     """Puts a ZIP archive of Python modules onto the path of every executor's Python."""
     if is_connect(spark):
-        _send(spark, archive, pyfile=True)
+        spark.addArtifacts(str(archive), pyfile=True)
         return
     spark.sparkContext.addPyFile(str(archive))
-
-
-# The artifacts of Connect sessions, by session and name.
-_sent: set[tuple[str, str]] = set()
-
-
-def _send(spark: SparkSession, file: Path, /, **kind: bool) -> None:
-    """Sends a file to a Connect server, unless this session has: a server of Spark 3.5 refuses a name that it has."""
-    key = (spark.session_id, file.name)
-    if key not in _sent:
-        spark.addArtifacts(str(file), **kind)
-        _sent.add(key)
 
 
 def take_jars_off_path(spark: SparkSession) -> None:
