@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, annotation_batches
 from ..annotations.references import resolve_reference
-from .annotation_frames import check_exists, located_rows, merged_by_path, path_for_spark, read_now, rows_of_one_file
+from .annotation_frames import check_exists, located_rows, merged_by_path, path_for_spark, rows_of_one_file
 from .listing import Listing
 from .named_images import list_named_images
 from .source import Source
@@ -43,8 +42,7 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
     else:
         records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
         rows = rows_of_one_file(spark, location, records)
-    annotations = read_now(merged_by_path(rows))
-    return dataclasses.replace(list_named_images(spark, source, annotations), cached=(annotations,))
+    return list_named_images(spark, source, merged_by_path(rows))
 
 
 def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:
