@@ -22,36 +22,24 @@ from lakelens.etl.ingest.run import ingest
 from lakelens.etl.sources.source import Source
 from lakelens.table import Table
 
-pytestmark = pytest.mark.sessions("classic", "connect")
-
 RECIPE = {"size": 32, "splits": {"train": 1.0}}
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("old", "new"), [("ak47", "AK-47"), ("big cat", "big_cat"), ("Straße", "STRASSE")])
-def test_a_class_that_is_spelled_otherwise_is_renamed(old, new):
-    assert find_renames({old: 7}, {new}, {}) == (Rename(old, new, "spelling", 0),)
-
-
-@pytest.mark.unit
-def test_a_class_whose_images_came_back_under_another_name_is_renamed():
-    moved = {("dog", "hound"): 9, ("dog", "cat"): 1}
-    assert find_renames({"dog": 10}, {"hound", "cat"}, moved) == (Rename("dog", "hound", "content", 9),)
-
-
-@pytest.mark.unit
-def test_a_few_images_that_moved_are_no_rename():
-    assert find_renames({"dog": 10}, {"cat"}, {("dog", "cat"): 3}) == ()
-
-
-@pytest.mark.unit
-def test_images_that_moved_to_a_class_that_is_gone_too_are_no_rename():
-    assert find_renames({"dog": 10, "hound": 10}, {"cat"}, {("dog", "hound"): 10}) == ()
-
-
-@pytest.mark.unit
-def test_names_without_letters_are_not_alike():
-    assert find_renames({"+": 3}, {"-"}, {}) == ()
+@pytest.mark.parametrize(
+    ("vanished", "new", "moved", "renames"),
+    [
+        ({"ak47": 7}, {"AK-47"}, {}, [("ak47", "AK-47", "spelling", 0)]),
+        ({"big cat": 7}, {"big_cat"}, {}, [("big cat", "big_cat", "spelling", 0)]),
+        ({"Straße": 7}, {"STRASSE"}, {}, [("Straße", "STRASSE", "spelling", 0)]),
+        ({"+": 3}, {"-"}, {}, []),  # names without letters are not alike
+        ({"dog": 10}, {"hound", "cat"}, {("dog", "hound"): 9, ("dog", "cat"): 1}, [("dog", "hound", "content", 9)]),
+        ({"dog": 10}, {"cat"}, {("dog", "cat"): 3}, []),  # a few images
+        ({"dog": 10, "hound": 10}, {"cat"}, {("dog", "hound"): 10}, []),  # to a class that is gone too
+    ],
+)
+def test_a_class_is_renamed_if_its_name_is_alike_or_its_images_came_back(vanished, new, moved, renames):
+    assert find_renames(vanished, new, moved) == tuple(Rename(*rename) for rename in renames)
 
 
 @pytest.mark.unit
@@ -80,23 +68,15 @@ def test_each_class_is_spelled_out_once_however_many_are_renamed(monkeypatch):
 
 
 @pytest.mark.unit
-def test_nothing_is_said_when_nothing_changed():
+def test_images_in_several_classes_or_splits_are_said_with_a_file_of_each():
+    of_classes = Conflict("ab", ("cat", "dog"), ("file:/cat/1.jpg", "file:/dog/7.jpg"))
+    of_splits = Conflict("ab", ("test", "train"), ("file:/1.jpg", "file:/7.jpg"))
+    (classes,) = ClassChanges(conflicts=3, examples=(of_classes,)).sentences()
+    assert "3" in classes
+    assert "'cat' (file:/cat/1.jpg), 'dog' (file:/dog/7.jpg)" in classes
+    (splits,) = ClassChanges(split_conflicts=2, split_examples=(of_splits,)).sentences()
+    assert "several splits with the same bytes: 2, such as 'test' (file:/1.jpg), 'train' (file:/7.jpg)" in splits
     assert list(ClassChanges().sentences()) == []
-
-
-@pytest.mark.unit
-def test_an_image_in_several_classes_is_said_with_a_file_of_each():
-    example = Conflict("ab", ("cat", "dog"), ("file:/cat/1.jpg", "file:/dog/7.jpg"))
-    (line,) = ClassChanges(conflicts=3, examples=(example,)).sentences()
-    assert "3" in line
-    assert "'cat' (file:/cat/1.jpg), 'dog' (file:/dog/7.jpg)" in line
-
-
-@pytest.mark.unit
-def test_equal_images_in_several_splits_are_said_with_a_file_of_each():
-    example = Conflict("ab", ("test", "train"), ("file:/1.jpg", "file:/7.jpg"))
-    (line,) = ClassChanges(split_conflicts=2, split_examples=(example,)).sentences()
-    assert "several splits with the same bytes: 2, such as 'test' (file:/1.jpg), 'train' (file:/7.jpg)" in line
 
 
 def write(root, **classes):

@@ -1,4 +1,4 @@
-"""Rules of a landing folder that is ingested as a stream, on each kind of session."""
+"""Rules of a landing folder that is ingested as a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.etl.ingest.label_changes import ClassChanges
 from lakelens.etl.ingest.results import StreamResult
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.sessions("classic", "connect")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 BATCH = 10
 

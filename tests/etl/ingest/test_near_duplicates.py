@@ -85,7 +85,6 @@ def test_the_count_is_that_of_comparing_all():
 
 
 @pytest.mark.spark
-@pytest.mark.sessions("classic", "connect")
 def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(spark, tmp_path):
     source, place = tmp_path / "source", Table(str(tmp_path / "t"))
     (source / "cat").mkdir(parents=True)
