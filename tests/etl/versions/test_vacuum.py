@@ -28,6 +28,7 @@ from lakelens.errors import (
 )
 from lakelens.etl.versions import classes as versions
 from lakelens.etl.versions import protection
+from lakelens.etl.versions import vacuum as vacuums
 from lakelens.etl.versions.vacuum import VacuumResult
 from lakelens.ledger.pins import pins, unpin
 from lakelens.ledger.vacuum_lease import vacuuming
@@ -247,6 +248,20 @@ def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
     thread.join(60)
     assert [type(entry) for entry in found] == [VersionFilesMissingError]
     assert pins(Table.of(table)) == {"newest": 2}
+
+
+def test_a_pin_made_while_vacuum_looks_for_files_protects_its_version(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = vacuums._removable_files
+
+    def pin_and_look(*args: Any) -> dict[str, str]:
+        pin_version(table, "golden", 0)
+        return look(*args)
+
+    monkeypatch.setattr(vacuums, "_removable_files", pin_and_look)
+    with pytest.raises(VersionProtectedError, match="pin golden"):
+        vacuum_now(table)
 
 
 def test_a_damaged_ledger_stops_vacuum(table: Path) -> None:
