@@ -114,19 +114,6 @@ def test_rows_without_a_class_and_tables_without_classes(tmp_path: Path) -> None
     assert counts(tmp_path / "none") == []
 
 
-def test_a_table_partitioned_by_class_is_counted_although_its_files_lack_the_column(tmp_path: Path) -> None:
-    rows = pa.table({"id": [1, 2, 3], "label_name": ["a/b", "c", "c"]})
-    write_deltalake(str(tmp_path / "t"), rows, partition_by=["label_name"])
-    assert counts(tmp_path / "t") == [("a/b", 1), ("c", 2)]
-
-
-def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), pa.table({"path": ["a"]}))
-    rows = pa.table({"path": ["b"], "label_name": ["cat"]})
-    write_deltalake(str(tmp_path / "t"), rows, mode="append", schema_mode="merge")
-    assert counts(tmp_path / "t") == [("cat", 1), ("(no class)", 1)]
-
-
 def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:
     write(tmp_path / "parts", images(cat=["c1"], dog=["d1"]), partition_by=["label_name"])
     write(tmp_path / "parts", images(cat=["c1=new"], dog=["d1", "d2"]), "overwrite", partition_by=["label_name"])
