@@ -1,4 +1,4 @@
-"""Rules of annotations on their way through each kind of session: one row per image, nothing lost."""
+"""Rules of annotations on their way through Spark: one row per image, nothing lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakelens.etl.sources.coco_source import coco_annotations
 from lakelens.etl.sources.manifest_source import list_manifest
 from lakelens.etl.sources.source import Source
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
