@@ -117,3 +117,14 @@ def test_a_process_warns_after_a_profile_as_before(two):
     found = list(for_each_row(snapshot, images, [3, 69], [schema.PATH], leave_silent))
     assert found == [(3, None), (69, None)]
     assert list(warnings.filters) == before
+
+
+def test_one_content_in_two_classes_is_found_with_its_files_and_many_copies_hide_none(two, tmp_path):
+    found = gathered(two, near_duplicates=False)
+    paths = ["file:///images/cat/00300.jpg", "file:///images/dog/00300.jpg"]
+    assert (found.conflict_count, found.conflicts) == (1, ((["cat", "dog"], paths),))
+    same = jpeg(picture(1))
+    rows = [image_row("cat", same, i) for i in range(6)] + [image_row("dog", same, 9)]
+    ((classes, paths),) = gathered(write_table(tmp_path / "t", rows), near_duplicates=False).conflicts
+    assert (classes, len(paths)) == (["cat", "dog"], 4)
+    assert "file:///images/dog/00009.jpg" in paths
