@@ -54,12 +54,9 @@ _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 # session leaves a core idle once the other processes have finished.
 _SHARED_SESSIONS = ("spark-ingest", "spark", "spark-connect")
 CLASSIC, CONNECT = "classic", "connect"
-# Tests that run on both kinds of session are long on a Connect session, but for those of these modules.
-_ALWAYS_ON_CONNECT = (
-    "etl/ingest/test_run.py",
-    "inference/scoring/test_score.py",
-    "training/runner/spark/test_barrier_stage.py",
-)
+# Tests that run on both kinds of session are long on a Connect session, but for those of these modules. What else works
+# by other means there is the story of inference/stories/test_connect.py.
+_ALWAYS_ON_CONNECT = ("training/runner/spark/test_barrier_stage.py",)
 
 
 def _kind_of(item: pytest.Item) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
-from ...spark.port import is_connect, keep
+from ...spark.port import count_rows, is_connect, keep
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
@@ -131,7 +131,7 @@ class _FrameContents:
 
     @functools.cached_property
     def _has_repeats(self) -> bool:
-        return bool(self._frame.where("path <> ''").groupBy("path").count().where("count > 1").head(1))
+        return bool(count_rows(self._frame.where("path <> ''").groupBy("path").count().where("count > 1")))
 
     def read(self, work: DataFrame, batch_rows: int) -> DataFrame:
         """Adds the bytes to listed files, as `Listing.read_contents` does."""

@@ -28,9 +28,13 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
 
     Raises:
         SourceNotFoundError: If the file does not exist.
-        AnnotationFileError: If it lacks a column, or is not what its suffix promises.
         InvalidArgumentError: If the suffix is unknown.
     """
+    return list_named_images(spark, source, manifest_annotations(spark, source))
+
+
+def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
+    """Reads a manifest as rows of `ANNOTATIONS_DDL`, one per path; `annotation_errors` names what is wrong with it."""
     location, image_root = source.name, source.image_root or "/"
     kind = manifest_format(location)
     if kind == "parquet":
@@ -42,7 +46,7 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
     else:
         records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
         rows = rows_of_one_file(spark, location, records)
-    return list_named_images(spark, source, merged_by_path(rows))
+    return merged_by_path(rows)
 
 
 def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:

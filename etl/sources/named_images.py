@@ -42,7 +42,8 @@ def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: Da
         ignored: Rows of `FOLDER_LISTING`.
     """
     stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
-    files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
+    # Sending one side to all tasks would be a job of its own.
+    files = stamped_files(annotations.join(stamps.hint("merge"), schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
     return Listing(listed, folder.root, folder.read_contents, has_annotations=True)
 
