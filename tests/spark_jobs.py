@@ -1,39 +1,53 @@
-"""The Spark jobs that a block of a test starts, whatever session or thread starts them."""
+"""Counts the Spark jobs that a block of a test starts, on whatever thread or cloned session it starts them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Delta reads the log of a version once, by a job, whoever asks for the version first.
-_OF_DELTA_ALONE = "Compute snapshot"
+
+@dataclass
+class Jobs:
+    """The jobs of a block, each with its description and call site; filled when the block ends."""
+
+    sites: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __str__(self) -> str:
+        return "\n".join([f"{len(self)} Spark jobs:", *self.sites])
 
 
 @contextmanager
-def jobs_of(spark: SparkSession) -> Iterator[list[str]]:
-    """Gives a list that holds, after the block, what each of its jobs is called; Delta's reading of its log is left out.
+def jobs_of(spark: SparkSession) -> Iterator[Jobs]:
+    """Counts the jobs of the application of a classic session.
 
-    Args:
-        spark: A classic session; jobs of other threads of its application are counted too.
+    With `jobs` as the result, `assert len(jobs) <= 1, str(jobs)` says where each job came from.
     """
-    context = spark._jsc.sc() if hasattr(spark, "_jsc") else spark.sparkContext._jsc.sc()
-    before = set(_jobs(context))
-    named: list[str] = []
-    yield named
-    found = _jobs(context)
-    named += [found[number] for number in sorted(found.keys() - before) if _OF_DELTA_ALONE not in found[number]]
+    context = spark.sparkContext._jsc.sc()
+    before = {job.jobId() for job in _finished_events(context)}
+    jobs = Jobs()
+    try:
+        yield jobs
+    finally:
+        started = [job for job in _finished_events(context) if job.jobId() not in before]
+        jobs.sites += [_site(job) for job in sorted(started, key=lambda job: job.jobId())]
 
 
-def _jobs(context: Any) -> dict[int, str]:
+def _finished_events(context: Any) -> list[Any]:
+    """The jobs that the status store knows, once it has heard of all that the scheduler did."""
     context.listenerBus().waitUntilEmpty()
     jobs = context.statusStore().jobsList(None)
-    found = {}
-    for index in range(jobs.size()):
-        job = jobs.apply(index)
-        description = job.description()
-        found[job.jobId()] = f"{job.name()} ({description.get() if description.isDefined() else ''})"
-    return found
+    return [jobs.apply(at) for at in range(jobs.size())]
+
+
+def _site(job: Any) -> str:
+    description = job.description()
+    words = " ".join(description.get().split()) if description.isDefined() else ""
+    return f"{job.jobId()}: {job.name()} | {words[:200]}"

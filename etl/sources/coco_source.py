@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ...errors import EmptySourceError
 from ...locations import absolute_path, has_scheme
-from ...spark.port import forget, keep
+from ...spark.port import count_rows, forget, keep
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
 from ..annotations.record import Annotation
 from ..annotations.references import relative_reference, resolve_reference
@@ -137,10 +137,16 @@ def _read_coco(
 
     for folder in folders:
         frame = read(folder)
-        if len(folders) == 1 or frame.join(images.select(schema.PATH), schema.PATH, "left_semi").limit(1).count():
+        if len(folders) == 1 or _has_common_path(frame, images):
             return frame, folder
         forget(frame)
     return read(folders[0]), folders[0]
+
+
+def _has_common_path(one: DataFrame, two: DataFrame) -> bool:
+    # Sending one side to all tasks would be a job of its own.
+    common = one.join(two.select(schema.PATH).hint("merge"), schema.PATH, "left_semi")
+    return bool(count_rows(common.limit(1)))
 
 
 def _is_below(root: str, folder: str) -> Column:

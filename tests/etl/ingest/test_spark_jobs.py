@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from etl_pictures import write_image
-from spark_jobs import jobs_of
+from spark_jobs import Jobs, jobs_of
 
 from lakelens import ImageTable
 
@@ -18,6 +19,11 @@ VOC_XML = (
     "<annotation><filename>{name}.jpg</filename><size><width>60</width><height>40</height></size><object>"
     "<name>cat</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>20</xmax><ymax>20</ymax></bndbox></object></annotation>"
 )
+
+
+def counted(jobs: Jobs) -> list[str]:
+    """Leaves out Delta's own job that reads the log of a version once, whoever asks for the version first."""
+    return [site for site in jobs.sites if "Compute snapshot" not in site]
 
 
 def write_folders(root, numbers):
@@ -61,10 +67,10 @@ def frame_of(spark, root, numbers):
     return {"source": spark.createDataFrame(rows, "path string, label_name string")}
 
 
-# Files of annotations are found in the listing of these, by one job more.
+# Files of annotations are found in the listing of these, by one job more; folders of COCO's images by another.
 @pytest.mark.parametrize(
     ("write", "more"),
-    [(write_folders, 0), (write_manifest, 0), (frame_of, 0), (write_coco, 1), (write_voc, 1)],
+    [(write_folders, 0), (write_manifest, 0), (frame_of, 0), (write_coco, 2), (write_voc, 1)],
     ids=["class folders", "manifest", "DataFrame", "COCO", "VOC"],
 )
 def test_an_ingest_of_new_files_is_four_jobs_and_one_of_nothing_new_two(spark, tmp_path, write, more):
@@ -80,7 +86,7 @@ def test_an_ingest_of_new_files_is_four_jobs_and_one_of_nothing_new_two(spark, t
     with jobs_of(spark) as new:
         assert table.ingest(**arguments).stored == 2
     for jobs, most in ((first, 4), (nothing, 2), (new, 4)):
-        assert len(jobs) <= most + more, jobs
+        assert len(counted(jobs)) <= most + more, str(jobs)
 
 
 def test_rows_that_bring_their_bytes_cost_a_job_more_to_be_found_once(spark, tmp_path):
@@ -92,8 +98,8 @@ def test_rows_that_bring_their_bytes_cost_a_job_more_to_be_found_once(spark, tmp
         assert table.ingest(frame, size=32).stored == 3
     with jobs_of(spark) as nothing:
         assert table.ingest(frame).skipped == 3
-    assert len(first) <= 6, first
-    assert len(nothing) <= 2, nothing
+    assert len(counted(first)) <= 6, str(first)
+    assert len(counted(nothing)) <= 2, str(nothing)
 
 
 def test_changes_of_rows_are_one_merge_and_few_jobs_more(spark, tmp_path):
@@ -105,23 +111,24 @@ def test_changes_of_rows_are_one_merge_and_few_jobs_more(spark, tmp_path):
     with jobs_of(spark) as changed:
         result = table.ingest(source, delete_missing=True)
     assert (result.changed, result.removed) == (1, 1)
-    assert len(changed) <= MERGE + 3, changed
+    assert len(counted(changed)) <= MERGE + 3, str(changed)
     with jobs_of(spark) as deleted:
         assert table.delete("path LIKE '%/2.jpg'").committed
-    assert len(deleted) <= MERGE + 1, deleted
+    assert len(counted(deleted)) <= MERGE + 1, str(deleted)
     with jobs_of(spark) as renamed:
         assert table.rename_class("class 0", "even").rows == 3
-    assert len(renamed) <= MERGE + 1, renamed
+    assert len(counted(renamed)) <= MERGE + 1, str(renamed)
     with jobs_of(spark) as restored:
         table.restore(0)
-    assert len([job for job in restored if "Restore" not in job and "HDFSLogStore" not in job]) <= 3, restored
+    own = [job for job in restored.sites if not re.search("Restore|HDFSLogStore|recordDeltaOperation", job)]
+    assert len(own) <= 1, str(restored)
 
 
 def test_nothing_is_asked_of_a_table_that_does_not_exist(spark, tmp_path):
     source = write_folders(tmp_path / "source", range(2))["source"]
     with jobs_of(spark) as jobs:
         assert ImageTable(spark, tmp_path / "t").preview(source).new == 2
-    assert not [job for job in jobs if "Filtering files" in job], jobs
+    assert not [job for job in jobs.sites if "Filtering files" in job], str(jobs)
 
 
 def test_a_class_that_the_source_lost_is_reported_until_its_rows_are_gone(spark, tmp_path):
@@ -133,7 +140,7 @@ def test_a_class_that_the_source_lost_is_reported_until_its_rows_are_gone(spark,
     assert (changed.vanished_classes, changed.new_classes) == (("class 1",), ("class 2",))
     with jobs_of(spark) as jobs:
         assert table.ingest(source).vanished_classes == ("class 1",)
-    assert len(jobs) <= 2, jobs
+    assert len(counted(jobs)) <= 2, str(jobs)
     write_image(tmp_path / "other" / "class 1" / "9.jpg", seed=9)
     assert table.ingest(tmp_path / "other").vanished_classes == ()
     assert table.ingest(source).vanished_classes == ()  # the class is also one of another source
