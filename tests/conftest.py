@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,7 @@ _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 # session leaves a core idle once the other processes have finished.
 _SHARED_SESSIONS = ("spark-ingest", "spark", "spark-connect")
 CLASSIC, CONNECT = "classic", "connect"
+_SHOWN_FILES = 20
 # Tests that run on both kinds of session are long on a Connect session, but for those of these modules. What else works
 # by other means there is the story of inference/stories/test_connect.py.
 _ALWAYS_ON_CONNECT = ("training/runner/spark/test_barrier_stage.py",)
@@ -148,6 +151,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order = dict.fromkeys(groups[id(item)] for item in items)
     places = {group: (weights[group], place) for place, group in enumerate(order)}
     items.sort(key=lambda item: places[groups[id(item)]])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the files whose tests took the most seconds, with their fixtures, where several files ran."""
+    seconds: Counter[str] = Counter()
+    tests: dict[str, set[str]] = defaultdict(set)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            file = report.nodeid.partition("::")[0]
+            seconds[file] += report.duration
+            tests[file].add(report.nodeid)
+    if len(tests) > 1:
+        terminalreporter.section(f"slowest {min(len(tests), _SHOWN_FILES)} of {len(tests)} files")
+        terminalreporter.line("seconds  tests  file")
+        for file, taken in seconds.most_common(_SHOWN_FILES):
+            terminalreporter.line(f"{taken:7.1f}  {len(tests[file]):5}  {file}")
 
 
 def _outside(share: str, items: list[pytest.Item]) -> list[pytest.Item]:

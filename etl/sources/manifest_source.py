@@ -16,7 +16,7 @@ from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from .annotation_frames import Batches
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from child_processes import kill_family, stopped_family
+from child_processes import ending_with_this_process, kill_family, stopped_family
 from etl_pictures import write_image
 from stored_rows import stored_paths
 
@@ -78,7 +78,7 @@ def killed(
     source, place = landing_folder(root), root / "stream" / "t"
     flags = ("--size", str(SIZE), "--stream", "--max-files", str(BATCH), "--master", "local[2]")
     child = subprocess.Popen(
-        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags],
+        ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags]),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
