@@ -56,10 +56,11 @@ _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 # session leaves a core idle once the other processes have finished.
 _SHARED_SESSIONS = ("spark-ingest", "spark", "spark-connect")
 CLASSIC, CONNECT = "classic", "connect"
+DRIVER = "driver"  # no session: ranks are processes on the driver
 _SHOWN_FILES = 20
 # Tests that run on both kinds of session are long on a Connect session, but for those of these modules. What else works
 # by other means there is the story of inference/stories/test_connect.py.
-_ALWAYS_ON_CONNECT = ("training/runner/spark/test_barrier_stage.py",)
+_ALWAYS_ON_CONNECT = ("training/runner/test_faults.py",)
 
 
 def _kind_of(item: pytest.Item) -> str | None:
@@ -78,7 +79,7 @@ def _group_of(item: pytest.Item) -> str:
     if {"wheel", "sdist"} & names and item.get_closest_marker("long") is None:
         return "wheel"  # which is built once; long tests take longer than that
     kind = _kind_of(item)
-    if kind is None:
+    if kind in (None, DRIVER):
         return str(item.path)
     if kind == CONNECT:
         return _SHARED_SESSIONS[2]
@@ -96,7 +97,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     module = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
     is_long = CLASSIC in mark.args and (module not in _ALWAYS_ON_CONNECT or mark.kwargs.get("connect") == "long")
-    marks = {CLASSIC: (), CONNECT: pytest.mark.long if is_long else ()}
+    on_connect = [pytest.mark.spark, *([pytest.mark.long] if is_long else [])]
+    marks = {DRIVER: [pytest.mark.system], CLASSIC: [pytest.mark.spark], CONNECT: on_connect}
     metafunc.parametrize("spark", [pytest.param(kind, marks=marks[kind]) for kind in mark.args], indirect=True)
 
 
@@ -193,6 +195,11 @@ def spark(request: pytest.FixtureRequest) -> SparkSession:
     """A session of the kind that the mark `sessions` names; default: a classic one."""
     session: SparkSession = request.getfixturevalue(f"{getattr(request, 'param', CLASSIC)}_spark")
     return session
+
+
+@pytest.fixture(scope="session")
+def driver_spark() -> None:
+    """No session, for tests of ranks that also run as processes on the driver."""
 
 
 @pytest.fixture(scope="session")
