@@ -16,13 +16,7 @@ from lakelens.training.runner.spark.slots import registered_now
 
 
 @pytest.fixture
-def opens_ports() -> bool:
-    """Whether Spark itself opens ports that stay, for which a test is parametrized."""
-    return False
-
-
-@pytest.fixture
-def watch(spark, opens_ports) -> Iterator[Watch]:
+def watch(spark) -> Iterator[Watch]:
     """Checks that no process, port, file or Spark job of the ranks is left."""
     if spark is None:
         with leaves_nothing() as watch:
@@ -31,10 +25,13 @@ def watch(spark, opens_ports) -> Iterator[Watch]:
     if is_connect(spark) and pyspark.__version__.startswith("3."):
         pytest.skip("the client of Spark 3.5 does not learn that tasks run, and is refused")
     # An executor that starts late, and the Python daemons that a first task starts, stay.
-    while not is_connect(spark) and registered_now(spark).executors < 2:
-        time.sleep(0.1)
-    spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id LONG").collect()
-    with leaves_nothing(same_process_tree=not (is_connect(spark) or opens_ports)) as watch:
+    if is_connect(spark):
+        spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id LONG").collect()
+    else:
+        while registered_now(spark).executors < 2:
+            time.sleep(0.1)
+        spark.sparkContext.parallelize(range(4), 4).map(lambda number: number).count()
+    with leaves_nothing(same_process_tree=not is_connect(spark)) as watch:
         yield watch
     if is_connect(spark):
         return

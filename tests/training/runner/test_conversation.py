@@ -85,15 +85,6 @@ def test_a_job_that_is_started_again_is_told_again_and_asks_again(runner):
     assert attempts == [0, 1]
 
 
-def test_a_question_to_a_driver_that_does_not_listen_gets_an_empty_answer(runner):
-    def main():
-        from lakelens.training.rank.process_context import ask, told
-
-        return ask({"validation": 1}), told()
-
-    assert runner().run(main) == ({}, {})
-
-
 @pytest.mark.sessions("driver")
 def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(runner, tmp_path):
     def main(folder):

@@ -103,7 +103,6 @@ def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(runner):
 
 
 @on_executors
-@pytest.mark.parametrize("opens_ports", [True])  # an executor does, whose first worker is lost
 def test_a_killed_python_worker_ends_the_job(runner, spark):
     def main():
         import os
