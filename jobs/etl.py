@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import EmptySourceError, InvalidArgumentError
@@ -18,7 +18,6 @@ from lakelens.jobs.command import (
 )
 
 if TYPE_CHECKING:
-    from lakelens.etl.ingest.label_changes import ClassChanges
     from lakelens.etl.ingest.results import IngestRequest, IngestResult
 
 DESCRIPTION = "Ingest a folder of images as one new version of an image table."
@@ -29,6 +28,7 @@ RESAMPLINGS = ("lanczos", "bicubic", "hamming", "bilinear", "box")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 _FILES_OF_A_BATCH = 10_000
 _PATHS_SHOWN = 20
+_MOST_NAMED = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the ingest, the stream or the dry run, and returns version and counts."""
     from lakelens.etl.ingest.checks import check_without_spark
-    from lakelens.etl.ingest.label_changes import ClassChanges
     from lakelens.etl.ingest.landing import ingest_available
     from lakelens.etl.ingest.run import ingest, preview
     from lakelens.options import whole_number
@@ -143,15 +142,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for status, paths in found.files.items():
             for path in paths:
                 print(f"{status:<8} {path}")
-        _tell_classes(ClassChanges(found.vanished_classes))
+        _tell_vanished(found.vanished_classes)
         _tell_ignored(args, found.ignored_suffixes)
         return {"table": args.table, "dry_run": True, **dataclasses.asdict(found)}
     if args.stream:
         streamed = ingest_available(spark, table, request, _files_of_a_batch(args), _tell_batch)
-        _tell_classes(streamed.class_changes)
         return {"table": args.table, **dataclasses.asdict(streamed), "batches": len(streamed.batches)}
     result = ingest(spark, table, request)
-    _tell_classes(result.class_changes)
+    _tell_vanished(result.vanished_classes)
     _tell_ignored(args, result.ignored_suffixes)
     return {"table": args.table, **dataclasses.asdict(result)}
 
@@ -186,9 +184,14 @@ def _tell_batch(result: IngestResult) -> None:
     print(f"version {result.version}: {result.stored} stored, {result.quarantined} quarantined", file=sys.stderr)
 
 
-def _tell_classes(changes: ClassChanges) -> None:
-    for sentence in changes.sentences():
-        print(sentence, file=sys.stderr)
+def _tell_vanished(classes: Sequence[str]) -> None:
+    if classes:
+        more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
+        print(
+            f"no file of the source has these classes any more: {', '.join(map(repr, classes[:_MOST_NAMED]))}{more}; "
+            "their rows stay in the table unless an ingest deletes the rows of removed files",
+            file=sys.stderr,
+        )
 
 
 def _tell_ignored(args: argparse.Namespace, ignored: Mapping[str, Mapping[str, int]]) -> None:

@@ -1,14 +1,32 @@
-"""Processes below the test's own, some of which may end while they are looked at."""
+"""Processes below the test's own, some of which may end while they are looked at, and none of which stays."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
+
+# Linux only: PR_SET_PDEATHSIG outlives `exec`, and a parent that has ended before it was set sends nothing.
+_BOUND = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def ending_with_this_process(command: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The command whose process is killed when this thread ends, however it ends; start it from the main thread."""
+    parts = [os.fspath(part) for part in command]
+    if sys.platform != "linux":
+        return parts
+    return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *parts]
 
 
 def started_with(process: psutil.Process, word: str) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,12 +56,11 @@ _HEAVY_FIRST = ("spark", "horovod", "tensorflow", "system", "unit")
 # session leaves a core idle once the other processes have finished.
 _SHARED_SESSIONS = ("spark-ingest", "spark", "spark-connect")
 CLASSIC, CONNECT = "classic", "connect"
-# Tests that run on both kinds of session are long on a Connect session, but for those of these modules.
-_ALWAYS_ON_CONNECT = (
-    "etl/ingest/test_run.py",
-    "inference/scoring/test_score.py",
-    "training/runner/spark/test_barrier_stage.py",
-)
+DRIVER = "driver"  # no session: ranks are processes on the driver
+_SHOWN_FILES = 20
+# Tests that run on both kinds of session are long on a Connect session, but for those of these modules. What else works
+# by other means there is the story of inference/stories/test_connect.py.
+_ALWAYS_ON_CONNECT = ("training/runner/test_faults.py",)
 
 
 def _kind_of(item: pytest.Item) -> str | None:
@@ -78,7 +79,7 @@ def _group_of(item: pytest.Item) -> str:
     if {"wheel", "sdist"} & names and item.get_closest_marker("long") is None:
         return "wheel"  # which is built once; long tests take longer than that
     kind = _kind_of(item)
-    if kind is None:
+    if kind in (None, DRIVER):
         return str(item.path)
     if kind == CONNECT:
         return _SHARED_SESSIONS[2]
@@ -96,7 +97,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     module = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
     is_long = CLASSIC in mark.args and (module not in _ALWAYS_ON_CONNECT or mark.kwargs.get("connect") == "long")
-    marks = {CLASSIC: (), CONNECT: pytest.mark.long if is_long else ()}
+    on_connect = [pytest.mark.spark, *([pytest.mark.long] if is_long else [])]
+    marks = {DRIVER: [pytest.mark.system], CLASSIC: [pytest.mark.spark], CONNECT: on_connect}
     metafunc.parametrize("spark", [pytest.param(kind, marks=marks[kind]) for kind in mark.args], indirect=True)
 
 
@@ -153,6 +155,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: places[groups[id(item)]])
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the files whose tests took the most seconds, with their fixtures, where several files ran."""
+    seconds: Counter[str] = Counter()
+    tests: dict[str, set[str]] = defaultdict(set)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            file = report.nodeid.partition("::")[0]
+            seconds[file] += report.duration
+            tests[file].add(report.nodeid)
+    if len(tests) > 1:
+        terminalreporter.section(f"slowest {min(len(tests), _SHOWN_FILES)} of {len(tests)} files")
+        terminalreporter.line("seconds  tests  file")
+        for file, taken in seconds.most_common(_SHOWN_FILES):
+            terminalreporter.line(f"{taken:7.1f}  {len(tests[file]):5}  {file}")
+
+
 def _outside(share: str, items: list[pytest.Item]) -> list[pytest.Item]:
     """Finds the long tests that are not in a share; Airflow's have environments of their own and stay together."""
     first, count = map(int, share.split("/"))
@@ -177,6 +195,11 @@ def spark(request: pytest.FixtureRequest) -> SparkSession:
     """A session of the kind that the mark `sessions` names; default: a classic one."""
     session: SparkSession = request.getfixturevalue(f"{getattr(request, 'param', CLASSIC)}_spark")
     return session
+
+
+@pytest.fixture(scope="session")
+def driver_spark() -> None:
+    """No session, for tests of ranks that also run as processes on the driver."""
 
 
 @pytest.fixture(scope="session")

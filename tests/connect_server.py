@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import local
 
 import pytest
+from child_processes import ending_with_this_process
 
 from lakelens.spark.java import find_java
 from lakelens.spark.session import _one_at_a_time, delta_package
@@ -51,7 +52,12 @@ def connect_server(folder: Path) -> Iterator[str]:
     with log.open("w") as output, ExitStack() as starting:
         starting.enter_context(_one_at_a_time())  # as the sessions of other tests, which may fetch packages too
         server = subprocess.Popen(
-            _command(), cwd=folder, env=_environment(folder), stdout=output, stderr=output, start_new_session=True
+            ending_with_this_process(_command()),
+            cwd=folder,
+            env=_environment(folder),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         try:
             port = _port(server, log)

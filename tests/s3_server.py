@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from child_processes import ending_with_this_process
+
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "a-very-secret-key"
 BUCKET = "images"
 # Packages that the server and its client need and this environment lacks.
@@ -80,6 +82,7 @@ def s3_server() -> Iterator[S3Server]:
     """Starts a server on a free port of this machine, and ends it."""
     with tempfile.NamedTemporaryFile() as log:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        command = ending_with_this_process(command)
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "AWS_ACCESS_KEY_ID": "x"})
         try:
             server = S3Server(process, f"http://127.0.0.1:{_port(process, Path(log.name))}")

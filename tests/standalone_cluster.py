@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from child_processes import ending_with_this_process
 
 
 @dataclass
@@ -43,8 +44,8 @@ class StandaloneCluster:
     def _start(self, kind: str, *arguments: str, inside: Sequence[str] = ()) -> None:
         import pyspark
 
-        command = [*inside, str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
-        command += [f"org.apache.spark.deploy.{kind}", *arguments]
+        started = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+        command = ending_with_this_process([*inside, started, f"org.apache.spark.deploy.{kind}", *arguments])
         with (self.folder / f"{kind}-{len(self.processes)}.log").open("w") as output:
             process = subprocess.Popen(
                 command,

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...spark.port import forget, keep
+from ..annotations.record import PATH_UNUSABLE
 from ..model import schema
 from ..model.labels import NO_CLASS, class_order
-from ..sources.listing import IGNORED, LABEL_RANK
+from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,6 +33,9 @@ WORK = (NEW, CHANGED)
 # Files that are alike in these are counted together; `Plan.add` takes the counts, which are the others.
 _GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 _FILES, _BYTES, _LARGEST, _RANK, _COMPARABLE = "files", "bytes", "largest", "rank", "comparable"
+_LOST_PATHS = "lost_paths"
+# A file is counted in the row without a box's class, and each class of its boxes in one more row.
+_BOX_CLASS = "box_class"
 
 _MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have a different suffix
 # The end of a file's name; names that start with a dot have none.
@@ -63,6 +67,8 @@ class Plan:
         work_in_quarantine: Number of files to read that are in quarantine.
         gone_in_quarantine: Number of files in quarantine that no longer exist.
         restamped: Number of files with the column `restamped`.
+        box_classes: Classes of the boxes of the source's files, by whether these are to be read.
+        unusable_paths: Number of files to which the annotations give no path that can be read.
         work_bytes: Bytes of the files that are to be read.
         largest_bytes: Bytes of the largest of them.
     """
@@ -81,6 +87,8 @@ class Plan:
     work_in_quarantine: int = 0
     gone_in_quarantine: int = 0
     restamped: int = 0
+    box_classes: Mapping[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
+    unusable_paths: int = 0
     work_bytes: int = 0
     largest_bytes: int = 0
 
@@ -90,8 +98,13 @@ class Plan:
         from pyspark.sql import functions as F
 
         plan = cls(keep(files))
-        groups = files.groupBy(*_GROUPED_BY).agg(
+        names = F.array_distinct(F.coalesce(F.col("boxes.label_name"), F.array().cast("array<string>")))
+        with_file = F.array_union(F.array(F.lit(None).cast("string")), names)
+        is_unusable = F.coalesce(F.exists(PROBLEMS, lambda found: found["reason"] == PATH_UNUSABLE), F.lit(False))
+        counted = files.withColumn(_BOX_CLASS, F.explode(with_file))
+        groups = counted.groupBy(*_GROUPED_BY, _BOX_CLASS).agg(
             F.count("*").alias(_FILES),
+            F.count_if(is_unusable).alias(_LOST_PATHS),
             F.sum(schema.SOURCE_LENGTH).alias(_BYTES),
             F.max(schema.SOURCE_LENGTH).alias(_LARGEST),
             F.min(LABEL_RANK).alias(_RANK),
@@ -141,13 +154,10 @@ class Plan:
         work = self.files.where(F.col(STATUS).isin(*WORK))
         return work.drop(STATUS, STORED_HASH, RESTAMPED)
 
-    def box_classes(self) -> list[str]:
+    @property
+    def work_box_classes(self) -> list[str]:
         """The classes of the boxes in the files that are to be read, in sorted order."""
-        return sorted(_box_classes(self.work_files()), key=class_order)
-
-    def listed_box_classes(self) -> set[str]:
-        """The classes of all boxes of the source, those of known files included."""
-        return _box_classes(self.files)
+        return sorted(self.box_classes[True], key=class_order)
 
     def ignored_suffixes(self) -> dict[str, dict[str, int]]:
         """Counts what was ignored by reason and by what the name ends with, the most frequent first."""
@@ -211,8 +221,12 @@ class Plan:
         if status is None:
             self.ignored[str(group[IGNORED])] += files
             return
+        if group[_BOX_CLASS] is not None:
+            self.box_classes[status in WORK].add(group[_BOX_CLASS])
+            return
         self.counts[status] += files
         self.comparable[status] += group[_COMPARABLE]
+        self.unusable_paths += group[_LOST_PATHS] if status != GONE else 0
         listed_class, stored_class = group[schema.LABEL_NAME], group[STORED_CLASS]
         if stored_class not in (None, NO_CLASS) and (status == GONE or listed_class != stored_class):
             self.lost_by_class[stored_class] += files
@@ -235,8 +249,3 @@ class Plan:
         if listed_class is not None:
             ranks = [rank for rank in (self.class_ranks.get(listed_class), group[_RANK]) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)
-
-
-def _box_classes(files: DataFrame) -> set[str]:
-    rows = files.selectExpr("explode(boxes.label_name) AS name").distinct().collect()
-    return {row[0] for row in rows if row[0] is not None}

@@ -151,12 +151,18 @@ def record_classes(
         logger.warning("%s: the rows by class of version %d are not recorded: %s", table.path, version, error)
 
 
-def count_classes(rows: DataFrame, noted: Mapping[str, int] | None = None) -> Mapping[str, int]:
-    """Counts rows by class, or takes what was recorded if its sum is right; Delta counts all rows by its log alone."""
+def stored_classes(spark: SparkSession, transaction: Transaction) -> Mapping[str, int]:
+    """Returns the rows by class of a transaction's version: as recorded if the sum is the log's, else counted."""
+    counts = ledger_of(spark, transaction.table).counts_at(transaction.version)
+    if counts is not None and sum(counts.values()) == transaction.count_rows():
+        return counts
+    return count_classes(read_table(spark, transaction.path, transaction.version))
+
+
+def count_classes(rows: DataFrame) -> Mapping[str, int]:
+    """Counts rows by class."""
     from pyspark.sql import functions as F
 
-    if noted is not None and sum(noted.values()) == rows.count():
-        return noted
     # As SQL: the function of pyspark fails on a column that is not resolved yet in Spark 3.5.0.
     name = F.coalesce(F.expr(f"nullif({schema.LABEL_NAME}, '')"), F.lit(NO_CLASS)).alias("name")
     return Counter({row["name"]: row["count"] for row in rows.groupBy(name).count().collect()})

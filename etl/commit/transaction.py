@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
 from ...log.opening import open_table
+from ...log.snapshot import ROWS_UNKNOWN, data_files_of
 from ...spark.port import kept, option_of, settings_of
 from ...stores.log_entries import find_note
 from ...table import Table
@@ -45,7 +46,7 @@ class Batch:
     """The contents of a commit.
 
     Attributes:
-        rows: Rows of `schema.IMAGE_TABLE`.
+        rows: Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given.
         user_metadata: What the history keeps of the commit; no other commit has the same.
         stale: The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None.
         properties: Table properties of a table that is made.
@@ -120,6 +121,11 @@ class Transaction:
         self.properties: Mapping[str, str] = self._opened.metadata().configuration
         self.columns = [column.name for column in self._opened.schema().fields]
 
+    def count_rows(self) -> int | None:
+        """Counts the rows of the version by the log's statistics; None where files have none."""
+        rows = data_files_of(self._opened, self.table).rows
+        return None if (rows == ROWS_UNKNOWN).any() else int(rows.sum())
+
     def commit(self, batch: Batch) -> int | None:
         """Writes the batch's rows and drops those of its `stale` paths.
 
@@ -133,12 +139,11 @@ class Transaction:
         self._require_latest()
         with ExitStack() as stack:
             stale = None if batch.stale is None else stack.enter_context(kept(self._as_stored(batch.stale)))
+            write = functools.partial(self._append, batch)
             # Looking costs one small job; a MERGE that finds nothing to drop costs several.
             if stale is not None and not stale.isEmpty():
                 write = functools.partial(self._replace, batch, stale)
-            elif not batch.rows.isEmpty():  # Delta would make a version of it
-                write = functools.partial(self._append, batch)
-            else:
+            elif stale is not None and batch.rows.isEmpty():  # Delta would make a version of it
                 return None
             with conflicts_named(f"{self.path}@{self.version}"):
                 write()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ROWS = "rows"
+_PROBLEM = "problem"
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,19 @@ def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:
 
     counts, refused = Counter[str](), Counter[str]()
     lost = Counter[tuple[str, str]]()
-    groups = outcomes.groupBy("reason", "stored_class", schema.LABEL_NAME).agg(F.count("*").alias(_ROWS))
+    repairs = Counter[str]()
+    # A file is counted in the row without a problem, and each of its problems in one more row.
+    problems = F.coalesce(F.col(schema.PROBLEMS), F.array().cast("array<string>"))
+    counted = outcomes.withColumn(_PROBLEM, F.explode(F.concat(F.array(F.lit(None).cast("string")), problems)))
+    groups = counted.groupBy("reason", "stored_class", schema.LABEL_NAME, _PROBLEM).agg(F.count("*").alias(_ROWS))
     for row in groups.collect():
+        if row[_PROBLEM] is not None:
+            repairs[row[_PROBLEM]] += row[_ROWS]
+            continue
         if row["reason"] is None:
             counts[row[schema.LABEL_NAME] or NO_CLASS] += row[_ROWS]
             continue
         refused[row["reason"]] += row[_ROWS]
         if row["stored_class"] is not None:
             lost[row["stored_class"], row["reason"]] += row[_ROWS]
-    repairs = Counter[str]()
-    if task.has_annotations:
-        problems = outcomes.select(F.explode(schema.PROBLEMS).alias("reason")).groupBy("reason").count()
-        repairs.update({row["reason"]: row["count"] for row in problems.collect()})
     return DecodedFiles(task, outcomes, counts, refused, lost, dict(repairs.most_common()))

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING
 from ...errors import EmptySourceError, TableConflictError
 from ...options import whole_number
 from ...table import Table
-from ..spark.catalog import read_table
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
-from .label_changes import ClassChanges
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, check_classes, open_transaction, prepare
 from .results import IngestRequest, IngestResult, StreamResult
 from .run import run_prepared
-from .version_rows import conflicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +61,9 @@ def ingest_available(
                     # After another writer's commit, the records contain what this call has done itself.
                     own = min(known_of_ours, result.skipped)
                     known_of_ours -= own
-                    done.append(replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own))
+                    own_result = replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own)
+                    # Files of a landing folder come and go: a class without any has not vanished.
+                    done.append(replace(own_result, vanished_classes=()))
                     if on_batch is not None:
                         on_batch(done[-1])
             return _with_findings(spark, table, request, StreamResult.of(done))
@@ -100,10 +99,6 @@ def _batches(prepared: Prepared, max_files: int) -> Iterator[IngestResult]:
 def _with_findings(spark: SparkSession, table: Table, request: IngestRequest, result: StreamResult) -> StreamResult:
     """Adds what concerns all batches together."""
     batch_ids = {batch.batch_id for batch in result.batches if batch.committed}
-    version = result.version
-    if not batch_ids or version is None:
+    if not (request.near_duplicates and batch_ids) or result.version is None:
         return result
-    # Files of a landing folder come and go: a class without any has not vanished.
-    classes, splits = conflicts(read_table(spark, table.location, version), batch_ids)
-    near = find_across_splits(spark, table.location, version, batch_ids) if request.near_duplicates else None
-    return replace(result, class_changes=ClassChanges((), (), *classes, *splits), near_duplicates=near)
+    return replace(result, near_duplicates=find_across_splits(spark, table.location, result.version, batch_ids))

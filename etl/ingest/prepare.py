@@ -14,7 +14,7 @@ from ...table import Table
 from ..changes.plan import GONE, Plan
 from ..changes.planner import make_plan
 from ..changes.rules import PlanRules
-from ..commit.known_classes import KnownClasses, count_classes, ledger_of, sound_classes
+from ..commit.known_classes import KnownClasses, ledger_of, sound_classes, stored_classes
 from ..commit.reachable import require_reachable
 from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
@@ -22,7 +22,9 @@ from ..images.recipe import Recipe
 from ..model import schema
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
-from ..sources.listing import Listing
+from ..sources.annotation_frames import annotation_errors
+from ..sources.listing import Listing, raise_refusal
+from ..sources.named_images import check_not_all_elsewhere
 from ..sources.sources import list_source
 from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.local_frames import local_frame
@@ -80,10 +82,15 @@ class Prepared:
 
     def stored_counts(self) -> Mapping[str, int]:
         """Rows by class of the version that the ingest starts from."""
-        if self.version is None:
-            return {}
-        rows = read_table(self.spark, self.table.location, self.version)
-        return count_classes(rows, None if self.known is None else self.known.counts)
+        return {} if self.transaction is None else stored_classes(self.spark, self.transaction)
+
+    def vanished_classes(self) -> tuple[str, ...]:
+        """Finds classes of stored rows that no file of the source has any more, and no row of another source."""
+        lost = self.plan.lost_classes
+        if not lost:
+            return ()
+        stored = self.stored_counts()
+        return tuple(sorted(name for name in lost if stored.get(name) == self.plan.lost_by_class[name]))
 
     def with_plan(self, plan: Plan) -> Prepared:
         """Returns the same with another plan, and the class numbers that the table has after that one.
@@ -95,7 +102,7 @@ class Prepared:
         known = None
         if self.transaction is not None and is_write:
             known = sound_classes(self.spark, self.transaction)
-        names = plan.class_names + (plan.box_classes() if self.listing.has_annotations and plan.work else [])
+        names = plan.class_names + plan.work_box_classes
         if self.request.classes is not None:
             names = [name for name in self.request.classes if name in set(names)]
         return replace(self, plan=plan, known=known, class_names=tuple(names))
@@ -190,10 +197,13 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         listing = list_source(spark, request.source).described(aliases, request.classes).kept()
         opened.callback(listing.release)
         stored, quarantine = _stored(spark, table, transaction), Quarantine(spark, table)
-        plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
+        with annotation_errors():
+            plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
+        raise_refusal(plan.ignored)
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
+        check_not_all_elsewhere(request.source, plan)
         prepared.check_not_empty()
         prepared.check_layout_kept()
         return replace(prepared.with_plan(plan), opened=opened.pop_all())
@@ -216,8 +226,7 @@ def check_classes(prepared: Prepared) -> None:
     if wanted is None:
         return
     known = {*plan.listed_by_class, *_ledger(prepared.spark, prepared.transaction).labels}
-    if prepared.listing.has_annotations and not known.issuperset(wanted):
-        known |= plan.listed_box_classes()
+    known = known.union(*plan.box_classes.values())
     check_classes_known(wanted, known, prepared.request.source.name, prepared.table.location)
 
 

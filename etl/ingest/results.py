@@ -12,7 +12,6 @@ from ...errors import InvalidArgumentError
 from ...results import ReadableResult
 from ..images.recipe import Limits, Recipe
 from ..sources.source import Source
-from .label_changes import ClassChanges
 from .near_duplicates import NearDuplicates
 
 STAMP = "stamp"
@@ -88,7 +87,7 @@ class IngestResult(ReadableResult):
         new_classes: Classes that got a number in this ingest.
         batch_id: Written into every row of this ingest.
         committed: Whether a new version was made.
-        class_changes: Classes that vanished or were renamed, and images that are in several classes or splits.
+        vanished_classes: Classes of stored rows that no file of the source has any more; their rows stay.
         near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
     """
 
@@ -106,7 +105,7 @@ class IngestResult(ReadableResult):
     new_classes: tuple[str, ...] = ()
     batch_id: str = ""
     committed: bool = False
-    class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
+    vanished_classes: tuple[str, ...] = ()
     near_duplicates: NearDuplicates | None = None
     ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
@@ -125,8 +124,6 @@ class StreamResult(ReadableResult):
         repairs: Boxes of stored rows that were repaired or dropped, by reason.
         new_classes: Classes that got a number.
         batches: Each batch's own result, in order; batches that had nothing to do are left out.
-        class_changes: Images of all batches that are in several classes or splits. No class counts as vanished: files
-            of a landing folder come and go.
         near_duplicates: Of all batches, as in `IngestResult`.
     """
 
@@ -139,7 +136,6 @@ class StreamResult(ReadableResult):
     repairs: Mapping[str, int]
     new_classes: tuple[str, ...]
     batches: tuple[IngestResult, ...]
-    class_changes: ClassChanges = dataclasses.field(default_factory=ClassChanges)
     near_duplicates: NearDuplicates | None = None
 
     @classmethod

@@ -22,13 +22,10 @@ from ..model import schema
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import failure_of_source
-from ..spark.catalog import read_table
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
-from . import version_rows
 from .bad_files import BadFiles, find_bad_files
 from .decoding import DecodedFiles, decoded_files
-from .label_changes import ClassChanges, Rename, find_renames
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, check_classes, prepare
@@ -56,8 +53,7 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
     def planned_and_run() -> IngestResult:
         with prepare(spark, table, request) as prepared:
             check_classes(prepared)
-            result = run_prepared(prepared)
-            return replace(result, class_changes=_class_changes(prepared, result))
+            return run_prepared(prepared)
 
     gave_up = f"{table}: other writers kept committing first; run the ingest again when they are done."
     result = RETRIES.run(planned_and_run, gave_up)
@@ -96,39 +92,10 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
             gone=plan.counts[GONE],
             ignored=dict(plan.ignored),
             new_classes=prepared.new_classes,
-            vanished_classes=_vanished(prepared),
+            vanished_classes=prepared.vanished_classes(),
             files=files,
             ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
         )
-
-
-def _vanished(prepared: Prepared) -> tuple[str, ...]:
-    """Finds classes of stored rows that no file of the source has any more, and no row of another source."""
-    lost, version = prepared.plan.lost_classes, prepared.version
-    if version is None or not lost:
-        return ()
-    rows = version_rows.counts(_rows_at(prepared, version), lost)
-    return tuple(sorted(name for name, count in rows.items() if count == prepared.plan.lost_by_class[name]))
-
-
-def _rows_at(prepared: Prepared, version: int) -> DataFrame:
-    return read_table(prepared.spark, prepared.table.location, version)
-
-
-def _class_changes(prepared: Prepared, result: IngestResult) -> ClassChanges:
-    """Finds vanished and renamed classes, and images in several classes or splits."""
-    if not (result.committed or prepared.plan.lost_classes):
-        return ClassChanges()
-    rows, vanished = _rows_at(prepared, result.version), _vanished(prepared)
-    renamed: tuple[Rename, ...] = ()
-    if prepared.version is not None and vanished:
-        stored = _rows_at(prepared, prepared.version)
-        contents, moved = version_rows.sizes(stored, vanished), version_rows.moved(stored, rows, vanished)
-        renamed = find_renames(contents, prepared.plan.listed_by_class, moved)
-    if not result.committed:
-        return ClassChanges(vanished, renamed)
-    classes, splits = version_rows.conflicts(rows, [result.batch_id])
-    return ClassChanges(vanished, renamed, *classes, *splits)
 
 
 def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
@@ -145,6 +112,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         InvalidArgumentError: If a DataFrame gave other rows than before; nothing was committed.
     """
     plan, batch_id = prepared.plan, prepared.request.batch_id or uuid.uuid4().hex
+    vanished = prepared.vanished_classes()
     if prepared.request.delete_missing:
         gone = {(class_name, FILE_GONE): rows for class_name, rows in plan.gone_by_class.items()}
         prepared.guard.add(gone, prepared.stored_counts)
@@ -175,6 +143,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         reasons=dict(bad.reasons),
         repairs=dict(decoded.repairs),
         new_classes=() if committed is None else prepared.new_classes,
+        vanished_classes=vanished,
         batch_id=batch_id,
         committed=committed is not None,
         ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},

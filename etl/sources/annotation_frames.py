@@ -11,12 +11,13 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, has_scheme
-from ...spark.port import forget, is_connect, jvm, keep, parallelism
+from ...spark.port import is_connect, jvm, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.record import (
     ANNOTATION_MISSING,
@@ -134,24 +135,22 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
     return frame.mapInArrow(_read_ipc, ANNOTATIONS_DDL)
 
 
-def read_now(annotations: DataFrame) -> DataFrame:
-    """Reads annotations once, so that what is wrong with their file is raised here, under its own name.
+@contextmanager
+def annotation_errors() -> Iterator[None]:
+    """Raises what a task found wrong with an annotation file as an error of its own.
 
     Raises:
         AnnotationFileError: If a task has raised it.
     """
     from pyspark.errors import PySparkException
 
-    annotations = keep(annotations)
     try:
-        annotations.count()
+        yield
     except PySparkException as error:
-        forget(annotations)
         found = _WORKER_ERROR.search(str(error))
         if found is None:
             raise
         raise AnnotationFileError(found[1]) from error
-    return annotations
 
 
 def _ipc_bytes(batch: pa.RecordBatch) -> bytearray:

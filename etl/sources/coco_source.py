@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from ...errors import EmptySourceError
 from ...locations import absolute_path, has_scheme
-from ...spark.port import forget, keep
+from ...spark.port import count_rows, forget, keep
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
 from ..annotations.record import Annotation
 from ..annotations.references import relative_reference, resolve_reference
@@ -18,9 +18,9 @@ from ..files.class_folders import Wanted
 from ..files.layouts import COCO
 from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER
 from ..model import schema
-from .annotation_frames import match_images, merged_by_path, read_now, rows_of_one_file
+from .annotation_frames import match_images, merged_by_path, rows_of_one_file
 from .folders import list_folder
-from .listing import IGNORED, Listing
+from .listing import IGNORED, REFUSED, Listing, raise_refusal
 from .named_images import annotated_listing
 from .source import Source
 
@@ -46,13 +46,13 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
     is_json = F.lower(schema.PATH).endswith(".json")
     ignored = files.where(F.col(IGNORED).isNotNull())
     images = files.where(F.col(IGNORED).isNull() & ~is_json)
+    json_paths, image_folders = _places(files.where(F.col(IGNORED).isNull() | F.col(IGNORED).startswith(REFUSED)))
     if source.annotations is not None:
         path = relative_reference(absolute_path(source.annotations), source.folder)
         found = [(source.annotations, named_coco_file(source.annotations, path))]
     else:
-        json_paths = [row[0] for row in files.where(F.col(IGNORED).isNull() & is_json).select(schema.PATH).collect()]
         found = _coco_files(source.folder, folder.root, json_paths)
-    instances = [_read_coco(spark, source.folder, folder.root, *file, images) for file in found]
+    instances = [_read_coco(spark, source.folder, folder.root, *file, images, image_folders) for file in found]
     frames, folders = [frame for frame, _ in instances], [below for _, below in instances]
     is_annotated = functools.reduce(lambda one, other: one | other, [_is_below(folder.root, one) for one in {*folders}])
     ignored = ignored.unionByName(images.where(~is_annotated).withColumn(IGNORED, F.lit(OTHER_FOLDER)))
@@ -73,14 +73,28 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
         split: The split of all its images, or None.
 
     Returns:
-        One row per path; read at once and kept by Spark until `unpersist`.
+        One row per path, kept by Spark until `forget`.
 
     Raises:
         SourceNotFoundError: If the file does not exist.
-        AnnotationFileError: If it is not a COCO instances file.
     """
     records = functools.partial(_coco_records, location=location, image_root=image_root, split=split)
-    return read_now(rows_of_one_file(spark, location, records))
+    return keep(rows_of_one_file(spark, location, records))
+
+
+def _places(files: DataFrame) -> tuple[list[str], list[str]]:
+    """Finds the JSON files, and the folders that hold other files, by one job.
+
+    Raises:
+        SourceNotFoundError: If a task could not list the source.
+    """
+    from pyspark.sql import functions as F
+
+    is_json = F.lower(schema.PATH).endswith(".json")
+    place = F.when(is_json, F.col(schema.PATH)).otherwise(F.regexp_replace(schema.PATH, "[^/]*$", ""))
+    rows = files.select(IGNORED, is_json, place).distinct().collect()
+    raise_refusal(ignored for ignored, _, _ in rows if ignored is not None)
+    return [place for _, is_json, place in rows if is_json], [place for _, is_json, place in rows if not is_json]
 
 
 def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str, CocoFile]]:
@@ -98,13 +112,23 @@ def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str
 
 
 def _read_coco(
-    spark: SparkSession, source: str, root: str, location: str, file: CocoFile, images: DataFrame
+    spark: SparkSession,
+    source: str,
+    root: str,
+    location: str,
+    file: CocoFile,
+    images: DataFrame,
+    image_folders: Sequence[str],
 ) -> tuple[DataFrame, str]:
     """Reads a COCO file, and finds which of the folders that it may mean holds its images.
 
     Without an image of its names in any of them, it is the first that holds images at all.
     """
-    candidates = [folder for folder in file.image_folders if images.where(_is_below(root, folder)).limit(1).count()]
+    candidates = [
+        folder
+        for folder in file.image_folders
+        if any(place.startswith(_prefix_of(root, folder)) for place in image_folders)
+    ]
     folders = candidates or list(file.image_folders[:1])
 
     def read(folder: str) -> DataFrame:
@@ -113,17 +137,28 @@ def _read_coco(
 
     for folder in folders:
         frame = read(folder)
-        if len(folders) == 1 or frame.join(images.select(schema.PATH), schema.PATH, "left_semi").limit(1).count():
+        if len(folders) == 1 or _has_common_path(frame, images):
             return frame, folder
         forget(frame)
     return read(folders[0]), folders[0]
 
 
+def _has_common_path(one: DataFrame, two: DataFrame) -> bool:
+    # Sending one side to all tasks would be a job of its own.
+    common = one.join(two.select(schema.PATH).hint("merge"), schema.PATH, "left_semi")
+    return bool(count_rows(common.limit(1)))
+
+
 def _is_below(root: str, folder: str) -> Column:
     from pyspark.sql import functions as F
 
+    return F.col(schema.PATH).startswith(_prefix_of(root, folder))
+
+
+def _prefix_of(root: str, folder: str) -> str:
+    """Writes a folder below the source as paths of the listing begin."""
     below = quote(folder) if root.startswith("file:///") else folder
-    return F.col(schema.PATH).startswith("/".join(part for part in (root.rstrip("/"), below) if part) + "/")
+    return "/".join(part for part in (root.rstrip("/"), below) if part) + "/"
 
 
 def _coco_records(stream: BinaryIO, location: str, image_root: str, split: str | None) -> Iterator[Annotation]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
-from ...spark.port import forget, is_connect, keep
+from ...spark.port import count_rows, is_connect, keep
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
@@ -17,7 +17,7 @@ from ..files.walk import local_uri
 from ..model import schema
 from ..spark.path_forms import column_in_one_form
 from ..spark.writing_session import set_batch_rows
-from .annotation_frames import located_rows, merged_by_path, read_now
+from .annotation_frames import located_rows, merged_by_path
 from .contents import CONTENT, OTHER_ROWS
 from .listing import Listing, completed
 from .named_images import list_named_images, stamped_files
@@ -68,8 +68,7 @@ def list_frame(spark: SparkSession, source: Source) -> Listing:
     path_of = functools.partial(_path_to_open, root=source.image_root or "/", is_listing=is_listing)
     read = functools.partial(_read_rows, path_of=path_of)
     rows = frame.drop("length", "modificationTime").mapInArrow(read, ANNOTATIONS_DDL)
-    merged = read_now(merged_by_path(rows, has_order=False))  # looked at twice, and the query may be a long one
-    return dataclasses.replace(list_named_images(spark, source, merged), cached=(merged,))
+    return list_named_images(spark, source, merged_by_path(rows, has_order=False))
 
 
 def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
@@ -102,13 +101,9 @@ def _list_contents(frame: DataFrame) -> Listing:
         F.length(CONTENT).cast("bigint").alias("length"),
         F.coalesce(F.unix_micros(modified.cast("timestamp")), F.lit(0)).alias("modified_us"),
     )
-    try:
-        rows = frame.withColumn(_STAMP, F.when(F.col(CONTENT).isNotNull(), stamp)).drop(CONTENT, *_OF_FILES)
-        read = functools.partial(_read_rows, path_of=_key)
-        listed = read_now(merged_by_path(rows.mapInArrow(read, ANNOTATIONS_DDL), has_order=False))
-    except BaseException:
-        forget(frame)
-        raise
+    rows = frame.withColumn(_STAMP, F.when(F.col(CONTENT).isNotNull(), stamp)).drop(CONTENT, *_OF_FILES)
+    read = functools.partial(_read_rows, path_of=_key)
+    listed = merged_by_path(rows.mapInArrow(read, ANNOTATIONS_DDL), has_order=False)
     files = listed.withColumns(
         {
             schema.SOURCE_LENGTH: F.col("stamp.length"),
@@ -120,7 +115,7 @@ def _list_contents(frame: DataFrame) -> Listing:
         completed(stamped_files(files)),
         read_contents=_FrameContents(frame).read,
         has_annotations=True,
-        cached=(frame, listed),
+        cached=(frame,),
     )
 
 
@@ -136,7 +131,7 @@ class _FrameContents:
 
     @functools.cached_property
     def _has_repeats(self) -> bool:
-        return bool(self._frame.where("path <> ''").groupBy("path").count().where("count > 1").head(1))
+        return bool(count_rows(self._frame.where("path <> ''").groupBy("path").count().where("count > 1")))
 
     def read(self, work: DataFrame, batch_rows: int) -> DataFrame:
         """Adds the bytes to listed files, as `Listing.read_contents` does."""

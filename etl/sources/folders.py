@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import SessionError, SourceNotFoundError, StoreError
+from ...errors import SessionError, SourceNotFoundError, StoreError, UsageError
 from ...locations import has_scheme
 from ...spark.port import is_connect, java_broadcast, java_session, jvm, parallelism
 from ...stores.clients import lacks_bucket, no_bucket
-from ..files.class_folders import TopLevel, Wanted, list_below, list_top
+from ..files.class_folders import ListedFile, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents
-from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch
+from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch, refusal
 from .source import Source
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .listing import ReadContents
 
 _LISTING_ROWS = 10_000
-_TOP_DDL = "name BINARY, kind STRING"
-_FOLDER, _OTHER = "folder", "other"
 
 
 @dataclass(frozen=True)
@@ -77,29 +75,14 @@ def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderLis
 
 
 def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
-    """Lists a folder that the workers can open.
+    """Lists a folder that the workers can open: the driver may have another folder, or none, of that path.
 
-    Raises:
-        SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
-        InvalidArgumentError: If two folders name the same class.
+    One that cannot be listed is a row whose reason is a `refusal`.
     """
-    root_bytes = os.fsencode(root)
-    top = _top_as_executors_see_it(spark, root_bytes)
-    top.check(root, wanted)
-    tasks = max(1, min(len(top.names), 2 * parallelism(spark)))
-    task = functools.partial(_list_share, root=root_bytes, names=top.names, tasks=tasks, wanted=wanted)
+    root_bytes, tasks = os.fsencode(root), 2 * parallelism(spark)
+    task = functools.partial(_list_share, root=root_bytes, tasks=tasks, wanted=wanted)
     files = spark.range(0, tasks, 1, tasks).mapInArrow(task, schema.ddl_of(FOLDER_LISTING))
     return FolderListing(local_uri(root_bytes), files)
-
-
-def _top_as_executors_see_it(spark: SparkSession, root: bytes) -> TopLevel:
-    """Lists a source folder itself in a task: the driver may have another folder, or none, of that path."""
-    rows = spark.range(0, 1, 1, 1).mapInArrow(functools.partial(_list_top, root=root), _TOP_DDL).collect()
-    found: dict[str, list[bytes]] = {}
-    for name, kind in rows:
-        found.setdefault(kind, []).append(bytes(name))
-    problem = next((kind for kind in found if kind not in (_FOLDER, _OTHER)), None)
-    return TopLevel(tuple(found.get(_FOLDER, ())), tuple(found.get(_OTHER, ())), problem)
 
 
 def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
@@ -215,27 +198,16 @@ class _PathRule:
         return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None
 
 
-def _list_share(
-    batches: Iterable[pa.RecordBatch], root: bytes, names: Sequence[bytes], tasks: int, wanted: Wanted
-) -> Iterator[pa.RecordBatch]:
+def _list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Lists, in each of some tasks, what lies below its share of the top-level names."""
     for batch in batches:
         for task in batch.column(0).to_pylist():
-            listed = list_below(root, names[task::tasks], wanted)
+            top = list_top(root)
+            try:
+                top.check(os.fsdecode(root), wanted)
+            except UsageError as error:
+                yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, refusal(error))])
+                continue
+            listed = list_below(root, top.names[task::tasks], wanted)
             while rows := list(itertools.islice(listed, _LISTING_ROWS)):
                 yield folder_batch(rows)
-
-
-def _list_top(batches: Iterable[pa.RecordBatch], root: bytes) -> Iterator[pa.RecordBatch]:
-    """Lists the source folder itself, where the executors see it."""
-    import pyarrow as pa
-
-    for _ in batches:
-        pass
-    top = list_top(root)
-    rows = [(root, top.problem)] if top.problem is not None else []
-    rows += [(name, _FOLDER) for name in top.folders] + [(name, _OTHER) for name in top.others]
-    for start in range(0, len(rows), _LISTING_ROWS):
-        part = rows[start : start + _LISTING_ROWS]
-        columns = [pa.array([name for name, _ in part], pa.binary()), pa.array([kind for _, kind in part])]
-        yield pa.RecordBatch.from_arrays(columns, ["name", "kind"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import forget, keep
 from ..annotations.record import ANNOTATION_ROWS
 from ..files.class_folders import ListedFile
@@ -44,6 +45,28 @@ _LISTED = pa.schema(
         (schema.CONTENT_HASH, pa.string()),
     ]
 )
+
+
+# The only reason of a source that cannot be listed: the error that its user gets, by name and message.
+REFUSED = "refused: "
+
+
+def refusal(error: UsageError) -> str:
+    """Writes an error as a reason for `ignored`, by which a task tells the driver that it cannot list the source."""
+    return f"{REFUSED}{type(error).__name__}: {error}"
+
+
+def raise_refusal(reasons: Iterable[str]) -> None:
+    """Raises the error that a task has found.
+
+    Raises:
+        SourceNotFoundError: If the source does not exist or cannot be listed.
+        InvalidArgumentError: If two folders name the same class.
+    """
+    found = next((reason for reason in reasons if reason.startswith(REFUSED)), None)
+    if found is not None:
+        name, _, message = found.removeprefix(REFUSED).partition(": ")
+        raise {error.__name__: error for error in (SourceNotFoundError, InvalidArgumentError)}[name](message)
 
 
 @dataclass(frozen=True)

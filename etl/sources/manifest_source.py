@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, annotation_batches
 from ..annotations.references import resolve_reference
-from .annotation_frames import check_exists, located_rows, merged_by_path, path_for_spark, read_now, rows_of_one_file
+from .annotation_frames import check_exists, located_rows, merged_by_path, path_for_spark, rows_of_one_file
 from .listing import Listing
 from .named_images import list_named_images
 from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from .annotation_frames import Batches
 
@@ -29,9 +28,13 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
 
     Raises:
         SourceNotFoundError: If the file does not exist.
-        AnnotationFileError: If it lacks a column, or is not what its suffix promises.
         InvalidArgumentError: If the suffix is unknown.
     """
+    return list_named_images(spark, source, manifest_annotations(spark, source))
+
+
+def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
+    """Reads a manifest as rows of `ANNOTATIONS_DDL`, one per path; `annotation_errors` names what is wrong with it."""
     location, image_root = source.name, source.image_root or "/"
     kind = manifest_format(location)
     if kind == "parquet":
@@ -43,8 +46,7 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
     else:
         records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
         rows = rows_of_one_file(spark, location, records)
-    annotations = read_now(merged_by_path(rows))
-    return dataclasses.replace(list_named_images(spark, source, annotations), cached=(annotations,))
+    return merged_by_path(rows)
 
 
 def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:

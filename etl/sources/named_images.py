@@ -25,8 +25,11 @@ from .source import Source
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from ..changes.plan import Plan
+
 # Spark reads no file of such a name.
 _NOT_LISTED = "no such file, or its name starts with _ or ., which Spark skips"
+_ELSEWHERE = "in another file system than the other images"
 _STATUS = pa.schema([*ANNOTATION_ROWS, *schema.STAMP])
 
 
@@ -39,7 +42,8 @@ def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: Da
         ignored: Rows of `FOLDER_LISTING`.
     """
     stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
-    files = stamped_files(annotations.join(stamps, schema.PATH, "left"))
+    # Sending one side to all tasks would be a job of its own.
+    files = stamped_files(annotations.join(stamps.hint("merge"), schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
     return Listing(listed, folder.root, folder.read_contents, has_annotations=True)
 
@@ -51,9 +55,6 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
         spark: The session.
         source: A manifest or DataFrame; its `image_root` is the folder that holds the images if they are not local.
         annotations: Rows of `ANNOTATION_ROWS`, one per path.
-
-    Raises:
-        InvalidArgumentError: If none of them is in the file system of the source's `image_root`.
     """
     from pyspark.sql import functions as F
 
@@ -62,16 +63,9 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
     has_path = ~F.coalesce(F.exists(PROBLEMS, _is_without_path), F.lit(False))
     scheme = scheme_of(image_root) if image_root is not None and has_scheme(image_root) else "file"
     is_stray = has_path & ~F.col(schema.PATH).startswith(f"{scheme}:")
-    stray = annotations.where(is_stray).select(schema.PATH).head()
-    if stray is not None:
-        if not annotations.where(has_path & ~is_stray).head(1):
-            raise InvalidArgumentError(
-                f"{source.name} names no image in the file system of {image_root or 'this machine'}, but such as "
-                f"{stray[0]}; give the folder that holds them: images='s3a://bucket/folder' (--images)"
-            )
-        elsewhere = with_problem(PATH_UNUSABLE, f"in another file system than the other images, which are in {scheme}:")
-        problems = F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS))
-        annotations, has_path = annotations.withColumn(PROBLEMS, problems), has_path & ~is_stray
+    elsewhere = with_problem(PATH_UNUSABLE, f"{_ELSEWHERE}, which are in {scheme}:")
+    annotations = annotations.withColumn(PROBLEMS, F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS)))
+    has_path = has_path & ~is_stray
     if image_root is None or scheme == "file":
         files = annotations.mapInArrow(_stat_local, schema.ddl_of(_STATUS))
         return Listing(completed(files), has_annotations=True)
@@ -84,6 +78,26 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
     files = stamped.withColumn(PROBLEMS, problems)
     read = functools.partial(read_contents, spark)
     return Listing(completed(stamped_files(files)), read_contents=read, has_annotations=True)
+
+
+def check_not_all_elsewhere(source: Source, plan: Plan) -> None:
+    """Checks that some image of a plan is in the file system of the source's `image_root`.
+
+    Raises:
+        InvalidArgumentError: If none is; names one that is elsewhere.
+    """
+    from pyspark.sql import functions as F
+
+    is_named_one_by_one = source.is_frame or source.layout == MANIFEST
+    if not is_named_one_by_one or not plan.rows_in or plan.unusable_paths < plan.rows_in:
+        return
+    is_elsewhere = F.exists(PROBLEMS, lambda found: found["detail"].startswith(_ELSEWHERE))
+    stray = plan.files.where(is_elsewhere).select(schema.PATH).head()
+    if stray is not None:
+        raise InvalidArgumentError(
+            f"{source.name} names no image in the file system of {source.image_root or 'this machine'}, but such as "
+            f"{stray[0]}; give the folder that holds them: images='s3a://bucket/folder' (--images)"
+        )
 
 
 def stamped_files(files: DataFrame) -> DataFrame:

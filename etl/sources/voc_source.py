@@ -96,7 +96,7 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
     joined = (
         images.select(_KEY, F.col("path").alias("image_path"))
         .join(parsed, _KEY, "full_outer")
-        .join(by_key, _KEY, "left")
+        .join(by_key.hint("merge"), _KEY, "left")
     )
     return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
 

@@ -10,7 +10,7 @@ from ...errors import InvalidArgumentError
 from ...results import ReadableResult
 from ...spark.port import kept
 from ...table import Table
-from ..commit.known_classes import count_classes, sound_classes
+from ..commit.known_classes import count_classes, sound_classes, stored_classes
 from ..commit.notes import DELETE
 from ..model import schema
 from ..quarantine.table import DELETED, Quarantine
@@ -62,8 +62,8 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
         deleted = count_classes(found)
         if not deleted:
             return DeleteResult(edit.transaction.version)
-        known = sound_classes(edit.spark, edit.transaction)
-        counts = Counter(count_classes(edit.rows(), known.counts))
+        sound_classes(edit.spark, edit.transaction)
+        counts = Counter(stored_classes(edit.spark, edit.transaction))
         counts.subtract(deleted)
         Quarantine(edit.spark, table).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
         version = edit.commit(DELETE, found, None, counts, where=where)

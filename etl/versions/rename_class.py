@@ -15,7 +15,7 @@ from ...results import ReadableResult
 from ...spark.port import count_rows
 from ...table import Table
 from ..annotations.record import MAX_NAME_LENGTH
-from ..commit.known_classes import count_classes, record_classes, sound_classes
+from ..commit.known_classes import record_classes, sound_classes, stored_classes
 from ..commit.notes import RENAME
 from ..model import schema
 from ..model.labels import NO_CLASS
@@ -71,7 +71,7 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     number = known.ledger.numbers[old]
     before = next(one for one in known.ledger.classes if one.number == number)
     counts = Counter[str]()
-    for name, stored in count_classes(edit.rows(), known.counts).items():
+    for name, stored in stored_classes(edit.spark, edit.transaction).items():
         counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
     rows = count_rows(found.select(schema.PATH))

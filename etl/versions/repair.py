@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...results import ReadableResult
 from ...table import Table
-from ..commit.known_classes import count_classes, known_classes
+from ..commit.known_classes import known_classes, stored_classes
 from ..commit.notes import REPAIR
 from ..model import schema
 from ..spark.catalog import sql_literal
@@ -65,7 +65,7 @@ def repair(spark: SparkSession, table: Table, *, dry_run: bool = False) -> Repai
     if dry_run or not findings:
         return RepairResult(version, findings, changes, ledger.labels)
     found = edit.rows().where(_is_wrong(right))
-    version = edit.commit(REPAIR, found, _corrected(found, right), count_classes(edit.rows(), known.counts))
+    version = edit.commit(REPAIR, found, _corrected(found, right), stored_classes(edit.spark, edit.transaction))
     return RepairResult(version, findings, changes, ledger.labels, committed=True)
 
 

@@ -205,7 +205,7 @@ def open_snapshot(table: Table) -> Snapshot:
     metadata = opened.metadata()
     return Snapshot(
         table=table.at(opened.version()),
-        files=_files_of(opened, table),
+        files=data_files_of(opened, table),
         schema=_schema_of(opened),
         partition_columns=tuple(metadata.partition_columns),
         configuration=dict(metadata.configuration),
@@ -232,7 +232,8 @@ def _refuse_unknown_features(table: Table, opened: DeltaTable) -> None:
         raise UnsupportedTableFeatureError(unsupported(table.path, opened.version(), what))
 
 
-def _files_of(opened: DeltaTable, table: Table) -> DataFiles:
+def data_files_of(opened: DeltaTable, table: Table) -> DataFiles:
+    """Reads the active data files of the version at which a table is open."""
     actions = opened.get_add_actions(flatten=True)
     names = set(actions.schema.names)
     paths = tuple(unquote(path) for path in actions.column("path").to_pylist())

@@ -1,10 +1,11 @@
-"""The generated pages are those of the parsers and of the models."""
+"""The generated pages are those of the parsers and of the models; examples of experiments are read as they stand."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -25,6 +26,7 @@ from lakelens.inference.promotion import Promotion, Staleness
 from lakelens.inference.scoring.score import ScoreResult
 from lakelens.jobs import etl, schema, train
 from lakelens.tracking.run_listing import RunDetails, RunSummary
+from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.sections import Resources
 from lakelens.training.experiment.run_trial import TrainResult
 
@@ -50,6 +52,15 @@ def test_the_page_tells_of_every_command_that_runs_what_it_does_and_returns() ->
     (reading,) = re.findall(r"^Nothing: `(.+)`\.$", text, re.MULTILINE)
     writing = re.findall(r"^\| \[([a-z -]+)\]\(#", text, re.MULTILINE)
     assert sorted([*reading.split("`, `"), *writing]) == sorted(names)
+
+
+def test_the_examples_of_the_page_about_experiments_are_experiments(tmp_path: Path) -> None:
+    page = PAGE.with_name("experiments.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert examples
+    for example in examples:
+        (tmp_path / "experiment.yaml").write_text(example, encoding="utf-8")
+        ExperimentConfig.read(tmp_path / "experiment.yaml")
 
 
 def test_the_choices_of_flags_are_those_of_the_library() -> None:

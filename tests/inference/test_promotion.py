@@ -162,7 +162,6 @@ def test_a_model_may_fail_on_the_share_of_rows_that_is_allowed():
 
 
 @pytest.mark.spark
-@pytest.mark.sessions("classic", "connect")
 def test_a_model_of_before_a_rename_is_evaluated_and_promoted(spark, tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("renamed"))
     write_table(store.table, [row(number, split="train") for number in range(ROWS, ROWS + 3)])

@@ -44,51 +44,32 @@ def raising(error: BaseException) -> Any:
     return run
 
 
-def test_a_job_that_is_done_prints_its_result_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(lambda _: {"version": 3}, argparse.Namespace()) == 0
-    assert last_line(capsys) == {"version": 3}
-
-
-def test_a_job_can_be_done_and_still_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(lambda _: {"ok": False, "exit_code": 1}, argparse.Namespace()) == 1
-    assert last_line(capsys) == {"ok": False}
-
-
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("run", "code", "result"),
     [
-        (InvalidArgumentError("size=0 must be positive"), 2),
-        (LakelensError("rank 1 died"), 1),
-        (RuntimeError("a defect"), 1),
+        (lambda _: {"version": 3}, 0, {"version": 3}),
+        (lambda _: {"ok": False, "exit_code": 1}, 1, {"ok": False}),
+        (raising(InvalidArgumentError("size=0")), 2, {"error": "InvalidArgumentError", "message": "size=0"}),
+        (raising(LakelensError("rank 1 died")), 1, {"error": "LakelensError", "message": "rank 1 died"}),
+        (raising(RuntimeError("a defect")), 1, {"error": "RuntimeError", "message": "a defect"}),
+        (raising(KeyboardInterrupt()), 130, {"error": "KeyboardInterrupt", "message": "interrupted by SIGINT"}),
     ],
 )
-def test_an_error_is_a_json_line_and_an_exit_code(
-    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+def test_a_job_ends_with_a_json_line_in_a_file_too_and_an_exit_code(
+    run: Run, code: int, result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute(raising(error), argparse.Namespace()) == code
+    file = tmp_path / "results" / "run" / "etl.json"
+    assert execute(run, argparse.Namespace(result_file=str(file))) == code
     captured = capsys.readouterr()
-    assert json.loads(captured.out.splitlines()[-1]) == {"error": type(error).__name__, "message": str(error)}
-    assert f"error: {error}" in captured.err
-    assert ("Traceback" in captured.err) == (not isinstance(error, LakelensError))
+    assert json.loads(captured.out.splitlines()[-1]) == json.loads(file.read_text()) == result
+    assert (f"error: {result.get('message')}" in captured.err) == ("error" in result and code < 130)
+    assert ("Traceback" in captured.err) == (result.get("error") == "RuntimeError")
 
 
-@pytest.mark.parametrize("lines", [0, 100_000], ids=["its result", "its work"])
-def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines: int) -> None:
-    job = f"""
-import argparse, sys
-from lakelens.jobs.command import run_command
-def run(_):
-    for number in range({lines}):
-        print("a line of history", number)
-    return {{}}
-sys.exit(run_command(lambda: (run, argparse.Namespace())))
-"""
-    read, write = os.pipe()
-    os.close(read)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", job], stdout=write, stderr=subprocess.PIPE, text=True, env=environment)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, "")
+def test_a_result_file_that_cannot_be_written_fails_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert execute(lambda _: {"version": 3}, argparse.Namespace(result_file=str(tmp_path / "file" / "x.json"))) == 1
+    assert "error" in last_line(capsys)
 
 
 def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,27 +83,37 @@ def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> No
     assert found == {"metrics": {"loss": None, "runs": [{"accuracy": 0.5}, [None, 1]]}}
 
 
-def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    job = f"import argparse, sys\nfrom lakelens.jobs.command import run_command\n{code}"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
-    return subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, env=environment, check=False)
+def in_a_process(run: str, before: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a job, a function of its flags, in a process of its own."""
+    call = f"sys.exit(run_command(lambda: ({run}, argparse.Namespace())))"
+    job = f"import argparse, sys\nfrom lakelens.jobs.command import run_command\n{before}\n{call}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "check": False, **options}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "ascii"}
+    return subprocess.run([sys.executable, "-c", job], env=variables, **pipes)
 
 
-def test_a_name_that_stdout_cannot_encode_is_written_in_escapes() -> None:
-    run = r"sys.exit(run_command(lambda: (lambda _: print('k\u00e4tze \udcff') or {'rows': 1}, argparse.Namespace())))"
-    done = in_a_process(run, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stdout) == (0, 'k\\xe4tze \\udcff\n{"rows": 1}\n'), done.stderr
+@pytest.mark.parametrize("lines", [0, 100_000], ids=["its result", "its work"])
+def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines: int) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = in_a_process(
+        f"lambda _: [print('a line of history', n) for n in range({lines})] and {{}} or {{}}", stdout=write
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_closed_stderr_takes_nothing_from_stdout() -> None:
-    run = "sys.stderr = None\nsys.exit(run_command(lambda: (lambda _: {'rows': 1}, argparse.Namespace())))"
-    done = in_a_process(run)
-    assert (done.returncode, done.stdout) == (0, '{"rows": 1}\n')
-
-
-def test_an_interrupt_ends_with_the_shell_convention(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(raising(KeyboardInterrupt()), argparse.Namespace()) == 130
-    assert last_line(capsys) == {"error": "KeyboardInterrupt", "message": "interrupted by SIGINT"}
+@pytest.mark.parametrize(
+    ("run", "before", "said"),
+    [
+        (r"lambda _: print('k\u00e4tze \udcff') or {'rows': 1}", "", 'k\\xe4tze \\udcff\n{"rows": 1}\n'),
+        ("lambda _: {'rows': 1}", "sys.stderr = None", '{"rows": 1}\n'),
+    ],
+    ids=["a name that stdout cannot encode", "a closed stderr"],
+)
+def test_a_terminal_that_lacks_something_takes_nothing_from_stdout(run: str, before: str, said: str) -> None:
+    done = in_a_process(run, before)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_a_terminated_job_lets_go_of_what_it_holds(
@@ -211,12 +202,6 @@ def test_quiet_leaves_errors_and_the_json_line_alone(capsys: pytest.CaptureFixtu
     assert (len(said.out.splitlines()), said.err) == (1, "error: size=0\n")
 
 
-def test_key_values_are_split_at_the_first_equals_sign() -> None:
-    assert key_values(["a=b=c", "d="], "--conf") == {"a": "b=c", "d": ""}
-    with pytest.raises(InvalidArgumentError, match="--conf 'novalue' is not KEY=VALUE"):
-        key_values(["novalue"], "--conf")
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -246,6 +231,15 @@ def test_a_flag_that_would_change_nothing_is_refused(
     assert words in last_line(capsys)["message"]
 
 
+def test_pairs_of_a_flag_are_split_at_the_first_equals_sign_and_a_fraction_is_a_number() -> None:
+    assert key_values(["a=b=c", "d="], "--conf") == {"a": "b=c", "d": ""}
+    with pytest.raises(InvalidArgumentError, match="--conf 'novalue' is not KEY=VALUE"):
+        key_values(["novalue"], "--conf")
+    assert fractions(["train=0.8", "test=0.2"]) == {"train": 0.8, "test": 0.2}
+    with pytest.raises(InvalidArgumentError, match="--split train='most'"):
+        fractions(["train=most"])
+
+
 def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,12 +249,6 @@ def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
     monkeypatch.setattr(command, "_open_session", opened)
     assert main(["train", "photos.birds", "--strategy", "single", "--master", "local[3]"]) == 1
     assert last_line(capsys)["message"] == "a session on local[3]"
-
-
-def test_a_split_fraction_has_to_be_a_number() -> None:
-    assert fractions(["train=0.8", "test=0.2"]) == {"train": 0.8, "test": 0.2}
-    with pytest.raises(InvalidArgumentError, match="--split train='most'"):
-        fractions(["train=most"])
 
 
 def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,20 +270,6 @@ def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.
     assert config.early_stopping is not None
     assert (config.data.filters, config.reproducibility.experiment_seed) == ({"n": [1, 2]}, 0)
     assert (config.early_stopping.patience, config.resources.env) == (3, {"A": "b=c"})
-
-
-def test_a_result_goes_into_a_file_too_also_that_of_a_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "results" / "run" / "etl.json"
-    args = argparse.Namespace(result_file=str(file))
-    assert execute(lambda _: {"version": 3}, args) == 0
-    assert json.loads(file.read_text()) == last_line(capsys) == {"version": 3}
-    assert execute(raising(InvalidArgumentError("size=0")), args) == 2
-    assert json.loads(file.read_text()) == {"error": "InvalidArgumentError", "message": "size=0"}
-    (tmp_path / "file").write_text("")
-    assert execute(lambda _: {"version": 3}, argparse.Namespace(result_file=str(tmp_path / "file" / "x.json"))) == 1
-    assert "error" in last_line(capsys)
 
 
 def test_every_command_and_action_takes_a_result_file(tmp_path: Path) -> None:

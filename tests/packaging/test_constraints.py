@@ -11,9 +11,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from setup_arguments import setup_requirements
 
+from lakelens.horovod_build import TENSORFLOW_NAMES
+from lakelens.horovod_compile import HOROVOD
+
 pytestmark = pytest.mark.unit
 
-LOCKS = sorted((Path(__file__).resolve().parents[2] / "constraints").glob("*.txt"))
+CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints"
+LOCKS, RUNTIMES = sorted(CONSTRAINTS.glob("*.txt")), sorted((CONSTRAINTS / "runtimes").glob("*.txt"))
 # Compiled on the machine; its version is in lakelens/horovod_compile.py.
 NOT_FROM_A_WHEEL = {"horovod"}
 each_lock = pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
@@ -62,11 +66,24 @@ def test_each_direct_requirement_has_one_pin_inside_its_range(direct: dict[str, 
 
 
 @each_lock
-def test_every_pin_is_exact_and_single(path: Path) -> None:
+def test_every_pin_is_exact_and_single_and_the_stack_names_its_pythons(path: Path) -> None:
     for name, found in pins(path).items():
         assert len(found) == 1, f"{name} is pinned {len(found)} times"
         assert [specifier.operator for specifier in found[0].specifier] == ["=="], str(found[0])
         assert found[0].marker is None, str(found[0])
+    assert re.fullmatch(r"# Python: 3\.1[0-3]( 3\.1[0-3])*", path.read_text(encoding="utf-8").splitlines()[1])
+
+
+@pytest.mark.parametrize("path", RUNTIMES, ids=lambda path: path.stem)
+def test_each_runtime_names_its_python_pins_what_a_story_needs_and_says_why_pip_replaces_a_package(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert re.search(r"^# python 3\.1[0-3]$", text, re.MULTILINE)
+    pinned = set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
+    assert {"pyspark", "delta-spark", "numpy", "pandas", "pyarrow", "protobuf"} <= pinned
+    assert pinned & set(TENSORFLOW_NAMES)
+    marked = re.findall(r"^[\w.-]+==.*# replaced(.*)$", text, re.MULTILINE)
+    assert marked
+    assert all(re.match(r": \w", reason) for reason in marked)
 
 
 @each_lock
@@ -79,24 +96,7 @@ def test_every_direct_pin_has_its_reason_beside_it(direct: dict[str, Requirement
     assert without == []
 
 
-@each_lock
-def test_a_stack_names_the_pythons_that_it_is_for(path: Path) -> None:
-    assert re.fullmatch(r"# Python: 3\.1[0-3]( 3\.1[0-3])*", path.read_text(encoding="utf-8").splitlines()[1])
-
-
-def test_lakelens_asks_for_an_mlflow_that_can_be_installed(direct: dict[str, Requirement]) -> None:
-    """MLflow 3.18.0 asks for an mlflow-skinny that is not on PyPI."""
-    assert not direct["mlflow"].specifier.contains("3.18.0")
-    assert direct["mlflow"].specifier.contains("3.18.1")
-
-
-def test_lakelens_asks_for_no_setuptools(direct: dict[str, Requirement]) -> None:
-    assert "setuptools" not in direct
-
-
 def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[str, Requirement]) -> None:
-    from lakelens.horovod_compile import HOROVOD
-
     assert str(direct["horovod"].specifier) == f"=={HOROVOD}"
 
 

@@ -1,9 +1,8 @@
-"""The modules as a graph: no circles of imports, and no two classes of one name."""
+"""The modules as a graph: no circles of imports."""
 
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -53,14 +52,3 @@ def test_no_module_imports_itself_through_others() -> None:
         TopologicalSorter({name: graph[name] - packages for name in graph}).prepare()
     except CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
-
-
-def test_no_two_public_classes_have_one_name() -> None:
-    places: dict[str, list[str]] = defaultdict(list)
-    for name, (_, tree) in modules().items():
-        if name.startswith("lakelens.training.segments.torch"):  # has the names of the other backend's parts
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(name)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -53,37 +53,31 @@ def test_what_many_tasks_count_is_added_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.unit
-def test_a_log_gets_a_line_with_count_rate_time_left_and_bad_ones() -> None:
-    file = io.StringIO()
-    lines = ProgressLines("ingest birds", file, every_s=0.0)
-    lines.reached("", 0, 5000)
-    lines.measured("bad", 3)
-    lines.reached("", 1250, 5000)
-    shown = file.getvalue().splitlines()
-    assert shown[0] == "ingest birds: 0 of 5,000 images, 0.0 images/s"
-    assert shown[1].startswith("ingest birds: 1,250 of 5,000 images, ")
-    assert " images/s, " in shown[1]
-    assert shown[1].endswith(" left, bad 3")
-
-
-@pytest.mark.unit
-def test_what_comes_before_the_first_image_counts_for_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("every_s", "reached", "lines"),
+    [
+        (
+            0,
+            ((0, 0), (5, 1250)),
+            ("0 of 5,000 images, 0.0 images/s, bad 3", "1,250 of 5,000 images, 250.0 images/s, 00:15 left, bad 3"),
+        ),
+        # The ranks took 40 s to start, which counts for no rate.
+        (30, ((40, 16), (69, 306), (70, 316)), ("316 of 5,000 images, 10.0 images/s, 07:48 left, bad 3",)),
+        # A training that goes back to a checkpoint begins its rate again.
+        (30, ((0, 64), (20, 320), (40, 128), (70, 158)), ("158 of 5,000 images, 1.0 images/s, 1:20:42 left, bad 3",)),
+    ],
+)
+def test_a_log_gets_a_line_when_it_is_due_with_count_rate_time_left_and_bad_ones(
+    monkeypatch: pytest.MonkeyPatch, every_s: float, reached: tuple[tuple[float, int], ...], lines: tuple[str, ...]
+) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("lakelens.progress.time", SimpleNamespace(monotonic=lambda: clock.now))
     file = io.StringIO()
-    lines = ProgressLines("train birds", file)
-    for clock.now, images in ((40.0, 16), (69.0, 306), (70.0, 316)):  # the ranks took 40 s to start
-        lines.reached("", images, 5000)
-    assert file.getvalue() == "train birds: 316 of 5,000 images, 10.0 images/s, 07:48 left\n"
-
-
-@pytest.mark.unit
-def test_the_rate_of_a_training_that_goes_back_to_a_checkpoint_begins_anew() -> None:
-    file = io.StringIO()
-    lines = ProgressLines("train birds", file, every_s=0.0)
-    for images in (64, 320, 128):
-        lines.reached("", images, 5000)
-    assert file.getvalue().splitlines()[-1] == "train birds: 128 of 5,000 images, 0.0 images/s"
+    shown = ProgressLines("train birds", file, every_s=every_s)
+    shown.measured("bad", 3)
+    for clock.now, images in reached:
+        shown.reached("", images, 5000)
+    assert file.getvalue() == "".join(f"train birds: {line}\n" for line in lines)
 
 
 @pytest.mark.unit
@@ -93,15 +87,21 @@ def test_a_short_work_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) 
     with image_progress("ingest", 0):
         pass
     assert capsys.readouterr().err == ""
+    with shown_progress("train") as shown:
+        assert isinstance(shown, ProgressLines)
 
 
 @pytest.mark.unit
-def test_what_the_driver_has_counted_shows_where_tasks_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_driver_has_counted_shows_where_tasks_cannot_write_and_errors_are_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with image_progress("score", 8, lambda: (6, 2)):
         pass
     assert "6.00/8.00" in terminal.getvalue()
     assert "bad=2" in terminal.getvalue()
+    with pytest.raises(RuntimeError, match="of the body"), image_progress("score", 8):
+        raise RuntimeError("of the body")
 
 
 @pytest.mark.spark
@@ -139,13 +139,6 @@ def test_a_terminal_shows_the_images_of_a_task_that_still_runs(
 
 
 @pytest.mark.unit
-def test_an_error_in_the_body_ends_the_bar_and_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with pytest.raises(RuntimeError, match="of the body"), image_progress("ingest", 3):
-        raise RuntimeError("of the body")
-
-
-@pytest.mark.unit
 def test_a_bar_shows_epoch_step_images_per_second_and_metric(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,12 +165,6 @@ def test_a_training_that_goes_back_to_a_checkpoint_takes_its_bar_along() -> None
         bar.reached("step", images, 384)
     bar.close()
     assert "80.0/384" in file.getvalue()
-
-
-@pytest.mark.unit
-def test_there_are_lines_where_stderr_is_no_terminal() -> None:
-    with shown_progress("train") as shown:
-        assert isinstance(shown, ProgressLines)
 
 
 @pytest.mark.unit

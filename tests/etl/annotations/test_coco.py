@@ -55,15 +55,6 @@ def test_the_order_of_the_arrays_does_not_matter():
         assert read({key: document()[key] for key in keys}) == expected
 
 
-def test_an_image_without_annotations_is_an_image_without_boxes():
-    for annotation in read(document(annotations=[])):
-        assert (annotation.boxes, annotation.problems) == ((), ())
-
-
-def test_the_split_of_the_file_is_that_of_its_images():
-    assert {annotation.split for annotation in read(document(), "val2"[:3])} == {"validation"}
-
-
 def test_annotations_without_an_image_are_accounted_for_by_image_id():
     orphans = [{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1]}] * 3 + [{"category_id": 1}, "no object", None]
     records = read(document(annotations=ANNOTATIONS + orphans))
@@ -74,19 +65,41 @@ def test_annotations_without_an_image_are_accounted_for_by_image_id():
     assert len(records) == 4
 
 
-def test_a_category_that_is_not_named_costs_the_box_its_place():
-    strange = [{"image_id": 7, "category_id": 2, "bbox": [0, 0, 1, 1]}, {"image_id": 7, "bbox": [0, 0, 1, 1]}]
-    a, _ = read(document(annotations=strange, categories=[*CATEGORIES, {"id": 3}, {"id": 4, "name": " "}, 5]))
-    assert a.boxes == ()
-    assert reasons(a) == [an.BOX_CLASS_UNKNOWN] * 2
+BOX = {"image_id": 7, "category_id": 1, "bbox": [0, 0, 1, 1]}
+STRANGE = [{**BOX, "category_id": number} for number in (2, 3, 4)] + [{"image_id": 7, "bbox": [0, 0, 1, 1]}]
+UNNAMED = [*CATEGORIES, {"id": 3}, {"id": 4, "name": " "}, 5]
+NO_BOXES = [None, [], [1, 2, 3], [1, 2, 3, 4, 5], ["a", 1, 1, 1], {"x": 1}, [None] * 4, [[1]] * 4]
+NO_IMAGES = [{"id": 3}, {"file_name": "c.jpg"}, {"id": True, "file_name": "d.jpg"}, 5, None, "c"]
 
 
 @pytest.mark.parametrize(
-    "bbox", [None, [], [1, 2, 3], [1, 2, 3, 4, 5], ["a", 1, 1, 1], {"x": 1}, [None] * 4, [[1]] * 4]
+    ("changes", "found"),
+    [
+        ({"annotations": []}, {"/a.jpg": [], "/b.jpg": []}),
+        ({"annotations": STRANGE, "categories": UNNAMED}, {"/a.jpg": [an.BOX_CLASS_UNKNOWN] * 4, "/b.jpg": []}),
+        *[
+            ({"annotations": [{**BOX, "bbox": bbox}]}, {"/a.jpg": [an.BOX_MALFORMED], "/b.jpg": []})
+            for bbox in NO_BOXES
+        ],
+        ({"annotations": [BOX] * (an.MAX_BOXES_PER_IMAGE + 1)}, {"/a.jpg": [an.TOO_MANY_BOXES], "/b.jpg": []}),
+        (
+            {"annotations": [], "images": [*IMAGES, {"id": 9, "file_name": "c.jpg"}]},
+            {"/a.jpg": [], "/b.jpg": [an.ANNOTATION_UNREADABLE], "/c.jpg": [an.ANNOTATION_UNREADABLE]},
+        ),
+    ],
 )
-def test_a_box_of_other_than_four_numbers_is_malformed(bbox):
-    a, _ = read(document(annotations=[{"image_id": 7, "category_id": 1, "bbox": bbox}]))
-    assert (a.boxes, reasons(a)) == ((), [an.BOX_MALFORMED])
+def test_what_is_wrong_costs_the_box_or_the_image_alone_and_has_its_reason(changes, found):
+    records = read(document(**{"annotations": ANNOTATIONS, **changes}))
+    assert {record.path: reasons(record) for record in records} == found
+    assert [record.boxes for record in records] == [()] * len(records)
+
+
+@pytest.mark.parametrize("entry", NO_IMAGES)
+def test_an_image_without_an_id_or_a_name_is_accounted_for(entry):
+    records = read(document(images=[*IMAGES, entry]))
+    assert len(records) == 3
+    assert sum(reasons(record) == [an.ANNOTATION_UNREADABLE] for record in records) == 1
+    assert sum(len(record.boxes) for record in records) == len(ANNOTATIONS)
 
 
 def test_coordinates_that_are_not_finite_are_left_to_the_check_of_boxes():
@@ -94,22 +107,6 @@ def test_coordinates_that_are_not_finite_are_left_to_the_check_of_boxes():
     _, b = read(data)
     assert len(b.boxes) == 2
     assert b.boxes[0].xmin != b.boxes[0].xmin
-
-
-@pytest.mark.parametrize("entry", [{"id": 3}, {"file_name": "c.jpg"}, {"id": True, "file_name": "c.jpg"}, 5, None, "c"])
-def test_an_image_without_an_id_or_a_name_is_accounted_for(entry):
-    records = read(document(images=[*IMAGES, entry]))
-    assert len(records) == 3
-    assert sum(reasons(record) == [an.ANNOTATION_UNREADABLE] for record in records) == 1
-
-
-def test_one_id_of_two_images_quarantines_both():
-    records = read(document(images=[*IMAGES, {"id": 9, "file_name": "c.jpg"}]))
-    assert {record.path: reasons(record) for record in records} == {
-        "/a.jpg": [],
-        "/b.jpg": [an.ANNOTATION_UNREADABLE],
-        "/c.jpg": [an.ANNOTATION_UNREADABLE],
-    }
 
 
 def test_one_image_under_two_ids_keeps_the_boxes_of_both():
@@ -124,13 +121,6 @@ def test_a_file_name_that_is_no_path_is_accounted_for():
         raise InvalidArgumentError(name)
 
     assert [reasons(record) for record in read(document(), path_of=refuse)] == [[an.PATH_UNUSABLE]] * 2
-
-
-def test_too_many_annotations_of_one_image_cost_that_image():
-    many = [{"image_id": 7, "category_id": 1, "bbox": [0, 0, 1, 1]}] * (an.MAX_BOXES_PER_IMAGE + 1)
-    a, b = read(document(annotations=many + ANNOTATIONS))
-    assert reasons(a) == [an.TOO_MANY_BOXES]
-    assert len(b.boxes) == 2
 
 
 def test_ids_may_be_texts_and_whole_floats_but_seven_is_not_the_text_7():

@@ -137,26 +137,22 @@ def test_boxes_are_a_list_or_json_text_of_one():
         assert (row.boxes, row.problems) == ((), ())
 
 
-@pytest.mark.parametrize("boxes", ["[", "{}", "7", 7, {"a": 1}, "[" * 100_000, "null and void"])
-def test_boxes_that_are_no_list_quarantine_the_image(boxes):
-    (row,) = from_rows({"path": "a.jpg", "boxes": boxes})
-    assert reasons(row) == [an.ANNOTATION_UNREADABLE]
+GOOD = {"label": "dog", "bbox": [0, 0, 1, 1]}
+UNREADABLE = ["[", "{}", "7", 7, {"a": 1}, "[" * 100_000, "null and void"]
+NOT_WHOLE = [None, 7, {}, {"label": "cat"}, {"label": "", "bbox": [0, 0, 1, 1]}, {"label": "cat", "bbox": "0 0 1 1"}]
 
 
 @pytest.mark.parametrize(
-    "box", [None, 7, {}, {"label": "cat"}, {"label": "", "bbox": [0, 0, 1, 1]}, {"label": "cat", "bbox": "0 0 1 1"}]
+    ("boxes", "kept", "found"),
+    [
+        *[(boxes, [], [an.ANNOTATION_UNREADABLE]) for boxes in UNREADABLE],
+        *[([box, GOOD], ["dog"], [an.BOX_MALFORMED]) for box in NOT_WHOLE],
+        ([GOOD] * 1_000_000, [], [an.TOO_MANY_BOXES]),
+    ],
 )
-def test_a_box_that_is_not_whole_costs_itself_alone(box):
-    good = {"label": "dog", "bbox": [0, 0, 1, 1]}
-    (row,) = from_rows({"path": "a.jpg", "boxes": [box, good]})
-    assert [kept.label_name for kept in row.boxes] == ["dog"]
-    assert reasons(row) == [an.BOX_MALFORMED]
-
-
-def test_a_million_boxes_in_one_row_end_in_one_reason():
-    box = {"label": "cat", "xmin": 0, "ymin": 0, "xmax": 1, "ymax": 1}
-    (row,) = from_rows({"path": "a.jpg", "boxes": [box] * 1_000_000})
-    assert (row.boxes, reasons(row)) == ((), [an.TOO_MANY_BOXES])
+def test_boxes_that_are_no_list_or_too_many_quarantine_the_image_and_one_that_is_not_whole_is_lost(boxes, kept, found):
+    (row,) = from_rows({"path": "a.jpg", "boxes": boxes})
+    assert ([box.label_name for box in row.boxes], reasons(row)) == (kept, found)
 
 
 def test_an_empty_label_is_no_label_and_a_number_is_its_text():
@@ -166,13 +162,13 @@ def test_an_empty_label_is_no_label_and_a_number_is_its_text():
     assert [reasons(row) for row in rows] == [[]] * 6 + [[an.ANNOTATION_UNREADABLE]]
 
 
-def test_a_json_line_that_is_no_object_is_accounted_for():
+def test_a_json_line_or_element_that_is_no_object_is_accounted_for():
     lines = ['{"path": "a.jpg", "label": "cat"}', "[1]", "{", "", "null", "[" * 100_000, '{"label": "cat"}']
-    rows = list(read_rows(map(parse_json_line, lines), "m.jsonl", path_of))
-    assert len(rows) == len(lines)
-    assert rows[0].label_name == "cat"
-    assert all(reasons(row) == [an.PATH_UNUSABLE] for row in rows[1:])
-    assert rows[3].path == "m.jsonl#row=4"
+    good, *lost = read_rows(map(parse_json_line, lines), "m.jsonl", path_of)
+    assert good.label_name == "cat"
+    assert [(row.path, reasons(row)) for row in lost] == [(f"m.jsonl#row={n}", [an.PATH_UNUSABLE]) for n in range(2, 8)]
+    good, bad = from_json('[{"path": "a.jpg", "label": "cat"}, 7]')
+    assert (good.label_name, bad.path, reasons(bad)) == ("cat", "m.json#row=2", [an.PATH_UNUSABLE])
 
 
 def from_json(text):
@@ -188,11 +184,6 @@ def test_a_json_array_and_json_lines_are_the_same_rows():
             (f"file:///data/{number}.jpg", "cat", ()) for number in range(3)
         ]
     assert from_json("[]") == from_json("") == []
-
-
-def test_an_element_of_a_json_array_that_is_no_object_is_accounted_for():
-    good, bad = from_json('[{"path": "a.jpg", "label": "cat"}, 7]')
-    assert (good.label_name, bad.path, reasons(bad)) == ("cat", "m.json#row=2", [an.PATH_UNUSABLE])
 
 
 @pytest.mark.parametrize(
@@ -219,21 +210,10 @@ def test_a_quote_that_is_never_closed_is_refused():
         from_csv(b'path,label\n"' + b"a,b\n" * 5_000_000)
 
 
-@pytest.mark.parametrize(
-    ("location", "kind"),
-    [
-        ("a/m.csv", "csv"),
-        ("M.JSONL", "json"),
-        ("m.ndjson", "json"),
-        ("m.json", "json"),
-        ("s3a://b/m.parquet/", "parquet"),
-    ],
-)
-def test_the_format_is_told_by_the_suffix(location, kind):
-    assert manifest_format(location) == kind
-
-
-def test_an_unknown_suffix_is_refused():
+def test_the_format_is_told_by_the_suffix_and_an_unknown_one_is_refused():
+    for location, kind in (("a/m.csv", "csv"), ("s3a://b/m.parquet/", "parquet"), ("m.json", "json")):
+        assert manifest_format(location) == kind
+    assert [manifest_format(f"M.{suffix}") for suffix in ("JSONL", "ndjson")] == ["json"] * 2
     with pytest.raises(InvalidArgumentError, match=r"\.csv, \.jsonl"):
         manifest_format("labels.txt")
 

@@ -13,7 +13,7 @@ from lakelens.errors import ImageError
 from lakelens.etl.images import isolated_decoder as isolate
 from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage
 from lakelens.etl.images.recipe import Limits, Recipe
-from lakelens.etl.images.stored_form import EncodedImage, make_stored_image
+from lakelens.etl.images.stored_form import make_stored_image
 
 pytestmark = pytest.mark.system
 
@@ -134,11 +134,3 @@ def test_nothing_is_started_for_nothing():
     with IsolatedDecoder(RECIPE, Limits()) as decoder:
         assert list(decoder.decode_all([])) == []
         assert children() == before
-
-
-def test_a_stored_image_survives_the_frames():
-    stored = make_stored_image(encoded(picture()), Recipe(size=20, resize="crop"), Limits())
-    with IsolatedDecoder(Recipe(size=20, resize="crop"), Limits()) as decoder:
-        (result,) = decoder.decode_all([SourceImage(data=encoded(picture()))])
-    assert isinstance(result, EncodedImage)
-    assert result == stored

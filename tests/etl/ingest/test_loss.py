@@ -12,8 +12,6 @@ from lakelens import ImageTable
 from lakelens.errors import IngestLossError
 from lakelens.etl.ingest.loss import FILE_GONE, LossGuard
 
-pytestmark = pytest.mark.sessions("classic", "connect")
-
 RECIPE = {"size": 16, "splits": {"train": 1.0}}
 
 

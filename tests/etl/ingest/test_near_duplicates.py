@@ -25,35 +25,19 @@ def found(rows):
 
 
 @pytest.mark.unit
-def test_a_new_image_near_one_of_another_split_is_found():
-    assert found([(0b0, TRAIN, False), (0b11, TEST, True), (0xFFF0000, TEST, True)]) == (1, [(1, 0, 2)])
-
-
-@pytest.mark.unit
-def test_an_equal_hash_in_another_split_is_the_nearest():
-    rows = [(5, TRAIN, False), (4, TRAIN, False), (5, TEST, True)]
-    assert found(rows) == (1, [(2, 0, 0)])
-
-
-@pytest.mark.unit
-def test_what_was_there_before_is_not_told_again():
-    assert found([(0, TRAIN, False), (1, TEST, False)]) == (0, [])
-
-
-@pytest.mark.unit
-def test_alike_within_one_split_is_no_leak():
-    assert found([(0, TRAIN, False), (1, TRAIN, True)]) == (0, [])
-
-
-@pytest.mark.unit
-def test_two_new_images_in_two_splits_are_both_told():
-    assert found([(0, TRAIN, True), (1, TEST, True)]) == (2, [(0, 1, 1), (1, 0, 1)])
-
-
-@pytest.mark.unit
-def test_many_copies_count_each_and_are_shown_once():
-    rows = [(0, TRAIN, False)] + [(1, TEST, True)] * 30
-    assert found(rows) == (30, [(1, 0, 1)])
+@pytest.mark.parametrize(
+    ("rows", "count", "pairs"),
+    [
+        ([(0b0, TRAIN, False), (0b11, TEST, True), (0xFFF0000, TEST, True)], 1, [(1, 0, 2)]),
+        ([(5, TRAIN, False), (4, TRAIN, False), (5, TEST, True)], 1, [(2, 0, 0)]),  # an equal hash is the nearest
+        ([(0, TRAIN, False), (1, TEST, False)], 0, []),  # both were there before
+        ([(0, TRAIN, False), (1, TRAIN, True)], 0, []),  # within one split
+        ([(0, TRAIN, True), (1, TEST, True)], 2, [(0, 1, 1), (1, 0, 1)]),
+        ([(0, TRAIN, False)] + [(1, TEST, True)] * 30, 30, [(1, 0, 1)]),  # copies are shown once
+    ],
+)
+def test_a_new_image_near_one_of_another_split_is_found(rows, count, pairs):
+    assert found(rows) == (count, pairs)
 
 
 @pytest.mark.unit
@@ -85,7 +69,6 @@ def test_the_count_is_that_of_comparing_all():
 
 
 @pytest.mark.spark
-@pytest.mark.sessions("classic", "connect")
 def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(spark, tmp_path):
     source, place = tmp_path / "source", Table(str(tmp_path / "t"))
     (source / "cat").mkdir(parents=True)

@@ -86,9 +86,9 @@ def test_the_profile_counts_the_same_classes_as_the_version(tmp_path):
         assert classes == class_counts(open_snapshot(location))
         return classes
 
-    rows = pa.table({"image": images, "label_name": ["a", "a", "b", "b"]})
+    rows = pa.table({"image": images, "label_name": ["a/b", "a/b", "b", "b"]})
     write_deltalake(str(tmp_path / "folders"), rows, partition_by=["label_name"])
-    assert same(tmp_path / "folders") == {"a": 2, "b": 2}
+    assert same(tmp_path / "folders") == {"a/b": 2, "b": 2}
     write_deltalake(str(tmp_path / "empty"), pa.table({"image": images, "label_name": ["a", "", None, "b"]}))
     assert same(tmp_path / "empty") == {"a": 1, "b": 1, NO_CLASS: 2}
     numbers = pa.array([0, 1, 1, None], pa.int32())
@@ -117,3 +117,14 @@ def test_a_process_warns_after_a_profile_as_before(two):
     found = list(for_each_row(snapshot, images, [3, 69], [schema.PATH], leave_silent))
     assert found == [(3, None), (69, None)]
     assert list(warnings.filters) == before
+
+
+def test_one_content_in_two_classes_is_found_with_its_files_and_many_copies_hide_none(two, tmp_path):
+    found = gathered(two, near_duplicates=False)
+    paths = ["file:///images/cat/00300.jpg", "file:///images/dog/00300.jpg"]
+    assert (found.conflict_count, found.conflicts) == (1, ((["cat", "dog"], paths),))
+    same = jpeg(picture(1))
+    rows = [image_row("cat", same, i) for i in range(6)] + [image_row("dog", same, 9)]
+    ((classes, paths),) = gathered(write_table(tmp_path / "t", rows), near_duplicates=False).conflicts
+    assert (classes, len(paths)) == (["cat", "dog"], 4)
+    assert "file:///images/dog/00009.jpg" in paths

@@ -1,4 +1,4 @@
-"""Rules of annotations on their way through each kind of session: one row per image, nothing lost."""
+"""Rules of annotations on their way through Spark: one row per image, nothing lost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from lakelens.errors import AnnotationFileError, SourceNotFoundError
 from lakelens.etl.annotations import record as an
 from lakelens.etl.annotations.record import annotation_of
 from lakelens.etl.files.walk import local_uri
+from lakelens.etl.sources.annotation_frames import annotation_errors
 from lakelens.etl.sources.coco_source import coco_annotations
-from lakelens.etl.sources.manifest_source import list_manifest
+from lakelens.etl.sources.manifest_source import manifest_annotations
 from lakelens.etl.sources.source import Source
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -108,13 +109,13 @@ def assert_boxes_are_said(found, folder):
 def test_a_manifest_in_csv_says_classes_against_its_own_folder(spark, tmp_path):
     location = tmp_path / "labels [1].csv"
     write_csv(location, ["path", "label", "split"], OF_CLASSES)
-    assert_classes_are_said(records(list_manifest(spark, Source(location, "manifest")).cached[0]), tmp_path)
+    assert_classes_are_said(records(manifest_annotations(spark, Source(location, "manifest"))), tmp_path)
 
 
 def test_a_manifest_in_csv_says_a_box_a_line(spark, tmp_path):
     location = tmp_path / "boxes.csv"
     write_csv(location, ["path", "label", *SIDES, "split"], OF_BOXES)
-    assert_boxes_are_said(records(list_manifest(spark, Source(location, "manifest")).cached[0]), tmp_path)
+    assert_boxes_are_said(records(manifest_annotations(spark, Source(location, "manifest"))), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_manifest_in_json_lines_or_parquet_says_the_same_against_its_own_folde
 ):
     location = tmp_path / f"labels [1].{kind}"
     writer(location, [*OF_CLASSES, *OF_BOXES])
-    found = records(list_manifest(spark, Source(location, "manifest", images=root)).cached[0])
+    found = records(manifest_annotations(spark, Source(location, "manifest", images=root)))
     folder = Path(root or tmp_path)
     boxed = {path: found.pop(path) for path in (uri(folder / row["path"]) for row in OF_BOXES)}
     assert_classes_are_said(found, folder)
@@ -137,14 +138,14 @@ def test_a_missing_file_and_a_missing_column_are_said_before_any_image_is_read(s
         coco_annotations(spark, str(tmp_path / "none.json"), str(tmp_path))
     pq.write_table(pa.table({"label": ["cat"]}), tmp_path / "m.parquet")
     with pytest.raises(AnnotationFileError, match="no column 'path'"):
-        list_manifest(spark, Source(tmp_path / "m.parquet", "manifest"))
+        manifest_annotations(spark, Source(tmp_path / "m.parquet", "manifest"))
     for name, content, message in (
         ("m.csv", "file,label\n", r"m\.csv has no column 'path' \(its columns: 'file', 'label'\)"),
         ("m.jsonl", '{"label": "cat"}\n', "no column 'path'"),
     ):
         location = write(tmp_path / name, content)
-        with pytest.raises(AnnotationFileError, match=message):
-            list_manifest(spark, Source(location, "manifest"))
+        with pytest.raises(AnnotationFileError, match=message), annotation_errors():
+            manifest_annotations(spark, Source(location, "manifest")).count()
     location = write(tmp_path / "x.json", '{"images": [')
-    with pytest.raises(AnnotationFileError, match=r"x\.json is not JSON in UTF-8"):
-        coco_annotations(spark, str(location), "/images")
+    with pytest.raises(AnnotationFileError, match=r"x\.json is not JSON in UTF-8"), annotation_errors():
+        coco_annotations(spark, str(location), "/images").count()

@@ -1,4 +1,4 @@
-"""Rules of DataFrames and of rows without a path as sources, on each kind of session."""
+"""Rules of DataFrames and of rows without a path as sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from deltalake import DeltaTable
 from etl_pictures import write_image
@@ -23,9 +22,9 @@ from lakelens.etl.sources.contents import failure_of_source
 from lakelens.etl.sources.dataframe_source import list_frame
 from lakelens.etl.sources.manifest_source import list_manifest
 from lakelens.etl.sources.source import Source
-from lakelens.spark.port import is_connect, settings_of
+from lakelens.spark.port import settings_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 BOXES_DDL = "path STRING, content BINARY, label STRING, xmin DOUBLE, ymin DOUBLE, xmax DOUBLE, ymax DOUBLE"
 
@@ -161,10 +160,8 @@ def contents(spark, tmp_path_factory):
     ],
     ids=["numbered", "drawn"],
 )
-def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(contents, query, request):
+def test_rows_of_content_keep_their_own_labels_whatever_query_gives_them(contents, query):
     frame = query(contents)
-    if request.node.callspec.id.endswith("drawn") and is_connect(contents.sparkSession) and pyspark.__version__ < "4":
-        pytest.skip("a Connect server of Spark 3.5 draws anew at each use: docs/databricks.md")
     listing = list_frame(frame.sparkSession, Source(frame))
     try:
         labels = {row.path: row.label_name for row in listing.files.collect()}
@@ -185,16 +182,15 @@ def test_label_and_digest_of_a_row_come_from_one_evaluation(spark):
             yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
     rows = spark.range(20).selectExpr("'img/' || id AS path", "cast('' AS binary) AS content", "'' AS label")
-    for lost in (0, 1):
-        listing = list_frame(spark, Source(rows.mapInArrow(drawn, rows.schema)))
-        try:
-            listing.cached[lost].unpersist(blocking=True)
-            found = listing.files.collect()
-        finally:
-            listing.release()
-        digests = {row.path: hashlib.sha256(row.label_name.encode()).hexdigest() for row in found}
-        assert {row.path: row.content_hash for row in found} == digests
-        assert len(digests) == 20
+    listing = list_frame(spark, Source(rows.mapInArrow(drawn, rows.schema)))
+    try:
+        listing.cached[0].unpersist(blocking=True)
+        found = listing.files.collect()
+    finally:
+        listing.release()
+    digests = {row.path: hashlib.sha256(row.label_name.encode()).hexdigest() for row in found}
+    assert {row.path: row.content_hash for row in found} == digests
+    assert len(digests) == 20
 
 
 def test_a_frame_that_cannot_be_read_once_is_refused(spark):

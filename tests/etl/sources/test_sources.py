@@ -116,26 +116,29 @@ def test_any_name_survives_as_a_uri(name):
     assert local_path(uri) == path
 
 
-def test_names_that_are_not_utf8_survive_as_a_uri():
+def test_a_name_that_is_not_utf8_and_hadoops_short_form_of_a_uri_are_paths():
     assert local_path(local_uri(b"/data/\xff\xfe.jpg")) == b"/data/\xff\xfe.jpg"
-
-
-def test_hadoops_short_form_of_a_file_uri_is_understood():
     assert local_path("file:/a/b%20c.jpg") == local_path("file:///a/b%20c.jpg") == b"/a/b c.jpg"
 
 
-def test_numbered_folders_name_their_class_without_the_number():
-    names = {"001.ak47": "ak47", "257.clutter": "clutter", "cat": "cat", "3.5mm.jack": "3.5mm.jack", "007.": "007."}
-    assert {folder: class_of_folder(folder) for folder in names} == names
-
-
-def test_a_numbered_folder_gives_its_number():
-    assert [number_of_folder(folder) for folder in ("001.ak47", "257.clutter", "cat", "12.cat")] == [1, 257, None, None]
+@pytest.mark.parametrize(
+    ("folder", "name", "number"),
+    [
+        ("001.ak47", "ak47", 1),
+        ("257.clutter", "clutter", 257),
+        ("cat", "cat", None),
+        ("12.cat", "12.cat", None),
+        ("3.5mm.jack", "3.5mm.jack", None),
+        ("007.", "007.", None),
+        (f"{2**31 - 1}.cat", "cat", 2**31 - 1),
+        (f"{2**31}.cat", "cat", None),  # no row can hold it
+    ],
+)
+def test_a_numbered_folder_names_its_class_without_the_number_and_gives_it(folder, name, number):
+    assert (class_of_folder(folder), number_of_folder(folder)) == (name, number)
 
 
 def test_a_number_that_no_row_can_hold_gives_no_rank():
-    assert number_of_folder(f"{2**31 - 1}.cat") == 2**31 - 1
-    assert number_of_folder(f"{2**31}.cat") is None
     rows = [ListedFile("file:///a", 1, 2, "cat", Wanted("class_folders").rank_of(["20240101123456.cat", "a"]), None)]
     assert folder_batch(rows).column(LABEL_RANK).to_pylist() == [None]
 

@@ -31,7 +31,6 @@ FORMS = {
 
 
 @pytest.mark.spark
-@pytest.mark.sessions("classic", "connect")
 def test_local_paths_have_the_form_that_folders_give_them(spark):
     forms = {**FORMS, _ALL: local_uri(_ALL.encode()), f"file:{_ALL}": local_uri(_ALL.encode()), None: None}
     forms |= {form: form for form in forms.values()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from child_processes import kill_family, stopped_family
+from child_processes import ending_with_this_process, kill_family, stopped_family
 from etl_pictures import write_image
 from stored_rows import stored_paths
 
@@ -29,64 +28,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 SIZE = 16
-
-
-def test_two_writers_at_once_both_finish_and_nothing_is_doubled(spark, class_folders, tmp_path):
-    # Each brings the cats, and then a class that the other has not.
-    cats, horses, cows = class_folders("cats", cat=4), class_folders("horses", horse=3), class_folders("cows", cow=2)
-    table = ImageTable(spark, tmp_path / "t")
-    table.ingest(class_folders("start", sheep=1), size=SIZE)
-    results, errors = [], []
-    gate = threading.Barrier(2)
-
-    def ingest(*sources: Path) -> None:
-        try:
-            for source in sources:
-                gate.wait()
-                results.append(ImageTable(spark, tmp_path / "t").ingest(source))
-        except Exception as error:  # noqa: BLE001  shown by the assertion below
-            errors.append(error)
-            gate.abort()
-
-    threads = [threading.Thread(target=ingest, args=(cats, source)) for source in (horses, cows)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    paths = Counter(stored_paths(table.location))
-    assert (len(paths), set(paths.values())) == (1 + 4 + 3 + 2, {1})
-    assert sorted((result.stored, result.skipped) for result in results) == [(0, 4), (2, 0), (3, 0), (4, 0)]
-    labels = table.labels()
-    assert sorted(labels) == ["cat", "cow", "horse", "sheep"]
-    assert len(set(labels.values())) == 4
-
-
-def test_of_two_first_writers_neither_takes_the_files_of_the_other(spark, tmp_path):
-    """The second begins while the first writes: it finds a log without a version."""
-    place, errors, results = tmp_path / "t", [], []
-    sources = [tmp_path / "one", tmp_path / "other"]
-    for number, source in enumerate(sources):
-        for seed in range(30):
-            write_image(source / "cat" / f"{seed}.jpg", seed=100 * number + seed, width=400, height=400)
-
-    def ingest_one(source: Path) -> None:
-        try:
-            results.append(ImageTable(spark, place).ingest(source, size=SIZE))
-        except Exception as error:  # noqa: BLE001  whatever it is, it is shown below
-            errors.append(error)
-
-    first = threading.Thread(target=ingest_one, args=(sources[0],))
-    first.start()
-    while first.is_alive() and not (place / "_delta_log").exists():
-        time.sleep(0.001)
-    ingest_one(sources[1])
-    first.join()
-    assert errors == []
-    assert sorted(result.version for result in results) == [0, 1]
-    assert [result.stored for result in results] == [30, 30]
-    paths = Counter(stored_paths(place))
-    assert (len(paths), set(paths.values())) == (60, {1})
 
 
 IMAGES, BATCH = 29, 10
@@ -137,7 +78,7 @@ def killed(
     source, place = landing_folder(root), root / "stream" / "t"
     flags = ("--size", str(SIZE), "--stream", "--max-files", str(BATCH), "--master", "local[2]")
     child = subprocess.Popen(
-        [sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags],
+        ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags]),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

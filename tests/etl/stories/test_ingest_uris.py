@@ -5,16 +5,14 @@ Hadoop's viewfs is such a file system without a server: it mounts a local folder
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from etl_pictures import encoded, picture, write_image
+from mounted_folders import account, mount
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
@@ -27,30 +25,11 @@ from lakelens.etl.sources import folders
 from lakelens.etl.sources.source import Source
 from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.writing_session import writing_session
-from lakelens.spark.port import is_connect, settings_of
 from lakelens.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 NAMES = ["a b.jpg", "100%.jpg", "%41.jpg", "ü犬.jpg", "a[1]{x}.jpg", "a#b?.jpg", "'q'.jpg", "a+b&c=d.jpg"]
-
-
-@contextlib.contextmanager
-def mount(spark, scheme: str, authority: str, folder: Path) -> Iterator[str]:
-    """Mounts a local folder where a store's URIs lead; gives its URI there."""
-    viewfs = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
-    made = {
-        f"fs.{scheme}.impl": viewfs,
-        f"fs.viewfs.mounttable.{authority or 'default'}.link./mount": f"file://{folder}",
-        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-    }
-    with settings_of(spark, made):
-        yield f"{scheme}://{authority}/mount" if authority else f"{scheme}:/mount"
-
-
-def account() -> str:
-    """A name that no other test has: Hadoop keeps file systems by name for as long as the JVM lives."""
-    return f"lake{uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +123,9 @@ def test_changed_and_mended_files_of_another_file_system_are_taken_again_and_tou
     assert table.quarantine().files == ()
 
 
-@pytest.mark.sessions("classic", "connect")
-@pytest.mark.parametrize("scheme", ["gs", "dbfs"])
-def test_images_are_found_and_read_below_other_schemes(spark, tmp_path, scheme):
+def test_images_are_found_and_read_below_a_scheme_without_an_authority(spark, tmp_path):
     data = {name: write_image(tmp_path / "pets" / "001.cat é" / name, seed=seed) for seed, name in enumerate(NAMES)}
-    with mount(spark, scheme, "" if scheme == "dbfs" else account(), tmp_path) as uri:
+    with mount(spark, "dbfs", "", tmp_path) as uri:
         listing = list_source(writing_session(spark), Source(f"{uri}/pets"))
         read = {row.path: row for row in listing.read_contents(listing.files, 10).collect()}
     assert {path: bytes(row.content) for path, row in read.items()} == {
@@ -168,7 +145,6 @@ def test_the_root_of_a_bucket_names_its_classes_like_any_folder(spark, monkeypat
     assert [(row.label_name, row.label_rank, row.ignored) for row in found] == [("cat", 1, None)] * 2
 
 
-@pytest.mark.sessions("classic", "connect")
 def test_annotations_in_another_file_system_find_their_images(spark, mounted, tmp_path):
     root, uri = mounted
     folder = root / "coco é"
@@ -179,10 +155,7 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
         "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 30, 20]}],
         "categories": [{"id": 1, "name": "cat"}],
     }
-    # Spark's own reader, which lists the files of a Connect session, skips the name that Roboflow writes.
-    named = folder / ("annotations/instances_train.json" if is_connect(spark) else "train/_annotations.coco.json")
-    named.parent.mkdir(exist_ok=True)
-    named.write_text(json.dumps(content))
+    (folder / "train" / "_annotations.coco.json").write_text(json.dumps(content))
     table = ImageTable(spark, tmp_path / "t")
     result = table.ingest(f"{uri}/coco é", "coco", size=60, resize="stretch")
     assert result.reasons == {"annotation_missing": 1, "image_missing": 1}
@@ -207,7 +180,6 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
     assert (root / "labels.csv").exists()
 
 
-@pytest.mark.sessions("classic", "connect")
 def test_a_store_that_spark_has_no_file_system_for_is_refused_with_the_package(spark, tmp_path):
     def refused(location, words):
         return pytest.raises(SessionError, match=rf"^{location}.*: Spark has no file system for {words}")

@@ -1,10 +1,9 @@
-"""What an ingest says of input that it cannot take, on each kind of session: exact reasons, and ways out."""
+"""What an ingest says of input that it cannot take: exact reasons, and ways out."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from deltalake import DeltaTable
@@ -23,7 +22,7 @@ from lakelens.errors import (
 )
 from lakelens.jobs.cli import main
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -183,18 +182,3 @@ def test_a_schema_that_the_catalog_does_not_have_is_named(spark, source):
         for call in ("history", "read", "optimize"):
             with pytest.raises(NotADeltaTableError, match=name):
                 getattr(ImageTable(spark, name), call)()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_six_writers_with_new_classes_at_once_all_succeed(spark, tmp_path):
-    names = [f"class {number}" for number in range(6)]
-    for number, name in enumerate(names):
-        write_image(tmp_path / name / name / "1.jpg", seed=number)
-    table = ImageTable(spark, tmp_path / "t")
-    with ThreadPoolExecutor(6) as pool:
-        results = list(pool.map(lambda name: table.ingest(tmp_path / name, size=16), names))
-    assert [result.stored for result in results] == [1] * 6
-    assert sorted(result.version for result in results) == list(range(6))
-    assert sorted(table.labels()) == names
-    assert set(table.class_counts().values()) == {1}

@@ -19,7 +19,6 @@ def files_of(table: Path) -> list[Path]:
 
 
 @pytest.mark.spark
-@pytest.mark.sessions("classic", "connect")
 def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(spark, tmp_path: Path) -> None:
     source, clone = tmp_path / "source", tmp_path / "clone"
     write_deltalake(str(source), pa.table({"id": range(10)}))

@@ -13,11 +13,8 @@ from version_tables import images, set_configuration, three_versions, write
 
 from lakelens import ImageTable
 from lakelens.errors import (
-    NotADeltaTableError,
-    NotAnImageTableError,
     SessionError,
     VersionFilesMissingError,
-    VersionNotFoundError,
 )
 from lakelens.etl.model.labels import NO_CLASS
 from lakelens.etl.versions import changes as versions
@@ -76,26 +73,6 @@ def test_changes_lists_one_row_per_kind_of_change_and_diff_counts_them(tmp_path:
     assert ImageTable(None, place).changes(2).num_rows == 0
 
 
-def test_versions_that_never_were_are_named(table: Path, tmp_path: Path) -> None:
-    with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*it has versions 0 to 2"):
-        versions.diff(Table.of(table), 0, 9)
-    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
-        versions.diff(Table.of(tmp_path), 0)
-
-
-@pytest.mark.parametrize("version", ["\u00b2", "\u0662"])
-def test_a_version_is_a_number_of_plain_digits(table: Path, version: str) -> None:
-    with pytest.raises(VersionNotFoundError, match="not a version number"):
-        open_snapshot(table, version)
-
-
-def test_rows_that_cannot_be_compared_are_refused_by_the_column_that_lacks(tmp_path: Path) -> None:
-    for first in (0, 1):
-        write_deltalake(str(tmp_path / "t"), pa.table({"id": [first]}), mode="append")
-    with pytest.raises(NotAnImageTableError, match=r"no column 'path'.*its columns: id"):
-        versions.diff(Table.of(tmp_path / "t"), 0, 1)
-
-
 def test_classes_are_counted_by_number_with_zeros_and_then_by_name(table: Path) -> None:
     assert counts(table) == [("cat", 2), ("dog", 2), ("cow", 1)]
     shutil.rmtree(table / "_lakelens")
@@ -112,19 +89,6 @@ def test_rows_without_a_class_and_tables_without_classes(tmp_path: Path) -> None
     assert counts(tmp_path / "numbers") == [("3", 1), ("7", 2)]
     write_deltalake(str(tmp_path / "none"), pa.table({"id": [7, 7, 3]}))
     assert counts(tmp_path / "none") == []
-
-
-def test_a_table_partitioned_by_class_is_counted_although_its_files_lack_the_column(tmp_path: Path) -> None:
-    rows = pa.table({"id": [1, 2, 3], "label_name": ["a/b", "c", "c"]})
-    write_deltalake(str(tmp_path / "t"), rows, partition_by=["label_name"])
-    assert counts(tmp_path / "t") == [("a/b", 1), ("c", 2)]
-
-
-def test_files_that_are_older_than_the_column_of_classes_have_none(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), pa.table({"path": ["a"]}))
-    rows = pa.table({"path": ["b"], "label_name": ["cat"]})
-    write_deltalake(str(tmp_path / "t"), rows, mode="append", schema_mode="merge")
-    assert counts(tmp_path / "t") == [("cat", 1), ("(no class)", 1)]
 
 
 def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from snapshots import open_snapshot
 from version_tables import commit, images, set_configuration, three_versions, write
 
 from lakelens import ImageTable
-from lakelens.errors import InvalidArgumentError, NotADeltaTableError
+from lakelens.errors import InvalidArgumentError
 from lakelens.etl.versions.history import VersionInfo
 from lakelens.log.commits import commits
 from lakelens.table import Table
@@ -134,8 +134,3 @@ def test_a_class_whose_name_holds_a_separator_of_lines_does_not_end_the_history(
 def test_a_table_without_classes_has_rows_alone(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     assert [(entry.rows, entry.class_counts) for entry in history(tmp_path / "t")] == [(2, None)]
-
-
-def test_what_is_no_table_has_no_history(tmp_path: Path) -> None:
-    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
-        history(tmp_path)

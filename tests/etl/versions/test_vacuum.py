@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from version_tables import commit, images, set_configuration, three_versions, wr
 from lakelens import ImageTable
 from lakelens.errors import (
     InvalidArgumentError,
-    NotADeltaTableError,
     TableError,
     VersionFilesMissingError,
     VersionNotFoundError,
@@ -30,6 +28,7 @@ from lakelens.errors import (
 )
 from lakelens.etl.versions import classes as versions
 from lakelens.etl.versions import protection
+from lakelens.etl.versions import vacuum as vacuums
 from lakelens.etl.versions.vacuum import VacuumResult
 from lakelens.ledger.pins import pins, unpin
 from lakelens.ledger.vacuum_lease import vacuuming
@@ -85,6 +84,7 @@ def test_vacuum_can_take_the_rest_and_leave_protected_versions_whole(table: Path
 
 
 def test_a_dry_run_lists_what_would_go_and_takes_nothing(table: Path) -> None:
+    pin_version(table, "latest-good")
     result = vacuum_now(table, dry_run=True)
     assert result.dry_run
     assert len(result.files) == 2
@@ -92,11 +92,6 @@ def test_a_dry_run_lists_what_would_go_and_takes_nothing(table: Path) -> None:
     assert set(vacuum_now(table).files) == set(result.files)
     assert not any((table / path).exists() for path in result.files)
     assert vacuum_now(table).files == ()
-
-
-def test_pins_and_tracked_versions_outlive_a_vacuum(table: Path) -> None:
-    pin_version(table, "latest-good", 2)
-    vacuum_now(table)
     assert pins(Table.of(table)) == {"latest-good": 2}
 
 
@@ -218,25 +213,6 @@ def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(table:
     assert opened.quarantine().count == 0
 
 
-def test_of_two_pins_of_one_name_at_once_one_is_refused(table: Path) -> None:
-    for name in (f"p{number}" for number in range(10)):
-        refused, gate = [], threading.Barrier(3)
-
-        def pin(version: int, name: str = name, refused: list[object] = refused, gate: Any = gate) -> None:
-            gate.wait()
-            try:
-                pin_version(table, name, version)
-            except InvalidArgumentError as error:
-                refused.append(error)
-
-        threads = [threading.Thread(target=pin, args=(version,)) for version in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(refused) == 2
-
-
 def _without_percent(table: Path) -> Path:
     plain = table.with_name("plain")
     return table.rename(plain) if table.exists() else plain
@@ -249,28 +225,8 @@ def test_a_version_whose_files_are_gone_cannot_be_pinned(table: Path) -> None:
     assert pins(Table.of(table)) == {}
 
 
-@pytest.fixture
-def holding_the_lock(table: Path) -> Iterator[threading.Event]:
-    """A VACUUM at work, from another thread, until the event is set."""
-    held, done = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with vacuuming(Table.of(table), 2):
-            held.set()
-            done.wait(60)
-            for path in files_of(table, 0):
-                path.unlink()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    held.wait(60)
-    yield done
-    done.set()
-    thread.join()
-
-
 def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
-    table: Path, holding_the_lock: threading.Event
+    table: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: list[object] = []
 
@@ -281,41 +237,31 @@ def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
             found.append(error)
 
     thread = threading.Thread(target=pin)
-    thread.start()
-    thread.join(0.5)
-    assert thread.is_alive()
-    assert pins(Table.of(table)) == {}
-    holding_the_lock.set()
+    with vacuuming(Table.of(table), 2):
+        thread.start()
+        thread.join(1.5)
+        assert thread.is_alive()
+        assert "waiting for a VACUUM of process" in caplog.text
+        assert pin_version(table, "newest") == 2  # which VACUUM keeps
+        for path in files_of(table, 0):
+            path.unlink()
     thread.join(60)
     assert [type(entry) for entry in found] == [VersionFilesMissingError]
-    assert pins(Table.of(table)) == {}
+    assert pins(Table.of(table)) == {"newest": 2}
 
 
-def test_pins_and_vacuums_at_once_leave_no_pin_without_its_files(tmp_path: Path) -> None:
-    place = tmp_path / "t"
-    count = 12
-    for number in range(count):
-        write(place, images(cat=[f"c{number}"]), mode="overwrite")
-    gate = threading.Barrier(3)
+def test_a_pin_made_while_vacuum_looks_for_files_protects_its_version(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = vacuums._removable_files
 
-    def pin(numbers: range) -> None:
-        gate.wait()
-        for number in numbers:
-            try:
-                pin_version(place, f"p{number}", number)
-            except VersionFilesMissingError:
-                continue
+    def pin_and_look(*args: Any) -> dict[str, str]:
+        pin_version(table, "golden", 0)
+        return look(*args)
 
-    threads = [threading.Thread(target=pin, args=(range(start, count, 2),)) for start in (0, 1)]
-    for thread in threads:
-        thread.start()
-    gate.wait()
-    vacuum_now(place, keep_protected=True)
-    for thread in threads:
-        thread.join()
-    pinned = pins(Table.of(place))
-    assert f"p{count - 1}" in pinned
-    assert all(path.exists() for version in pinned.values() for path in files_of(place, version))
+    monkeypatch.setattr(vacuums, "_removable_files", pin_and_look)
+    with pytest.raises(VersionProtectedError, match="pin golden"):
+        vacuum_now(table)
 
 
 def test_a_damaged_ledger_stops_vacuum(table: Path) -> None:
@@ -341,21 +287,6 @@ def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_th
     monkeypatch.setattr(deltalake, "DeltaTable", Spy)
     ImageTable(None, table, storage_options=given).vacuum(dry_run=True)
     assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
-
-
-def test_what_is_no_table_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "mine.parquet").write_bytes(b"x")
-    with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
-        vacuum_now(tmp_path)
-    assert (tmp_path / "mine.parquet").exists()
-
-
-def test_a_feed_of_a_vacuumed_version_says_so(table: Path) -> None:
-    vacuum_now(table)
-    from lakelens import DeltaFeed
-
-    with pytest.raises(VersionFilesMissingError, match=r"@0.*are gone"):
-        DeltaFeed(table, 0, image_column=None, label_column=None)
 
 
 def test_our_tables_keep_their_log_as_long_as_versions_are_to_be_read(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from child_processes import kill_family
+from child_processes import ending_with_this_process, kill_family
 from colours import NAMES, SIDE, colour_model, image_of, save
 from PIL import Image
 
@@ -242,6 +242,7 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
     ]
     log = tmp_path / "server.log"
     with log.open("wb") as output:
+        command = ending_with_this_process(command)
         server = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=tmp_path)
     try:
         spark = subprocess.run(

@@ -10,7 +10,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from child_processes import kill_family
+from child_processes import ending_with_this_process, kill_family
 from colours import colour_model, read, row, save, write_table
 from deltalake import DeltaTable
 from tracked_runs import tracked
@@ -229,7 +229,7 @@ def test_a_stream_killed_again_and_again_scores_each_row_once(checkpoint, tmp_pa
     done = 0
     for commits in (2, 5):
         with (tmp_path / "log").open("a") as log:
-            job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            job = subprocess.Popen(ending_with_this_process(command), stdout=log, stderr=log, start_new_session=True)
             deadline = time.monotonic() + 240
             while len(list(predictions.glob("_delta_log/*.json"))) < commits and job.poll() is None:
                 assert time.monotonic() < deadline

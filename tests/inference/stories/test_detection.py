@@ -1,4 +1,4 @@
-"""Rules of detection on each kind of session: scored boxes, metrics, comparison, models of the wrong task."""
+"""Rules of detection: scored boxes, metrics, comparison, models of the wrong task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakelens.inference.trace import trace
 from lakelens.inference.udf import predict_udf
 from lakelens.jobs.run_lines import evaluation_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 # None is an image that nobody has annotated.
 IMAGES = [

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child_processes import kill_family
+from child_processes import ending_with_this_process, kill_family
 from colours import NAMES, read, row, write_table
 from deltalake import DeltaTable
 from tracked_runs import tracked
@@ -186,7 +186,7 @@ def test_a_killed_scoring_job_loses_only_the_part_that_it_was_at(checkpoint, tmp
     command = [sys.executable, "-m", "lakelens.jobs.cli", "score", str(checkpoint.path), str(table), str(predictions)]
     command += ["--rows-per-commit", "5", "--master", "local[1]"]
     with (tmp_path / "log").open("w") as log:
-        job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        job = subprocess.Popen(ending_with_this_process(command), stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + 240
         while len(list(predictions.glob("_delta_log/*.json"))) < 4 and job.poll() is None:
             assert time.monotonic() < deadline

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import ending_with_this_process
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "etl"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
@@ -69,7 +70,7 @@ def run_until(
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakelens.jobs.cli", *argv],
+            ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", *argv]),
             cwd=folder,
             env=environment,
             stdout=stdout,

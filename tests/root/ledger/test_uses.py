@@ -233,26 +233,6 @@ def test_vacuum_in_a_bucket_spares_a_pinned_version_until_it_is_unpinned(server,
     assert table.pins() == {}
 
 
-def test_a_vacuum_at_work_delays_pins_and_uses_of_versions_that_it_does_not_keep(table, caplog):
-    pin(table, "kept", 1)
-    done: list[int] = []
-
-    def begin(version: int) -> None:
-        pin(table, f"p{version}", version)
-        done.append(version)
-
-    with vacuuming(table, 5):
-        for version in (1, 5, 6):  # what it keeps, the latest version, and one that comes later
-            begin(version)
-        waiting = threading.Thread(target=begin, args=(2,))
-        waiting.start()
-        waiting.join(1.5)
-        assert done == [1, 5, 6]
-    waiting.join(60)
-    assert done == [1, 5, 6, 2]
-    assert "waiting for a VACUUM of process" in caplog.text
-
-
 def test_a_vacuum_that_was_killed_delays_nobody_here_and_a_minute_elsewhere(table, monkeypatch):
     died = replace(Process.this(), pid=2**22 + 1)
     change(table, lambda ledger: replace(ledger, vacuum=Vacuum("v", (), 5, 0, died)))

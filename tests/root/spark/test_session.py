@@ -67,13 +67,7 @@ def test_what_is_sent_to_spark_leaves_the_callers_session_active(spark: SparkSes
     for rows in ([], [(1,)]):
         local_frame(session, rows, "number INT")
         assert type(spark).getActiveSession()._jsparkSession.equals(spark._jsparkSession)
-        assert spark_session() is spark
-
-
-@pytest.mark.spark
-def test_an_active_session_is_reused(spark: SparkSession) -> None:
-    assert spark_session() is spark
-    assert spark_session(spark.sparkContext.master) is spark
+        assert spark_session() is spark_session(spark.sparkContext.master) is spark
 
 
 @pytest.mark.spark

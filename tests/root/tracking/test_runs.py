@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError, ModelNotFoundError, TrackingError
-from lakelens.liveness import Process
 from lakelens.tracking.datasets import TableVersion, log_table
-from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
 from lakelens.tracking.run_records import RecordFile, RunRecord
 from lakelens.tracking.run_writer import RunWriter
 from lakelens.tracking.runs import (
@@ -69,13 +65,6 @@ def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch,
 def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
-
-
-def test_an_error_does_not_tell_the_stores_password(monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(TrackingError, match=r"http://me:\*\*\*@127\.0\.0\.1:9 did not let us") as caught:
-        tracked_run("http://me:secret@127.0.0.1:9", "nowhere").__enter__()
-    assert "secret" not in str(caught.value)
 
 
 def test_a_folder_with_any_name_is_the_store_that_its_uri_names(monkeypatch, tmp_path):
@@ -147,12 +136,6 @@ def test_the_run_that_the_caller_has_active_is_the_parent_in_its_own_store_only(
     assert "mlflow.parentRunId" not in open_client(elsewhere).get_run(run.run_id).data.tags
 
 
-def test_two_runs_share_an_experiment(store):
-    with tracked_run(store, "shared") as first, tracked_run(store, "shared") as second:
-        assert first.experiment_id == second.experiment_id
-        assert first.run_id != second.run_id
-
-
 def test_artifacts_lie_beside_the_local_store_wherever_it_is_opened_from(store, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with tracked_run(store, "beside") as run:
@@ -166,13 +149,18 @@ def test_importing_the_layer_imports_no_mlflow():
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=240).returncode == 0
 
 
-def test_a_server_that_is_not_there_is_named(monkeypatch):
+def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        uri = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(TrackingError, match=f"{uri} did not let us create a run .*Connection refused"):
-            tracked_run(uri, "nowhere").__enter__()
+    with pytest.raises(TrackingError, match=r"http://me:\*\*\*@127\.0\.0\.1:9 did not let us .*refused") as caught:
+        tracked_run("http://me:secret@127.0.0.1:9", "nowhere").__enter__()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["/dev/null/folder/mlflow.db", "{}/no database"])
+def test_a_store_that_cannot_be_opened_is_named(tmp_path, place):
+    (tmp_path / "no database").write_text("not a database, " * 100)
+    with pytest.raises(TrackingError, match="did not let us open the store"):
+        open_client(f"sqlite:///{place.format(tmp_path)}")
 
 
 def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_server):
@@ -197,17 +185,6 @@ def test_a_limit_that_the_user_has_set_for_mlflow_stays(monkeypatch):
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
     open_client("http://nowhere:5000")
     assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) == ("7", "2")
-
-
-def test_a_store_in_a_folder_that_cannot_be_made_is_named():
-    with pytest.raises(TrackingError, match="did not let us open the store"):
-        open_client("sqlite:////dev/null/folder/mlflow.db")
-
-
-def test_a_store_that_is_no_database_is_named(tmp_path):
-    (tmp_path / "mlflow.db").write_text("not a database, " * 100)
-    with pytest.raises(TrackingError, match=r"mlflow\.db did not let us open the store"):
-        open_client(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_a_deleted_experiment_is_named_with_the_way_back(store):
@@ -271,23 +248,10 @@ def test_a_run_whose_driver_was_killed_is_marked_failed_by_the_next_one(store):
     lost = done.stdout.strip()
     client = open_client(store)
     assert client.get_run(lost).info.status == "RUNNING"
-    with tracked_run(store, "killed") as first, tracked_run(store, "killed"):
+    with tracked_run(store, "killed") as first, tracked_run(store, "killed") as second:
+        assert first.experiment_id == second.experiment_id
         found = client.get_run(lost)
         assert found.info.status == "FAILED"
         assert found.info.end_time >= found.info.start_time - 60_000
         assert re.search(r"process \d+ on .*, which kept this run, is gone", found.data.tags[FAILURE_TAG])
         assert client.get_run(first.run_id).info.status == "RUNNING"
-
-
-def test_a_run_without_a_sign_of_life_for_ten_minutes_is_marked_failed_by_the_next_one(store):
-    client = open_client(store)
-    with tracked_run(store, "silent") as run:
-        worker = replace(Process.this(), machine="another", host="worker-7")
-        elsewhere = Heartbeat(worker, time.time() - 660)
-        client.set_tag(run.run_id, HEARTBEAT_TAG, str(elsewhere))
-        with tracked_run(store, "silent"):
-            found = client.get_run(run.run_id)
-            assert found.info.status == "FAILED"
-            assert (
-                "on worker-7, which kept this run, has given no sign of life for 11 min" in found.data.tags[FAILURE_TAG]
-            )

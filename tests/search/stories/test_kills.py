@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child_processes import children_started_with
+from child_processes import children_started_with, ending_with_this_process
 from tracked_runs import tracked
 
 from lakelens.errors import InvalidArgumentError
@@ -109,7 +109,11 @@ def started(one_slot) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(**more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            command(one_slot, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            ending_with_this_process(command(one_slot, **more)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         processes.append(process)
         return process

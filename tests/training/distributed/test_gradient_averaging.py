@@ -36,6 +36,7 @@ def late_gradients():
     import tensorflow as tf
 
     import lakelens.hvd as hvd
+    from lakelens.errors import LakelensError
     from lakelens.training.distributed.gradient_averaging import GradientSettings, combine
 
     # A thread for each operation that sleeps.
@@ -87,6 +88,11 @@ def late_gradients():
     ]
     found["sums"] = len(set(sums))
     found["sums of all ranks"] = len(set(hvd.allgather_object(sums[0])))
+    hvd.shutdown()
+    try:
+        hvd.init()
+    except LakelensError as error:
+        found["init after shutdown"] = str(error)
     return found
 
 
@@ -104,3 +110,7 @@ def test_gradients_travel_while_earlier_layers_still_compute(late):
 
 def test_the_order_in_which_gradients_are_ready_changes_no_bit_of_their_sum(late):
     assert (late["sums"], late["sums of all ranks"]) == (1, 1)
+
+
+def test_a_rank_joins_its_world_once(late):
+    assert "a rank joins its world once" in late["init after shutdown"]

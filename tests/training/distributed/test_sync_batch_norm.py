@@ -94,12 +94,12 @@ def on_two_ranks():
     found["half"] = halved.numpy(), halved.dtype.name
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05))
     found["fitted"] = fitted(small_model(hvd.SyncBatchNormalization), optimizer, slice(hvd.rank(), None, 2), 4)
-    return hvd.allgather_object(found)
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks(two_ranks) -> list[dict]:
-    return two_ranks[__name__]
+    return two_ranks.run(on_two_ranks)
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

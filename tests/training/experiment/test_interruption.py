@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import ending_with_this_process
 from coloured_tables import coloured_table
 from mlflow_stores import put_store
 from segment_jobs import EXACT, assert_equal_to_the_bit
@@ -200,7 +201,7 @@ def driver_of(place: Place, name: str, *arguments: str, in_terminal: bool = Fals
     errors = place.folder / name / "stderr"
     with terminal(errors) if in_terminal else errors.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakelens.jobs.cli", "train", *arguments],
+            ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", "train", *arguments]),
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,

@@ -13,7 +13,6 @@ import pytest
 from feed_tables import flat, write_layout
 
 from lakelens import DeltaFeed
-from lakelens.training.runner.runner import HorovodRunner
 
 SCRIPT = Path(__file__).parents[1] / "strategies_script.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
@@ -66,7 +65,7 @@ def test_one_two_and_four_ranks_train_the_same_model(trained, size):
 
 
 @pytest.mark.horovod
-def test_ranks_of_horovod_find_their_share_by_themselves_and_train_the_same_model(table, trained):
+def test_ranks_of_horovod_find_their_share_by_themselves_and_train_the_same_model(two_ranks, table, trained):
     feed = DeltaFeed(table, seed=3)
 
     def main(folder):
@@ -87,6 +86,6 @@ def test_ranks_of_horovod_find_their_share_by_themselves_and_train_the_same_mode
         )
         return hvd.rank(), hvd.size(), strategies_script.fit(feed, model)
 
-    rank, size, weights = HorovodRunner(np=-2, env=QUIET).run(main, folder=str(SCRIPT.parent))
-    assert (rank, size) == (0, 2)
-    assert_same_model(trained["fit"], weights)
+    for expected, (rank, size, weights) in enumerate(two_ranks.run(main, str(SCRIPT.parent))):
+        assert (rank, size) == (expected, 2)
+        assert_same_model(trained["fit"], weights)

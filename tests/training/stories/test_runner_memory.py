@@ -67,19 +67,6 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(tmp
     assert (rank, signal_name, log) == (1, "SIGKILL", ["about to take memory"])
 
 
-def test_a_kill_that_the_kernel_does_not_count_is_not_called_out_of_memory():
-    def main():
-        import os
-
-        os.kill(os.getpid(), 9)
-
-    before = keeper.oom_kills()
-    with leaves_nothing() as watch, pytest.raises(RankFailedError, match="was ended by SIGKILL") as caught:
-        HorovodRunner(np=-1, env=watch.env).run(main)
-    if keeper.oom_kills() == before:
-        assert "killed by the kernel" not in str(caught.value)
-
-
 def test_memory_that_a_limit_refuses_is_the_users_exception_and_named():
     def main():
         import resource

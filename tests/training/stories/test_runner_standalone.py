@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from child_processes import ending_with_this_process
 from leftovers import Watch, leaves_nothing
 from standalone_cluster import StandaloneCluster
 
@@ -149,7 +150,7 @@ def driven(cluster: Cluster, folder: Path, body: str) -> Iterator[Driver]:
     ):
         command = [sys.executable, str(script), cluster.url, watch.token, str(folder), cluster.address]
         process = subprocess.Popen(
-            [*command, str(watch.temporary)],
+            ending_with_this_process([*command, str(watch.temporary)]),
             stdout=output,
             stderr=errors,
             text=True,

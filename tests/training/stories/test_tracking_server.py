@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import ending_with_this_process
 from coloured_tables import coloured_table
 from mlflow_stores import put_store
 
@@ -72,7 +73,7 @@ def server(tmp_path_factory) -> Iterator[tuple[int, str]]:
     stores = ("--backend-store-uri", put_store(folder), "--artifacts-destination", str(folder / "files"))
     command = [sys.executable, "-m", "mlflow", "server", *stores, "--port", str(port), "--workers", "1"]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(ending_with_this_process(command), stdout=log, stderr=log, start_new_session=True)
     try:
         uri = f"http://127.0.0.1:{port}"
         while True:

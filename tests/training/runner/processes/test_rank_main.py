@@ -67,27 +67,20 @@ def test_a_value_that_the_driver_cannot_read_is_named(watch):
         run(watch, main)
 
 
-def test_output_without_newlines_is_shown_whole_in_pieces(watch, capfd):
+def test_output_that_is_no_text_is_shown_as_far_as_it_is_and_one_without_newlines_whole_in_pieces(watch, capfd):
     def main():
+        import os
         import sys
 
+        os.write(1, b"before \xff\xfe\x00 after\n")
         sys.stdout.write("".join(f"{number:07d}," for number in range(1_250_000)))
 
     run(watch, main, driver_log_verbosity="all")
-    lines = capfd.readouterr().out.splitlines()
+    first, *lines = capfd.readouterr().out.splitlines()
+    assert first == "[0]<stdout> before \ufffd\ufffd\0 after"
     text = "".join(line.removeprefix("[0]<stdout> ") for line in lines)
     assert text == "".join(f"{number:07d}," for number in range(1_250_000))
     assert max(map(len, lines)) < 10_000
-
-
-def test_output_that_is_no_text_is_shown_as_far_as_it_is(watch, capfd):
-    def main():
-        import os
-
-        os.write(1, b"before \xff\xfe\x00 after\n")
-
-    run(watch, main, driver_log_verbosity="all")
-    assert "[0]<stdout> before \ufffd\ufffd\0 after" in capfd.readouterr().out
 
 
 def test_a_driver_whose_terminal_knows_ascii_only_shows_what_it_can(tmp_path):
@@ -199,29 +192,6 @@ def test_a_module_whose_import_fails_in_any_way_does_so_in_the_training_function
     assert run(watch, main) == "trained without: a protobuf that is too new"
 
 
-def test_a_daemon_that_ignores_the_soft_end_and_changed_its_session_ends_with_its_rank(watch, tmp_path):
-    def main(place):
-        import os
-        import signal
-        import time
-        from pathlib import Path
-
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() > 0:
-                os._exit(0)
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-            Path(place).touch()
-            time.sleep(600)
-        while not Path(place).exists():
-            time.sleep(0.01)
-        return "done"
-
-    assert HorovodRunner(np=-1, env=watch.env).run(main, place=str(tmp_path / "there")) == "done"
-    assert watch.processes() == []
-
-
 def test_a_folder_for_temporary_files_that_is_missing_is_named(watch, tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(
@@ -249,31 +219,22 @@ def test_a_start_that_the_folder_for_temporary_files_has_no_room_for_leaves_noth
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_value_for_which_the_disk_has_no_room_is_not_called_unpicklable(watch):
-    def main():
-        import resource
-        import signal
-
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        return bytes(8 << 20)
-
-    with pytest.raises(RankFailedError, match=r"could not be written .*File too large.*TMPDIR"):
-        run(watch, main)
-
-
-def test_an_exit_without_an_error_fails_where_the_disk_has_no_room_for_its_value(watch):
-    def main():
+@pytest.mark.parametrize("leaves", [False, True], ids=["returns", "exits"])
+def test_a_value_for_which_the_disk_has_no_room_is_an_error_that_says_so(watch, leaves):
+    def main(leaves):
         import resource
         import signal
         import sys
 
+        limit = 0 if leaves else 1 << 20
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        sys.exit(0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        if leaves:
+            sys.exit(0)
+        return bytes(8 << 20)
 
     with pytest.raises(RankFailedError, match=r"could not be written .*File too large.*TMPDIR") as caught:
-        run(watch, main)
+        HorovodRunner(np=-1, env=watch.env).run(main, leaves=leaves)
     assert caught.value.reason == "raised"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coloured_tables import coloured_table
+from rank_pair import RankPair
 from segment_jobs import job_in
 
 from lakelens.errors import TrialError
@@ -17,7 +18,6 @@ from lakelens.tracking.run_records import read_records
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.checkpoints.keras_files import load_weights
 from lakelens.training.feed.feed import DeltaFeed
-from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.trials.context import TrialContext
@@ -120,13 +120,11 @@ def both(jobs: list[TrainingJob]) -> list[SegmentOutcome]:
 
 
 @pytest.fixture(scope="module")
-def trained(
-    functions_travel_by_value: None, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[TrainingJob, SegmentOutcome]]:
-    """A job with rows for both ranks and one with a validation row for one of them, in one launch of two ranks."""
+def trained(two_ranks: RankPair, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrainingJob, SegmentOutcome]]:
+    """A job with rows for both ranks and one with a validation row for one of them."""
     many, one = (tmp_path_factory.mktemp(name) for name in ("many", "one"))
     jobs = [job_of(many, 21), job_of(one, 1, epochs=1)]
-    outcomes = HorovodRunner(np=-2).run(both, jobs=jobs)
+    outcomes, _ = two_ranks.run(both, jobs)
     for outcome in outcomes:
         outcome.raise_failure()
     return list(zip(jobs, outcomes, strict=True))

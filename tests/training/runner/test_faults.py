@@ -1,8 +1,9 @@
-"""Ranks as one barrier stage on each kind of session: what ends them, and slots that two jobs share."""
+"""What ends ranks, as processes on the driver and as a barrier stage on each kind of session."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -14,9 +15,12 @@ import pytest
 from lakelens.errors import RankFailedError
 from lakelens.spark.port import is_connect
 from lakelens.training.runner.placement.job import Job
+from lakelens.training.runner.processes import keeper
 from lakelens.training.runner.spark.barrier_stage import BarrierStage
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.sessions("classic", "connect")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.sessions("driver", "classic", "connect")]
+
+on_executors = pytest.mark.sessions("classic", "connect")
 
 
 def test_a_rank_that_raises_fails_the_job_with_its_traceback_first(runner):
@@ -36,6 +40,11 @@ def test_a_rank_that_raises_fails_the_job_with_its_traceback_first(runner):
     assert str(error).startswith("Traceback (most recent call last)")
     assert error.__cause__ is None  # Python would print Spark's stack traces before the user's
     assert (error.rank, error.reason, error.log[0]) == (1, "raised", "about to fail")
+    assert (error.exit_code, error.signal_name) == (1, None)
+    assert "worker.py" not in str(error).split("rank 1 of 2")[0]
+    assert "ValueError: boom" in error.traceback
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.rank, copy.log) == (str(error), 1, error.log)
 
 
 def test_a_killed_rank_ends_the_job(runner):
@@ -46,16 +55,23 @@ def test_a_killed_rank_ends_the_job(runner):
 
         from lakelens.training.rank.process_context import current
 
+        print("last words")
         if current().rank == 0:
+            time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
+    before = keeper.oom_kills()
     with pytest.raises(RankFailedError, match=r"rank 0 of 2 on .* was ended by SIGKILL") as caught:
         runner().run(main)
-    assert caught.value.host not in (None, "unknown host")
+    error = caught.value
+    assert (error.rank, error.signal_name, error.log) == (0, "SIGKILL", ["last words"])
+    assert error.host not in (None, "unknown host")
+    if keeper.oom_kills() == before:
+        assert "killed by the kernel" not in str(error)
 
 
-def test_a_failed_job_is_started_again(runner):
+def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(runner, capfd):
     def main():
         from lakelens.training.rank.process_context import current
 
@@ -64,9 +80,10 @@ def test_a_failed_job_is_started_again(runner):
         return current().attempt
 
     assert runner(max_restarts=1).run(main) == 1
+    assert "Starting again (1 of 1 restarts)" in capfd.readouterr().err
 
 
-def test_a_stopped_rank_ends_the_job(runner):
+def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(runner):
     def main():
         import os
         import signal
@@ -78,10 +95,14 @@ def test_a_stopped_rank_ends_the_job(runner):
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(600)
 
-    with pytest.raises(RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP"):
+    with pytest.raises(
+        RankFailedError, match=r"rank 1 of 2 .* was stopped by SIGSTOP and did not continue for \d+ s"
+    ) as caught:
         runner(stall_timeout_s=2).run(main)
+    assert caught.value.reason == "stopped"
 
 
+@on_executors
 def test_a_killed_python_worker_ends_the_job(runner, spark):
     def main():
         import os
@@ -128,6 +149,7 @@ def test_an_interrupted_driver_ends_the_ranks(runner, watch):
         signal.signal(signal.SIGALRM, previous)
 
 
+@on_executors
 def test_runners_at_once_share_the_slots(runner, spark, capfd):
     def main():
         import time
@@ -144,6 +166,7 @@ def test_runners_at_once_share_the_slots(runner, spark, capfd):
     assert "waits for" in capfd.readouterr().err
 
 
+@on_executors
 def test_a_job_that_is_cancelled_before_its_query_is_sent_never_starts(spark, watch):
     ends = queue.SimpleQueue()
     stage = BarrierStage(spark, Job(name="job", size=2, payload=b"", stall_timeout_s=60), 60.0, ends.put)

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
-from leftovers import Watch, leaves_nothing
 
 from lakelens.training.runner.placement.conversation import Controls
-from lakelens.training.runner.runner import HorovodRunner
+
+pytestmark = pytest.mark.sessions("driver", "classic")
 
 
-@pytest.fixture(
-    params=[pytest.param(-2, marks=pytest.mark.system), pytest.param(2, marks=pytest.mark.spark)],
-    ids=["on the driver", "on the cluster"],
-)
-def np(request) -> int:
-    if request.param > 0:
-        # A first task starts Spark's Python daemons, which stay.
-        request.getfixturevalue("spark").sparkContext.parallelize(range(4), 4).map(lambda x: x).count()
-    return request.param
-
-
-@pytest.fixture
-def watch(np) -> Iterator[Watch]:
-    with leaves_nothing() as watch:
-        yield watch
-
-
-def test_ranks_ask_in_turn_and_are_told_while_they_run(watch, np):
+def test_ranks_ask_in_turn_and_are_told_while_they_run(runner):
     def main():
         import time
 
@@ -51,14 +33,14 @@ def test_ranks_ask_in_turn_and_are_told_while_they_run(watch, np):
         return {"to": [rank, body["number"]]}
 
     controls.tell({"until": 40})
-    value = HorovodRunner(np=np, env=watch.env).run_with(main, {}, on_question=on_question, controls=controls)
+    value = runner().run_with(main, {}, on_question=on_question, controls=controls)
     assert value == ([{"to": [0, number]} for number in range(3)], {"until": 40, "pause": True}, 0)
     for rank in (0, 1):
         assert [number for who, number in asked if who == rank] == [0, 1, 2]
     assert threads == {threading.get_ident()}
 
 
-def test_what_the_driver_raises_at_a_question_ends_the_job_and_is_raised_as_it_is(watch, np):
+def test_what_the_driver_raises_at_a_question_ends_the_job_and_is_raised_as_it_is(runner):
     def main():
         import time
 
@@ -74,11 +56,11 @@ def test_what_the_driver_raises_at_a_question_ends_the_job_and_is_raised_as_it_i
         raise problem
 
     with pytest.raises(KeyError) as caught:
-        HorovodRunner(np=np, env=watch.env, max_restarts=3).run_with(main, {}, on_question=on_question)
+        runner(max_restarts=3).run_with(main, {}, on_question=on_question)
     assert caught.value is problem
 
 
-def test_a_job_that_is_started_again_is_told_again_and_asks_again(watch, np):
+def test_a_job_that_is_started_again_is_told_again_and_asks_again(runner):
     def main():
         from lakelens.training.rank.process_context import ask, current, told
 
@@ -96,22 +78,15 @@ def test_a_job_that_is_started_again_is_told_again_and_asks_again(watch, np):
         controls.tell({f"told {body['attempt']}": True})
         return {}
 
-    runner = HorovodRunner(np=np, env=watch.env, max_restarts=1)
-    assert runner.run_with(main, {}, on_question=on_question, controls=controls) == {"told 0": True, "told 1": True}
+    assert runner(max_restarts=1).run_with(main, {}, on_question=on_question, controls=controls) == {
+        "told 0": True,
+        "told 1": True,
+    }
     assert attempts == [0, 1]
 
 
-def test_a_question_to_a_driver_that_does_not_listen_gets_an_empty_answer(watch, np):
-    def main():
-        from lakelens.training.rank.process_context import ask, told
-
-        return ask({"validation": 1}), told()
-
-    assert HorovodRunner(np=np, env=watch.env).run(main) == ({}, {})
-
-
-@pytest.mark.parametrize("np", [pytest.param(-2, marks=pytest.mark.system)])
-def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(watch, np, tmp_path):
+@pytest.mark.sessions("driver")
+def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(runner, tmp_path):
     def main(folder):
         import time
         from pathlib import Path
@@ -137,5 +112,4 @@ def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(watch,
         time.sleep(9.0)
         return {}
 
-    runner = HorovodRunner(np=np, env=watch.env, stall_timeout_s=8.0)
-    runner.run_with(main, {"folder": str(tmp_path)}, on_question=on_question)
+    runner(stall_timeout_s=8.0).run_with(main, {"folder": str(tmp_path)}, on_question=on_question)

@@ -1,0 +1,142 @@
+"""The scripts that set up a checkout and run its tests, each in one story."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+import pytest
+
+from lakelens.errors import MissingDependencyError
+
+pytestmark = pytest.mark.system
+
+STACK = "spark-4.1" if sys.version_info >= (3, 12) else "spark-3.5"  # one that takes this Python
+LOCK = f"constraints/{STACK}.txt"
+# What the set-up of a checkout does not read.
+UNUSED = shutil.ignore_patterns("etl", "training", "search", "inference", "jobs", "notebooks")
+# A Python that tells the search for one another version than its own.
+TOO_NEW = f"""#!/bin/sh
+shift
+exec "{sys.executable}" -c "import sys; sys.version_info = (3, 14, 0, 'final', 0); exec(sys.argv[1])" "$@"
+"""
+# In place of make: the tests wait.
+WAITING = """#!/bin/sh
+case "$*" in *test-all* | *test-airflow*) echo $$ >>"$STARTED"; sleep 600 ;; esac
+"""
+
+
+@pytest.fixture
+def environments(sources: Path, tmp_path: Path) -> ModuleType:
+    """`.ci/environment.py` of a private copy of the checkout."""
+    clone = tmp_path / "clone"
+    shutil.copytree(sources, clone, ignore=UNUSED)
+    spec = importlib.util.spec_from_file_location("environment_of_clone", clone / ".ci" / "environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder for PATH with a Python that is too new, this one, and no compiler."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in ("sh", "env", "sed", "cat", "dirname", "java"):
+        if found := shutil.which(name):
+            (folder / name).symlink_to(found)
+    (folder / "python3").write_text(TOO_NEW, encoding="utf-8")
+    (folder / "python3").chmod(0o755)
+    (folder / f"python3.{sys.version_info.minor}").symlink_to(sys.executable)
+    return folder
+
+
+def test_a_finished_environment_is_left_alone_until_its_requirements_change(
+    environments: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    venv.create(tmp_path / "environment", with_pip=False, symlinks=True)
+    environment = environments.Environment(tmp_path / "environment", environments.CHECKOUT / LOCK)
+    environment.note("packages", {"fingerprint": environments.fingerprint(environment)})
+    environments.set_up(environment, horovod=False)
+    assert capfd.readouterr() == ("", "")
+    environment.installing.touch()  # as an interrupt leaves it
+    assert not environments.packages_are_current(environment)
+    environment.installing.unlink()
+    with environment.lock.open("a", encoding="utf-8") as file:
+        file.write("# another line\n")
+    assert not environments.packages_are_current(environment)
+
+
+def test_a_folder_that_is_no_environment_is_never_removed(environments: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    (folder / "one.jpg").touch()
+    with pytest.raises(MissingDependencyError, match=r"photographs exists and is not an environment.*make VENV="):
+        environments._make_folder(environments.Environment(folder, environments.CHECKOUT / LOCK))
+    assert (folder / "one.jpg").exists()
+
+
+def test_a_set_up_passes_over_a_python_that_is_too_new_and_names_a_missing_compiler_before_it_makes_anything(
+    sources: Path, programs: Path, tmp_path: Path
+) -> None:
+    variables = {"PATH": str(programs), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = ["/bin/sh", str(sources / ".ci" / "setup"), str(tmp_path / "environment"), STACK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    for text in ("g++", "apt-get install", "dnf install gcc-c++", "brew install gcc"):
+        assert text in done.stderr
+    assert not (tmp_path / "environment").exists()
+    (programs / f"python3.{sys.version_info.minor}").unlink()
+    refused = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=variables | {"FIND_PYTHON_ROOT": str(tmp_path)}
+    )
+    assert refused.returncode == 2
+    assert "3.14.0 is not 3." in refused.stderr
+    assert "make PYTHON=" in refused.stderr
+
+
+def test_bare_make_prints_help(checkout: Path, clean_environment: dict[str, str]) -> None:
+    done = subprocess.run(["make"], capture_output=True, text=True, check=False, cwd=checkout, env=clean_environment)
+    assert done.returncode == 0
+    for target in ("setup", "demo", "test", "test-unit", "lint", "doctor", "clean", "wheel"):
+        assert f"make {target} " in done.stdout
+
+
+def test_a_run_of_ci_that_is_terminated_ends_all_that_it_has_started(checkout: Path, tmp_path: Path) -> None:
+    copy, started = tmp_path / "copy", tmp_path / "started"
+    (copy / ".ci").mkdir(parents=True)
+    shutil.copy(checkout / ".ci" / "run", copy / ".ci" / "run")
+    (copy / "make").write_text(WAITING, encoding="utf-8")
+    (copy / "make").chmod(0o755)
+    variables = os.environ | {"PATH": f"{copy}:{os.environ['PATH']}", "STARTED": str(started)}
+    run = subprocess.Popen([copy / ".ci" / "run"], env=variables, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(numbers := started.read_text().split() if started.exists() else []) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    run.terminate()
+    assert run.wait(60) == 143
+    while left := [number for number in numbers if _runs(int(number))]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    assert list((copy / ".ci").glob("scratch-*")) == []
+
+
+def _runs(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
