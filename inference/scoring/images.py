@@ -76,7 +76,9 @@ class ImageFiles:
             slots: How many tasks can run at once.
         """
         tasks = tasks_for(count, image_pixels, slots)
-        ordered = rows.repartitionByRange(tasks, FILE, *self.keys).sortWithinPartitions(FILE)
+        # Ranges take a job that samples the rows and one that moves them.
+        parts = rows.coalesce(1) if tasks == 1 else rows.repartitionByRange(tasks, FILE, *self.keys)
+        ordered = parts.sortWithinPartitions(FILE)
         return ordered.mapInArrow(lambda batches: predict(self.with_images(batches)), ddl)
 
     def with_images(self, batches: Iterable[pa.RecordBatch]) -> Batches:

@@ -51,8 +51,9 @@ _AFTER = {
 }
 # What every predictions table has, whatever the task.
 SHARED = (*_BEFORE, *_AFTER)
-# A `batch_id` starts with the mark of its model, table and version. Delta's statistics hold 32 characters of a text.
-_MARK, _BATCH = 20, 32
+# A `batch_id` starts with the mark of its model, table and version, then that of the columns by which its rows are known.
+# Delta's statistics hold 32 characters of a text.
+_MARK, _COLUMNS_MARK, _BATCH = 20, 4, 32
 # Delta's statistics are of the columns that reads filter on, and of a prediction that is a number.
 _STATISTICS = "delta.dataSkippingStatsColumns"
 _FILTERED = ("path", "label", "split", "error", "checkpoint_digest", "table", "version", "batch_id")
@@ -187,6 +188,33 @@ class PredictionsTable:
         counts = zip(files.column(counted).to_pylist(), files.column(nulls).to_pylist(), strict=True)
         return any(rows is None or rows != without for rows, without in counts)
 
+    def has_all(self, mark: str, split: str | None, rows: int) -> bool:
+        """Returns whether the log's statistics show that all rows of a version and split are scored.
+
+        They count data files all of whose rows have the mark and the split. False says nothing: the rows tell then.
+
+        Args:
+            mark: What the `batch_id` of a scoring of the version starts with, by `mark_of` and `with_columns`.
+            split: The split; None for all rows.
+            rows: How many rows the version has in the split.
+        """
+        table = self._opened()
+        files = table.get_add_actions(flatten=True)
+        bounds = {"batch_id": mark} if split is None else {"batch_id": mark, "split": split}
+        ends = {name: (f"min.{name}", f"max.{name}", f"null_count.{name}") for name in bounds}
+        needed = {"num_records", *(end for names in ends.values() for end in names)}
+        # A deletion vector leaves the number of its file's rows as it was.
+        if not needed <= set(files.schema.names) or "deletionVectors" in (table.protocol().reader_features or ()):
+            return False
+        columns = {name: files.column(name).to_pylist() for name in needed}
+        found = 0
+        for at, count in enumerate(columns["num_records"]):
+            least, most, nulls = ([columns[ends[name][end]][at] for name in bounds] for end in range(3))
+            is_of_scoring = all(str(text[0]).startswith(mark) for text in (least, most)) and not any(nulls)
+            if is_of_scoring and least[1:] == most[1:] == [name for name in (split,) if name is not None]:
+                found += count
+        return found == rows
+
     def remove(self, condition: str) -> None:
         """Removes the rows of a condition of SQL in one commit; without such rows there is none."""
         if not self.read(None).where(condition).isEmpty():
@@ -218,9 +246,14 @@ def mark_of(digest: str, table: str, table_id: str, version: int) -> str:
     return hashlib.sha256(f"{digest}\n{table}\n{table_id}\n{version}".encode()).hexdigest()[:_MARK]
 
 
+def with_columns(mark: str, *columns: str) -> str:
+    """Adds to a mark that of the columns by which rows are known."""
+    return mark + hashlib.sha256("\n".join(columns).encode()).hexdigest()[:_COLUMNS_MARK]
+
+
 def new_batch_id(mark: str) -> str:
-    """Makes a `batch_id` with a mark."""
-    return mark + uuid.uuid4().hex[: _BATCH - _MARK]
+    """Makes a `batch_id` that starts with a mark."""
+    return mark + uuid.uuid4().hex[: _BATCH - len(mark)]
 
 
 def _require_vacant(location: str) -> None:

@@ -23,7 +23,7 @@ from ..model.user_code import UserCode
 from .appending import Added, append_once, count_rows
 from .images import ImageFiles
 from .parts import first_rows, next_rows, shuffled, take
-from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id
+from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id, with_columns
 from .remaining import RemainingRows, in_any_version, in_version, remaining_rows, require_same_key, to_retry
 from .source import ScoredTable
 
@@ -84,12 +84,16 @@ class ScoringRun:
     batch_id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        source = self.source
-        self.batch_id = new_batch_id(
-            mark_of(self.model.digest, source.location, source.snapshot.table_id, source.version)
-        )
+        self.batch_id = new_batch_id(self._mark)
         self._count_file: str | None = None
         self._engines = names_of_tasks(self.spark)
+
+    @cached_property
+    def _mark(self) -> str:
+        """What the `batch_id` of each job starts with that scores this version by these columns with this model."""
+        source = self.source
+        mark = mark_of(self.model.digest, source.location, source.snapshot.table_id, source.version)
+        return with_columns(mark, source.columns.path, source.columns.key)
 
     @cached_property
     def _shipped(self) -> ShippedModel:
@@ -114,6 +118,10 @@ class ScoringRun:
             # taken these rows.
             with suppress(TableConflictError), conflicts_named(self.results.location):
                 self.results.remove(to_retry(self._scored))
+        version = self.results.state().version
+        if version is not None and self.results.has_all(self._mark, self.source.split, self.tally.total):
+            self.tally.version = version
+            return self.tally
         while not self._add_remaining():
             logger.info("another job scores %s with the same model; reading the rest again", self.source.name)
         return self.tally
