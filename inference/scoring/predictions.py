@@ -7,6 +7,7 @@ that saw the same rows unscored only one can add them, and a repeated commit add
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -51,7 +52,7 @@ _AFTER = {
 }
 # What every predictions table has, whatever the task.
 SHARED = (*_BEFORE, *_AFTER)
-# A `batch_id` starts with the mark of its model, table and version, then that of the columns by which its rows are known.
+# A `batch_id` starts with the mark of its model, table and version, then that of the columns by which rows are known.
 # Delta's statistics hold 32 characters of a text.
 _MARK, _COLUMNS_MARK, _BATCH = 20, 4, 32
 # Delta's statistics are of the columns that reads filter on, and of a prediction that is a number.
@@ -188,10 +189,10 @@ class PredictionsTable:
         counts = zip(files.column(counted).to_pylist(), files.column(nulls).to_pylist(), strict=True)
         return any(rows is None or rows != without for rows, without in counts)
 
-    def has_all(self, mark: str, split: str | None, rows: int) -> bool:
-        """Returns whether the log's statistics show that all rows of a version and split are scored.
+    def complete_at(self, mark: str, split: str | None, rows: int) -> int | None:
+        """Returns the latest version if the log's statistics show that it holds all rows of a scored version and split.
 
-        They count data files all of whose rows have the mark and the split. False says nothing: the rows tell then.
+        They count data files all of whose rows have the mark and the split. After None, the rows have to be compared.
 
         Args:
             mark: What the `batch_id` of a scoring of the version starts with, by `mark_of` and `with_columns`.
@@ -205,15 +206,17 @@ class PredictionsTable:
         needed = {"num_records", *(end for names in ends.values() for end in names)}
         # A deletion vector leaves the number of its file's rows as it was.
         if not needed <= set(files.schema.names) or "deletionVectors" in (table.protocol().reader_features or ()):
-            return False
+            return None
         columns = {name: files.column(name).to_pylist() for name in needed}
         found = 0
         for at, count in enumerate(columns["num_records"]):
             least, most, nulls = ([columns[ends[name][end]][at] for name in bounds] for end in range(3))
-            is_of_scoring = all(str(text[0]).startswith(mark) for text in (least, most)) and not any(nulls)
-            if is_of_scoring and least[1:] == most[1:] == [name for name in (split,) if name is not None]:
+            is_of_scoring = all(str(text[0]).startswith(mark) for text in (least, most))
+            # Statistics that are missing are None.
+            is_known = count is not None and all(number == 0 for number in nulls)
+            if is_known and is_of_scoring and least[1:] == most[1:] == ([] if split is None else [split]):
                 found += count
-        return found == rows
+        return table.version() if found == rows else None
 
     def remove(self, condition: str) -> None:
         """Removes the rows of a condition of SQL in one commit; without such rows there is none."""
@@ -247,13 +250,13 @@ def mark_of(digest: str, table: str, table_id: str, version: int) -> str:
 
 
 def with_columns(mark: str, *columns: str) -> str:
-    """Adds to a mark that of the columns by which rows are known."""
-    return mark + hashlib.sha256("\n".join(columns).encode()).hexdigest()[:_COLUMNS_MARK]
+    """Adds to a mark that of the columns by which rows are known; no `batch_id` has a dot there by chance."""
+    return mark + "." + hashlib.sha256("\n".join(columns).encode()).hexdigest()[:_COLUMNS_MARK]
 
 
 def new_batch_id(mark: str) -> str:
     """Makes a `batch_id` that starts with a mark."""
-    return mark + uuid.uuid4().hex[: _BATCH - len(mark)]
+    return mark + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[: _BATCH - len(mark)]
 
 
 def _require_vacant(location: str) -> None:

@@ -118,10 +118,10 @@ class ScoringRun:
             # taken these rows.
             with suppress(TableConflictError), conflicts_named(self.results.location):
                 self.results.remove(to_retry(self._scored))
-        version = self.results.state().version
-        if version is not None and self.results.has_all(self._mark, self.source.split, self.tally.total):
-            self.tally.version = version
-            return self.tally
+        if self.results.state().version is not None:
+            self.tally.version = self.results.complete_at(self._mark, self.source.split, self.tally.total)
+            if self.tally.version is not None:
+                return self.tally
         while not self._add_remaining():
             logger.info("another job scores %s with the same model; reading the rest again", self.source.name)
         return self.tally
