@@ -155,16 +155,27 @@ def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixt
         assert default in shown
 
 
-def test_a_missing_flag_or_command_is_a_usage_error_with_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in ([], ["nothing"], ["etl"], ["table", "nothing"], ["table", "history", "t", "--limit", "x"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(argv)
-        assert stopped.value.code == 2
-        captured = capsys.readouterr()
-        found = json.loads(captured.out)
-        assert found["error"] == "UsageError"
-        assert found["message"].startswith("lakelens")
-        assert "usage: lakelens" in captured.err
+@pytest.mark.parametrize(
+    ("argv", "usage"),
+    [
+        ([], "usage: lakelens "),
+        (["nothing"], "usage: lakelens "),
+        (["etl"], "usage: lakelens etl "),
+        (["etl", "a", "b", "--sise", "3"], "usage: lakelens etl "),
+        (["table", "nothing"], "usage: lakelens table "),
+        (["table", "history", "t", "--limit", "x"], "usage: lakelens table history "),
+    ],
+)
+def test_a_wrong_or_missing_flag_shows_the_usage_of_its_command_and_a_json_line(
+    argv: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (stopped.value.code, found["error"]) == (2, "UsageError")
+    assert captured.err.startswith(usage)
+    assert found["message"].startswith(usage.removeprefix("usage: ").strip())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What can be found wrong without Spark is found before a JVM starts; a wrong flag shows the usage of its command."""
+"""What can be found wrong without Spark is found before a JVM starts."""
 
 from __future__ import annotations
 
@@ -292,23 +292,3 @@ def test_what_is_right_comes_to_the_start_of_the_jvm() -> None:
     for found in map(json.loads, answers):
         assert found["error"] == "MissingDependencyError", found
         assert "holds no Java that runs" in found["message"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "usage"),
-    [
-        (["etl", "a", "b", "--sise", "3"], "usage: lakelens etl "),
-        (["table", "history", "t", "--newest", "3"], "usage: lakelens table history "),
-        (["train", "t", "--epochs", "many"], "usage: lakelens train "),
-        (["score", "m"], "usage: lakelens score "),
-    ],
-)
-def test_a_wrong_flag_shows_the_usage_of_its_command(
-    argv: list[str], usage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(argv)
-    assert stopped.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(usage)
-    assert json.loads(captured.out)["message"].startswith(usage.removeprefix("usage: ").strip())
