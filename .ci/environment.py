@@ -178,8 +178,8 @@ def _install_packages(environment: Environment, java: str | None, lock: int) -> 
     addition = "" if java else ", with Java 17 from PyPI"
     say(f"==> packages at the exact versions of {_shown(environment.lock)} (about 2 GB, once){addition}")
     # The build tools first: the checkout is installed without an isolated build, so that its tools are pinned as well.
-    _pip(environment, lock, "build tools", ["setuptools", "wheel"])
-    _pip(environment, lock, "packages", ["--no-build-isolation", "--editable", f"{CHECKOUT}[{extras}]"])
+    _install(environment, lock, "build tools", ["setuptools", "wheel"])
+    _install(environment, lock, "packages", ["--no-build-isolation", "--editable", f"{CHECKOUT}[{extras}]"])
     environment.installing.unlink()
     notes = {"fingerprint": fingerprint(environment)}
     environment.note("packages", notes | ({"java": java} if java else {}))
@@ -200,25 +200,20 @@ def _install_horovod(environment: Environment) -> None:
     environment.note("horovod", {"fingerprint": fingerprint(environment), "change": horovod_patch.MARK})
 
 
-def _pip(environment: Environment, lock: int, title: str, arguments: list[str]) -> None:
-    log = environment.folder / "pip.log"
-    command = [str(environment.python), "-m", "pip", "install", "--constraint", str(environment.lock), *arguments]
-    # The user's own pip configuration holds, but for what would install elsewhere.
-    settings = {
-        name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_USER")
-    }
-    settings |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
-    code = run_logged(command, log, title, _pip_progress, settings, keep_open=[lock])
+def _install(environment: Environment, lock: int, title: str, arguments: list[str]) -> None:
+    log = environment.folder / "packages.log"
+    command = [str(environment.python), str(CHECKOUT / ".ci" / "packages.py"), "--constraint", str(environment.lock)]
+    settings = os.environ | {"PYTHONUNBUFFERED": "1"}
+    code = run_logged([*command, *arguments], log, title, _progress, settings, keep_open=[lock])
     if code != 0:
         output = log.read_text(encoding="utf-8", errors="replace")
-        raise BuildError(f"pip ended with {code}; the whole log: {log}\n{last_lines(output)}")
+        raise BuildError(f"the installation of packages ended with {code}; the whole log: {log}\n{last_lines(output)}")
 
 
-def _pip_progress(line: str) -> str | None:
-    found = re.match(r"\s*(Collecting|Downloading|Building|Installing collected packages)\S*\s*(\S*)", line)
-    if found is None:
-        return None
-    return "unpacking" if found.group(1).startswith("Installing") else f"{found.group(1).lower()} {found.group(2)}"
+def _progress(line: str) -> str | None:
+    """Reads what uv says of itself: a large download, or how many packages it has resolved, prepared or installed."""
+    found = re.match(r"\s*(Downloading|Building|Resolved|Prepared|Installed)\s+(\S+)", line)
+    return None if found is None else f"{found.group(1).lower()} {found.group(2)}"
 
 
 def _version_of(environment: Environment) -> tuple[int, int] | None:
@@ -245,7 +240,7 @@ def _shown(path: Path) -> str:
 def _locked() -> Iterator[int]:
     """Holds the checkout while no other call sets it up; the lock is on the folder itself, so nothing is left over.
 
-    pip gets the lock's descriptor too: should this process be killed, the next call waits until pip has gone as well.
+    uv gets the lock's descriptor too: should this process be killed, the next call waits until uv has gone as well.
     """
     handle = os.open(CHECKOUT, os.O_RDONLY)
     try:
@@ -270,7 +265,7 @@ def main() -> int:
     parser.add_argument("lock", type=Path, help="exact versions of its packages, such as constraints/spark-4.1.txt")
     parser.add_argument("--without-horovod", action="store_true", help="packages only; enough for unit tests and lint")
     args = parser.parse_args()
-    # Without this a terminated set-up would leave pip or a compiler running.
+    # Without this a terminated set-up would leave an installation or a compiler running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         set_up(Environment(args.folder.absolute(), args.lock.absolute()), horovod=not args.without_horovod)

@@ -75,7 +75,8 @@ def _install(environment: Path, listed: Path) -> dict[str, str]:
     if known.get("fingerprint") != fingerprint:
         shutil.rmtree(environment, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        _pip(python, "install", "--requirement", str(listed))
+        command = [python, CHECKOUT / ".ci" / "packages.py", "--quiet", "--requirement", listed]
+        subprocess.run(command, env=_environment(), check=True)
         known = {"fingerprint": fingerprint, "runtime": _versions(python)}
     with tempfile.TemporaryDirectory() as scratch:
         _pip(python, "wheel", "--no-deps", "--wheel-dir", scratch, str(CHECKOUT))

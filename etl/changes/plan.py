@@ -87,7 +87,7 @@ class Plan:
     work_in_quarantine: int = 0
     gone_in_quarantine: int = 0
     restamped: int = 0
-    box_classes: Mapping[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
+    box_classes: dict[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
     unusable_paths: int = 0
     work_bytes: int = 0
     largest_bytes: int = 0

@@ -39,14 +39,12 @@ class KnownClasses:
         ledger: Its ledger, with the classes that other writers have stored.
         rows: Rows and boxes by class name and number, if they were looked at; empty otherwise.
         wrong: Rows and boxes with a number that is not that of their class.
-        counts: Rows by class of the version, if it was recorded.
     """
 
     table: Table
     ledger: Ledger
     rows: Mapping[tuple[str, int], int] | None = None
     wrong: tuple[WrongNumber, ...] = ()
-    counts: Mapping[str, int] | None = None
 
     @property
     def labels(self) -> dict[str, int]:
@@ -87,12 +85,11 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
     """
     table = transaction.table
     ledger = ledger_of(spark, table)
-    counts = ledger.counts_at(transaction.version)
-    if counts is not None and not look_at_rows:
-        return KnownClasses(table, ledger, None, (), counts)
+    if ledger.counts_at(transaction.version) is not None and not look_at_rows:
+        return KnownClasses(table, ledger)
     rows = _numbers_in_rows(read_table(spark, transaction.path, transaction.version))
     settled, wrong = ledger.settled(rows)
-    return KnownClasses(table, settled, rows, wrong, counts)
+    return KnownClasses(table, settled, rows, wrong)
 
 
 def sound_classes(spark: SparkSession, transaction: Transaction) -> KnownClasses:
@@ -151,10 +148,10 @@ def record_classes(
         logger.warning("%s: the rows by class of version %d are not recorded: %s", table.path, version, error)
 
 
-def stored_classes(spark: SparkSession, transaction: Transaction) -> Mapping[str, int]:
+def stored_classes(spark: SparkSession, transaction: Transaction, ledger: Ledger) -> Mapping[str, int]:
     """Returns the rows by class of a transaction's version: as recorded if the sum is the log's, else counted."""
-    counts = ledger_of(spark, transaction.table).counts_at(transaction.version)
-    if counts is not None and sum(counts.values()) == transaction.count_rows():
+    counts = ledger.counts_at(transaction.version)
+    if counts is not None and sum(counts.values()) == transaction.rows():
         return counts
     return count_classes(read_table(spark, transaction.path, transaction.version))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
 from ...log.opening import open_table
-from ...log.snapshot import ROWS_UNKNOWN, data_files_of
+from ...log.snapshot import data_files_of
 from ...spark.port import kept, option_of, settings_of
 from ...stores.log_entries import find_note
 from ...table import Table
@@ -121,10 +121,9 @@ class Transaction:
         self.properties: Mapping[str, str] = self._opened.metadata().configuration
         self.columns = [column.name for column in self._opened.schema().fields]
 
-    def count_rows(self) -> int | None:
-        """Counts the rows of the version by the log's statistics; None where files have none."""
-        rows = data_files_of(self._opened, self.table).rows
-        return None if (rows == ROWS_UNKNOWN).any() else int(rows.sum())
+    def rows(self) -> int | None:
+        """Returns the rows of the version, or None when the log lacks the statistics of a file."""
+        return data_files_of(self._opened, self.table).all_rows
 
     def commit(self, batch: Batch) -> int | None:
         """Writes the batch's rows and drops those of its `stale` paths.

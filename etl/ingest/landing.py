@@ -61,9 +61,9 @@ def ingest_available(
                     # After another writer's commit, the records contain what this call has done itself.
                     own = min(known_of_ours, result.skipped)
                     known_of_ours -= own
-                    own_result = replace(result, skipped=result.skipped - own, rows_in=result.rows_in - own)
+                    skipped, rows_in = result.skipped - own, result.rows_in - own
                     # Files of a landing folder come and go: a class without any has not vanished.
-                    done.append(replace(own_result, vanished_classes=()))
+                    done.append(replace(result, skipped=skipped, rows_in=rows_in, vanished_classes=()))
                     if on_batch is not None:
                         on_batch(done[-1])
             return _with_findings(spark, table, request, StreamResult.of(done))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...errors import EmptySourceError, InvalidArgumentError, TableConflictError
@@ -80,16 +81,19 @@ class Prepared:
         """Classes that get a number."""
         return tuple(name for name in self.class_names if self.known is None or name not in self.known.labels)
 
+    @cached_property
     def stored_counts(self) -> Mapping[str, int]:
         """Rows by class of the version that the ingest starts from."""
-        return {} if self.transaction is None else stored_classes(self.spark, self.transaction)
+        if self.transaction is None:
+            return {}
+        return stored_classes(self.spark, self.transaction, _ledger(self.spark, self.transaction))
 
     def vanished_classes(self) -> tuple[str, ...]:
         """Finds classes of stored rows that no file of the source has any more, and no row of another source."""
         lost = self.plan.lost_classes
         if not lost:
             return ()
-        stored = self.stored_counts()
+        stored = self.stored_counts
         return tuple(sorted(name for name in lost if stored.get(name) == self.plan.lost_by_class[name]))
 
     def with_plan(self, plan: Plan) -> Prepared:
@@ -194,10 +198,10 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     rules = PlanRules(request.verify == CONTENT, request.retry_quarantine, classes)
     check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
     with ExitStack() as opened:
-        listing = list_source(spark, request.source).described(aliases, request.classes).kept()
-        opened.callback(listing.release)
         stored, quarantine = _stored(spark, table, transaction), Quarantine(spark, table)
         with annotation_errors():
+            listing = list_source(spark, request.source).described(aliases, request.classes).kept()
+            opened.callback(listing.release)
             plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
         raise_refusal(plan.ignored)

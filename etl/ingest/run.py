@@ -115,10 +115,10 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
     vanished = prepared.vanished_classes()
     if prepared.request.delete_missing:
         gone = {(class_name, FILE_GONE): rows for class_name, rows in plan.gone_by_class.items()}
-        prepared.guard.add(gone, prepared.stored_counts)
+        prepared.guard.add(gone, lambda: prepared.stored_counts)
     try:
         with decoded_files(prepared, batch_id, name or f"ingest {prepared.request.source.name}") as decoded:
-            prepared.guard.add(decoded.lost, prepared.stored_counts)
+            prepared.guard.add(decoded.lost, lambda: prepared.stored_counts)
             bad = find_bad_files(prepared, decoded)
             committed = _commit(prepared, decoded)
             version = prepared.version or 0 if committed is None else committed
@@ -161,7 +161,7 @@ def _commit(prepared: Prepared, decoded: DecodedFiles) -> int | None:
     stale = _stale_paths(prepared)
     if not decoded.stored and stale is None:
         return None
-    counts = Counter(prepared.stored_counts())
+    counts = Counter(prepared.stored_counts)
     counts.update(decoded.counts)
     counts.subtract(prepared.plan.changed_by_class)
     counts.subtract(prepared.plan.gone_by_class if prepared.request.delete_missing else {})

@@ -46,7 +46,8 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
     is_json = F.lower(schema.PATH).endswith(".json")
     ignored = files.where(F.col(IGNORED).isNotNull())
     images = files.where(F.col(IGNORED).isNull() & ~is_json)
-    json_paths, image_folders = _places(files.where(F.col(IGNORED).isNull() | F.col(IGNORED).startswith(REFUSED)))
+    is_looked_at = F.col(IGNORED).isNull() | F.col(IGNORED).startswith(REFUSED)
+    json_paths, image_folders = _places(files.where(is_looked_at), is_json)
     if source.annotations is not None:
         path = relative_reference(absolute_path(source.annotations), source.folder)
         found = [(source.annotations, named_coco_file(source.annotations, path))]
@@ -82,7 +83,7 @@ def coco_annotations(spark: SparkSession, location: str, image_root: str, split:
     return keep(rows_of_one_file(spark, location, records))
 
 
-def _places(files: DataFrame) -> tuple[list[str], list[str]]:
+def _places(files: DataFrame, is_json: Column) -> tuple[list[str], list[str]]:
     """Finds the JSON files, and the folders that hold other files, by one job.
 
     Raises:
@@ -90,7 +91,6 @@ def _places(files: DataFrame) -> tuple[list[str], list[str]]:
     """
     from pyspark.sql import functions as F
 
-    is_json = F.lower(schema.PATH).endswith(".json")
     place = F.when(is_json, F.col(schema.PATH)).otherwise(F.regexp_replace(schema.PATH, "[^/]*$", ""))
     rows = files.select(IGNORED, is_json, place).distinct().collect()
     raise_refusal(ignored for ignored, _, _ in rows if ignored is not None)

@@ -46,13 +46,7 @@ class FolderListing:
 
 
 def list_class_folders(spark: SparkSession, source: Source) -> Listing:
-    """Lists a folder whose folders name the classes.
-
-    Raises:
-        SourceNotFoundError: If the folder does not exist.
-        SessionError: If Spark has no file system for it.
-        InvalidArgumentError: If two folders name the same class.
-    """
+    """Lists a folder whose folders name the classes; raises as `list_folder`."""
     folder = list_folder(spark, source.folder, Wanted(source.layout))
     return Listing(completed(folder.files), folder.root, folder.read_contents)
 
@@ -60,25 +54,18 @@ def list_class_folders(spark: SparkSession, source: Source) -> Listing:
 def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderListing:
     """Lists a folder: a local or mounted one by the workers, another one through Spark.
 
-    Args:
-        spark: The session.
-        location: Absolute path or URI.
-        wanted: The files that the layout reads.
+    What a worker refuses, a missing folder or two folders of one class, is a row whose reason is a `refusal`.
 
     Raises:
-        SourceNotFoundError: If the folder does not exist.
-        SessionError: If Spark has no file system for it.
-        InvalidArgumentError: If two folders name the same class.
+        SourceNotFoundError: If Hadoop finds no folder at a URI.
+        SessionError: If Spark has no file system for the URI.
     """
     list_by = list_folder_by_spark if has_scheme(location) else list_local_folder
     return list_by(spark, location, wanted)
 
 
 def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
-    """Lists a folder that the workers can open: the driver may have another folder, or none, of that path.
-
-    One that cannot be listed is a row whose reason is a `refusal`.
-    """
+    """Lists a folder that the workers can open: the driver may have another folder, or none, of that path."""
     root_bytes, tasks = os.fsencode(root), 2 * parallelism(spark)
     task = functools.partial(_list_share, root=root_bytes, tasks=tasks, wanted=wanted)
     files = spark.range(0, tasks, 1, tasks).mapInArrow(task, schema.ddl_of(FOLDER_LISTING))

@@ -62,8 +62,8 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
         deleted = count_classes(found)
         if not deleted:
             return DeleteResult(edit.transaction.version)
-        sound_classes(edit.spark, edit.transaction)
-        counts = Counter(stored_classes(edit.spark, edit.transaction))
+        ledger = sound_classes(edit.spark, edit.transaction).ledger
+        counts = Counter(stored_classes(edit.spark, edit.transaction, ledger))
         counts.subtract(deleted)
         Quarantine(edit.spark, table).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
         version = edit.commit(DELETE, found, None, counts, where=where)

@@ -71,7 +71,7 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     number = known.ledger.numbers[old]
     before = next(one for one in known.ledger.classes if one.number == number)
     counts = Counter[str]()
-    for name, stored in stored_classes(edit.spark, edit.transaction).items():
+    for name, stored in stored_classes(edit.spark, edit.transaction, known.ledger).items():
         counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
     rows = count_rows(found.select(schema.PATH))

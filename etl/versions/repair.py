@@ -65,7 +65,9 @@ def repair(spark: SparkSession, table: Table, *, dry_run: bool = False) -> Repai
     if dry_run or not findings:
         return RepairResult(version, findings, changes, ledger.labels)
     found = edit.rows().where(_is_wrong(right))
-    version = edit.commit(REPAIR, found, _corrected(found, right), stored_classes(edit.spark, edit.transaction))
+    version = edit.commit(
+        REPAIR, found, _corrected(found, right), stored_classes(edit.spark, edit.transaction, known.ledger)
+    )
     return RepairResult(version, findings, changes, ledger.labels, committed=True)
 
 

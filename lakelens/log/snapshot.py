@@ -89,6 +89,11 @@ class DataFiles:
         text = zlib.decompress(packed).decode("utf-8", "surrogateescape")
         self.__dict__.update(state, paths=tuple(text.split(_BETWEEN_PATHS)) if count else ())
 
+    @property
+    def all_rows(self) -> int | None:
+        """Rows of all files, or None when the log lacks the statistics of a file."""
+        return None if bool((self.rows == ROWS_UNKNOWN).any()) else int(self.rows.sum())
+
     def partition_values(self, file: int) -> dict[str, str | None]:
         """Returns the values of the partition columns that all rows of a file have, as the log writes them."""
         return {name: column.at(file) for name, column in self.partitions.items()}
@@ -164,7 +169,7 @@ class Snapshot:
     @property
     def rows(self) -> int | None:
         """Rows of the version, or None when the log lacks the statistics of a file."""
-        return None if bool((self.files.rows == ROWS_UNKNOWN).any()) else int(self.files.rows.sum())
+        return self.files.all_rows
 
     def file_location(self, file: int) -> str:
         """Returns the absolute path or URI of a data file."""

@@ -140,3 +140,27 @@ def _runs(process: int) -> bool:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_packages_come_from_where_pip_takes_them(checkout):
+    spec = importlib.util.spec_from_file_location("packages", checkout / ".ci" / "packages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    configuration = [
+        "global.index-url='https://first.example/simple'",
+        "global.extra-index-url='\\nhttps://second.example/simple\\nhttps://third.example/simple'",
+        "global.no-cache-dir='true'",
+        "install.index-url='https://own.example/simple'",
+        ":env:.find-links='/wheels /more'",
+        ":env:.cert='/certificates.pem'",
+    ]
+    assert module.uv_settings(configuration, {"SSL_CERT_FILE": "/of/uv.pem", "HOME": "/root"}) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://own.example/simple",
+        "UV_INDEX": "https://second.example/simple https://third.example/simple",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "SSL_CERT_FILE": "/of/uv.pem",
+        "HOME": "/root",
+    }

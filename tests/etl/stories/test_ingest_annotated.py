@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
+from lakelens.errors import AnnotationFileError
 from lakelens.etl.annotations.frames import ImageFrames
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -274,3 +275,12 @@ def test_each_file_of_coco_has_its_own_images_numbers_and_split(coco):
     of_val = rows.pop("of_val.png")
     assert (of_val.split, [box.label_name for box in of_val.annotations]) == ("validation", ["green"])
     assert {row.split for row in rows.values()} == {"train"}
+
+
+@pytest.mark.parametrize("folders", [["train2017"], ["train2017", "images/train2017"]])
+def test_a_broken_coco_file_is_named_however_many_folders_may_hold_its_images(spark, tmp_path, folders):
+    for folder in folders:
+        write(tmp_path / folder / "one.png", marked(1))
+    write(tmp_path / "annotations" / "instances_train2017.json", '{"images": [')
+    with pytest.raises(AnnotationFileError, match=r"instances_train2017\.json is not JSON in UTF-8"):
+        ImageTable(spark, tmp_path / "t").ingest(tmp_path, layout="coco")
