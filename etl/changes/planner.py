@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ...spark.python_tasks import map_in_arrow
 from ..files.walk import NOT_LOOKED_INTO
 from ..model import schema
 from ..sources.contents import content_hashes
@@ -109,7 +110,7 @@ def _decide_after_reading(rows: pa.Table) -> pa.Table:
 
 def _mapped(files: DataFrame, rule: Callable[[pa.Table], pa.Table], ddl: str | None = None) -> DataFrame:
     """Applies a rule to the rows of each Arrow batch; the columns stay unless others are given."""
-    return files.mapInArrow(functools.partial(_each_batch, rule), files.schema if ddl is None else ddl)
+    return map_in_arrow(files, functools.partial(_each_batch, rule), files.schema if ddl is None else ddl)
 
 
 def _each_batch(rule: Callable[[pa.Table], pa.Table], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

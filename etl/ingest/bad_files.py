@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...spark.port import kept
+from ...spark.python_tasks import map_in_arrow
 from ..model import schema
 from ..quarantine.table import DOUBTFUL_REASONS
 from ..sources.contents import OTHER_ROWS
@@ -64,4 +65,4 @@ def _read_again(prepared: Prepared, decoded: DecodedFiles, files: DataFrame) -> 
     read_contents = prepared.listing.read_contents
     if read_contents is not None:
         files = read_contents(files, _FILES_AT_ONCE)
-    return files.mapInArrow(decoded.task.quarantined_rows, schema.ddl_of(schema.QUARANTINE))
+    return map_in_arrow(files, decoded.task.quarantined_rows, schema.ddl_of(schema.QUARANTINE))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...progress import image_progress
 from ...spark.port import counter, kept
+from ...spark.python_tasks import map_in_arrow
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..spark.local_frames import local_frame
@@ -86,7 +87,9 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
             yield DecodedFiles(task, local_frame(spark, [], schema.ddl_of(schema.OUTCOMES)))
             return
         work = deal_work(spark, prepared.listing, plan, prepared.recipe)
-        with kept(work.mapInArrow(task.outcomes, schema.ddl_of(schema.OUTCOMES)), StorageLevel.DISK_ONLY) as outcomes:
+        with kept(
+            map_in_arrow(work, task.outcomes, schema.ddl_of(schema.OUTCOMES)), StorageLevel.DISK_ONLY
+        ) as outcomes:
             yield _counted(task, outcomes)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ...errors import ImageError
 from ...results import ReadableResult
 from ...spark.port import kept
+from ...spark.python_tasks import map_in_arrow
 from ..images.near_images import decode_small, find_neighbours
 from ..images.perceptual_hash import Hashes, perceptual_hash
 from ..model import schema
@@ -91,7 +92,7 @@ def find_across_splits(spark: SparkSession, location: str, version: int, batch_i
     is_new = F.col(schema.BATCH_ID).isin(*batch_ids).alias("is_new")
     columns = [schema.PATH, schema.SPLIT, schema.IMAGE, schema.FORMAT, schema.WIDTH, schema.HEIGHT]
     rows = read_table(session, location, version).select(*columns, is_new)
-    with kept(rows.mapInArrow(hash_rows, schema.ddl_of(_HASHED))) as hashed:
+    with kept(map_in_arrow(rows, hash_rows, schema.ddl_of(_HASHED))) as hashed:
         found = hashed.select(schema.SPLIT, "is_new", "high", "low").toPandas()
         hashes = found[["high", "low"]].to_numpy(np.int64).view(np.uint64)
         splits = [str(split) for split in found[schema.SPLIT]]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ...errors import AnnotationFileError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, has_scheme
 from ...spark.port import is_connect, jvm, parallelism
+from ...spark.python_tasks import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.record import (
     ANNOTATION_MISSING,
@@ -59,7 +60,7 @@ def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
 
     annotated = annotations.withColumn(_OF_ANNOTATION, F.lit(True))
     listed = paths.select("path").withColumn(_OF_LISTING, F.lit(True))
-    return annotated.join(listed, "path", "full_outer").mapInArrow(_match, ANNOTATIONS_DDL)
+    return map_in_arrow(annotated.join(listed, "path", "full_outer"), _match, ANNOTATIONS_DDL)
 
 
 def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFrame:
@@ -74,7 +75,7 @@ def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFra
     tasks = 2 * parallelism(annotations.sparkSession)
     order = ["path"] if has_order else ["path", *(name for name in annotations.columns if name != "path")]
     partitioned = annotations.repartition(tasks, "path").sortWithinPartitions(*order)
-    return partitioned.mapInArrow(_merge, ANNOTATIONS_DDL)
+    return map_in_arrow(partitioned, _merge, ANNOTATIONS_DDL)
 
 
 def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[tuple[dict[str, Any], str]]]]:
@@ -117,7 +118,7 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
             with open(path, "rb") as stream:  # noqa: PTH123  bytes: pathlib takes none
                 yield from annotation_batches(records(stream))
 
-        return spark.range(0, 1, 1, 1).mapInArrow(read, ANNOTATIONS_DDL)
+        return map_in_arrow(spark.range(0, 1, 1, 1), read, ANNOTATIONS_DDL)
     if is_connect(spark):
 
         def parse(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -125,14 +126,14 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
                 for content in batch.column(0).to_pylist():
                     yield from annotation_batches(records(io.BytesIO(content)))
 
-        return files_by_reader(spark, absolute).select(_CONTENT).mapInArrow(parse, ANNOTATIONS_DDL)
+        return map_in_arrow(files_by_reader(spark, absolute).select(_CONTENT), parse, ANNOTATIONS_DDL)
     with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
         copy = Path(folder) / "copy"
         _copy_to_local(spark, absolute, copy)
         with copy.open("rb") as stream:
             rows = [(_ipc_bytes(batch),) for batch in annotation_batches(records(stream))]
     frame = local_frame(spark, rows, f"{_CONTENT} BINARY")
-    return frame.mapInArrow(_read_ipc, ANNOTATIONS_DDL)
+    return map_in_arrow(frame, _read_ipc, ANNOTATIONS_DDL)
 
 
 @contextmanager

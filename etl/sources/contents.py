@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import parallelism
+from ...spark.python_tasks import map_in_arrow
 from ..files.walk import local_path
 from ..model import schema
 from ..spark.catalog import pattern_of
@@ -46,7 +47,7 @@ def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
         return read.select(schema.PATH, F.sha2(CONTENT, 256).alias("hash"))
     tasks = min(count, 2 * parallelism(files.sparkSession))
     paths = files.select(schema.PATH).repartition(tasks)
-    return paths.mapInArrow(_hash_batches, f"{schema.PATH} STRING, hash STRING")
+    return map_in_arrow(paths, _hash_batches, f"{schema.PATH} STRING, hash STRING")
 
 
 def hash_file(uri: str) -> str | None:

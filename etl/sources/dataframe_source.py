@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...spark.port import count_rows, is_connect, keep
+from ...spark.python_tasks import map_in_arrow
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
@@ -67,7 +68,7 @@ def list_frame(spark: SparkSession, source: Source) -> Listing:
     is_listing = is_by_spark or {"length", "modificationTime"} <= set(kinds)
     path_of = functools.partial(_path_to_open, root=source.image_root or "/", is_listing=is_listing)
     read = functools.partial(_read_rows, path_of=path_of)
-    rows = frame.drop("length", "modificationTime").mapInArrow(read, ANNOTATIONS_DDL)
+    rows = map_in_arrow(frame.drop("length", "modificationTime"), read, ANNOTATIONS_DDL)
     return list_named_images(spark, source, merged_by_path(rows, has_order=False))
 
 
@@ -103,7 +104,7 @@ def _list_contents(frame: DataFrame) -> Listing:
     )
     rows = frame.withColumn(_STAMP, F.when(F.col(CONTENT).isNotNull(), stamp)).drop(CONTENT, *_OF_FILES)
     read = functools.partial(_read_rows, path_of=_key)
-    listed = merged_by_path(rows.mapInArrow(read, ANNOTATIONS_DDL), has_order=False)
+    listed = merged_by_path(map_in_arrow(rows, read, ANNOTATIONS_DDL), has_order=False)
     files = listed.withColumns(
         {
             schema.SOURCE_LENGTH: F.col("stamp.length"),

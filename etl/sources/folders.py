@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import SessionError, SourceNotFoundError, StoreError, UsageError
 from ...locations import has_scheme
 from ...spark.port import is_connect, java_broadcast, java_session, jvm, parallelism
+from ...spark.python_tasks import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
 from ..files.class_folders import ListedFile, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
@@ -68,7 +69,7 @@ def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderL
     """Lists a folder that the workers can open: the driver may have another folder, or none, of that path."""
     root_bytes, tasks = os.fsencode(root), 2 * parallelism(spark)
     task = functools.partial(_list_share, root=root_bytes, tasks=tasks, wanted=wanted)
-    files = spark.range(0, tasks, 1, tasks).mapInArrow(task, schema.ddl_of(FOLDER_LISTING))
+    files = map_in_arrow(spark.range(0, tasks, 1, tasks), task, schema.ddl_of(FOLDER_LISTING))
     return FolderListing(local_uri(root_bytes), files)
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
+from ...spark.python_tasks import map_in_arrow
 from ..annotations.manifest import annotation_of_row, find_columns, manifest_format, read_csv, read_json, read_rows
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, annotation_batches
 from ..annotations.references import resolve_reference
@@ -42,7 +43,7 @@ def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
         stored = spark.read.parquet(path_for_spark(location))
         find_columns(stored.columns, location)
         task = functools.partial(_read_parquet, location=location, image_root=image_root)
-        rows = stored.mapInArrow(task, ANNOTATIONS_DDL)
+        rows = map_in_arrow(stored, task, ANNOTATIONS_DDL)
     else:
         records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
         rows = rows_of_one_file(spark, location, records)

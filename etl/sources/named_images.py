@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ...errors import InvalidArgumentError
 from ...locations import has_scheme, scheme_of
+from ...spark.python_tasks import map_in_arrow
 from ..annotations.record import ANNOTATION_ROWS, IMAGE_MISSING, PATH_UNUSABLE
 from ..files.class_folders import Wanted
 from ..files.layouts import MANIFEST
@@ -67,7 +68,7 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
     annotations = annotations.withColumn(PROBLEMS, F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS)))
     has_path = has_path & ~is_stray
     if image_root is None or scheme == "file":
-        files = annotations.mapInArrow(_stat_local, schema.ddl_of(_STATUS))
+        files = map_in_arrow(annotations, _stat_local, schema.ddl_of(_STATUS))
         return Listing(completed(files), has_annotations=True)
     found = list_folder_by_spark(spark, image_root, Wanted(MANIFEST)).files.where(
         ~F.col(schema.PATH).rlike("/[_.][^/]*$")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...spark.port import keep
+from ...spark.python_tasks import map_in_arrow
 from ..annotations import voc
 from ..annotations.record import (
     ANNOTATION_MISSING,
@@ -89,16 +90,16 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
     xml = files.where(lowered.endswith(".xml"))
     lists = paths.select("path").where(lowered.endswith(".txt")).where(is_list("path"))
     images = files.where(~lowered.endswith(".xml") & ~lowered.endswith(".txt"))
-    parsed = _with_content(spark, xml, is_local).mapInArrow(_parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
+    parsed = map_in_arrow(_with_content(spark, xml, is_local), _parse, ANNOTATIONS_DDL).withColumn(_KEY, key_of("path"))
     named = _with_content(spark, lists, is_local)
-    named = named.mapInArrow(functools.partial(_read_lists, root=root), f"{_KEY} STRING, list STRING")
+    named = map_in_arrow(named, functools.partial(_read_lists, root=root), f"{_KEY} STRING, list STRING")
     by_key = named.groupBy(_KEY).agg(F.collect_set("list").alias(_LISTS))
     joined = (
         images.select(_KEY, F.col("path").alias("image_path"))
         .join(parsed, _KEY, "full_outer")
         .join(by_key.hint("merge"), _KEY, "left")
     )
-    return merged_by_path(joined.mapInArrow(_match_voc, ANNOTATIONS_DDL))
+    return merged_by_path(map_in_arrow(joined, _match_voc, ANNOTATIONS_DDL))
 
 
 def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> DataFrame:
@@ -106,7 +107,7 @@ def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> Data
     from pyspark.sql import functions as F
 
     if is_local:
-        return paths.select("path").mapInArrow(_read_local, f"path STRING, {_CONTENT} BINARY")
+        return map_in_arrow(paths.select("path"), _read_local, f"path STRING, {_CONTENT} BINARY")
     files = paths.select("path", F.lit(1).alias(schema.SOURCE_LENGTH))
     return read_contents(spark, files, _FILES_AT_ONCE).select("path", _CONTENT)
 

@@ -13,6 +13,7 @@ from ...errors import NotAnImageTableError
 from ...etl.annotations.frames import ImageFrames
 from ...etl.model.schema import ANNOTATION_FIELDS, ANNOTATIONS_TYPE, BOX_CORNERS, ddl_of
 from ...log.delta_types import arrow_type
+from ...spark.python_tasks import map_in_arrow
 from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, flags_of, matches_of, score_of
 from ...training.tasks.boxes import COLUMNS, IGNORED, LABEL, Floats
 from .detection_metrics import DetectionMetrics, measure_detections
@@ -86,7 +87,7 @@ def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
             yield pa.RecordBatch.from_pydict({**{name: columns[name] for name in passed}, **arrays})
 
     ddl = ", ".join([*(f"{name} {kind}" for name, kind in passed.items()), ddl_of(_MADE)])
-    return rows.select(*dict.fromkeys(["path", *passed, "detections", "annotations", FRAME])).mapInArrow(run, ddl)
+    return map_in_arrow(rows.select(*dict.fromkeys(["path", *passed, "detections", "annotations", FRAME])), run, ddl)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ...errors import DataFileError, NotAnImageTableError, VersionFilesMissingError
 from ...etl.model import schema
 from ...locations import absolute
+from ...spark.python_tasks import map_in_arrow
 from ...stores.parquet import open_parquet_file
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class ImageFiles:
         # Ranges take a job that samples the rows and one that moves them.
         parts = rows.coalesce(1) if tasks == 1 else rows.repartitionByRange(tasks, FILE, *self.keys)
         ordered = parts.sortWithinPartitions(FILE)
-        return ordered.mapInArrow(lambda batches: predict(self.with_images(batches)), ddl)
+        return map_in_arrow(ordered, lambda batches: predict(self.with_images(batches)), ddl)
 
     def with_images(self, batches: Iterable[pa.RecordBatch]) -> Batches:
         """Replaces the column `FILE` by the column `image`.
