@@ -71,3 +71,18 @@ def place_among_updated(optimizer: keras.optimizers.Optimizer, variable: keras.V
     """Returns the place of a variable among `updated_variables`."""
     # Keras knows a variable both directly and by the TensorFlow variable in it, which a custom step may pass.
     return int(optimizer._get_variable_index(variable))
+
+
+def averaged_weights(optimizer: keras.optimizers.Optimizer) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Pairs each weight that a built optimizer averages (`use_ema`) with its average."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+    found: list[tuple[keras.Variable, keras.Variable]] = []
+    for each in getattr(inner, "optimizers", [inner]):
+        if each.use_ema:
+            found += zip(each._trainable_variables, each._model_variables_moving_average, strict=True)
+    return [(weight, average) for weight, average in found if average is not None]
+
+
+def averages_are_in_model(callback: keras.callbacks.SwapEMAWeights) -> bool:
+    """Returns whether the callback has given the model the averages."""
+    return bool(callback._ema_weights_in_model)

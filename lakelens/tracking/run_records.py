@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import CheckpointError
 from ..stores.data_files import write_bytes
 
 RECORDS_FILE = "records.jsonl"
@@ -51,9 +52,27 @@ class RecordFile:
         return [RunRecord(**json.loads(line)) for line in self._lines]
 
     def add(self, record: RunRecord) -> None:
-        """Adds a record; once this returns it is on disk."""
+        """Adds a record; once this returns it is on disk.
+
+        Raises:
+            CheckpointError: If it cannot be written; the records before it stay.
+        """
         self._lines.append(_line(record))
-        write_bytes(str(self.path), "".join(self._lines).encode(), None)
+        write_run_file(self.path, "".join(self._lines).encode())
+
+
+def write_run_file(path: Path, data: bytes) -> None:
+    """Writes a small file beside the checkpoints of a run.
+
+    Raises:
+        CheckpointError: If it cannot be written; an older file of that name stays.
+    """
+    try:
+        write_bytes(str(path), data, None)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written ({error}); complete checkpoints there stay. Free space, or give another folder"
+        ) from error
 
 
 def _line(record: RunRecord) -> str:

@@ -96,8 +96,11 @@ class Backend(Protocol):
     def average_statistics(self) -> None:
         """Averages untrained statistics, such as moving means, over all ranks."""
 
-    def validate(self) -> dict[str, float]:
-        """Returns the metrics over the validation rows of all ranks, as `val_...`; empty without such rows."""
+    def validate(self, *, in_epoch: bool) -> dict[str, float]:
+        """Returns the metrics over the validation rows of all ranks, as `val_...`; empty without such rows.
+
+        Callbacks take part in the validation of an epoch, not in one before the first step or after the last.
+        """
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Counts for the task's evaluation, on this rank's validation rows; see `Task.count`."""
@@ -118,8 +121,12 @@ class Backend(Protocol):
     def load(self, path: Path | None) -> None:
         """Gives every rank the weights of a model file, which rank 0 reads; None takes rank 0's weights."""
 
-    def finalize(self) -> None:
-        """Gives the model its final weights, such as averages that the optimizer keeps."""
+    def finalize(self) -> bool:
+        """Gives the model its final weights, such as averages that the optimizer keeps.
+
+        Returns:
+            Whether no checkpoint has these weights.
+        """
 
     def end(self) -> None:
         """Ends the training."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import NotFiniteError, TrialError
-from ...stores.data_files import write_bytes
+from ...tracking.run_records import write_run_file
 from ..checkpoints.manifests import MODEL_FILES
 from ..rank.process_context import log_to_driver
 
@@ -33,7 +33,7 @@ def read_counts(folder: Path) -> Counts:
         return dict(counts)
 
 
-def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
+def validate(prepared: PreparedRank, step: int, *, in_epoch: bool = True) -> dict[str, float]:
     """Measures the model on the validation rows of all ranks; every rank calls it.
 
     Rank 0 writes the task's picture of some rows into the folder of the run.
@@ -41,6 +41,7 @@ def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
     Args:
         prepared: The rank.
         step: Steps trained.
+        in_epoch: Whether the callbacks of the training take part.
 
     Returns:
         The model's metrics and those of the task's counts, as `val_...`; empty without such rows.
@@ -48,7 +49,7 @@ def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
     Raises:
         TrialError: If model or labels do not fit the task; on every rank.
     """
-    task, metrics = prepared.context.task, prepared.backend.validate()
+    task, metrics = prepared.context.task, prepared.backend.validate(in_epoch=in_epoch)
     if not task.metric_names or prepared.job.validation_feed is None:
         return metrics
     counted = task.metrics(counts_over_ranks(prepared))
@@ -56,7 +57,7 @@ def validate(prepared: PreparedRank, step: int) -> dict[str, float]:
     if prepared.world.rank == 0 and picture is not None:
         folder = prepared.job.folder / PICTURES_FOLDER
         folder.mkdir(exist_ok=True)
-        write_bytes(str(folder / f"step-{step:08d}.jpg"), picture, None)
+        write_run_file(folder / f"step-{step:08d}.jpg", picture)
     return metrics | {f"val_{name}": value for name, value in counted.items()}
 
 
@@ -116,4 +117,4 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
         content = io.BytesIO()
         arrays: dict[str, Any] = dict(counts)
         np.savez(content, **arrays)
-        write_bytes(str(prepared.job.folder / EVALUATION_FILE), content.getvalue(), None)
+        write_run_file(prepared.job.folder / EVALUATION_FILE, content.getvalue())

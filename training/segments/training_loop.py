@@ -17,7 +17,7 @@ from .evaluation import validate
 from .pace import Pace
 from .prepared_rank import PreparedRank
 from .rank_state import RankState, gather
-from .report import Pulse, Report
+from .report import Pulse, Report, described
 from .training_state import TrainingState
 from .verdicts import Verdicts
 
@@ -70,7 +70,10 @@ class TrainingLoop:
     def best_checkpoint(self) -> Checkpoint | None:
         """Returns the checkpoint of the best validation, on rank 0; None if it is not kept."""
         kept = list_checkpoints(self._job.folder)
-        return next((each for each in kept if each.metadata.get("step") == self.progress.best_step), None)
+        found = [each for each in kept if each.metadata.get("step") == self.progress.best_step]
+        metric, best = self._job.config.goal.metric, self.progress.best
+        # A training that ends with averages has two of its last step.
+        return next((each for each in found if each.metadata["metrics"].get(metric) == best), next(iter(found), None))
 
     def train(self) -> Reason:
         """Trains; rank 0 writes checkpoints and records.
@@ -97,7 +100,9 @@ class TrainingLoop:
             if self._report is not None:
                 self._report.close()
         if reason != "paused":
-            self._backend.finalize()
+            has_new_weights = self._backend.finalize()
+            if has_new_weights and (reason == "stopped" or self.step == self._schedule.length):
+                self._measure_final(stopped=reason == "stopped")
             stopping = self._job.config.early_stopping
             if stopping is not None and stopping.restore_best_weights:
                 self._restore_best()
@@ -106,13 +111,21 @@ class TrainingLoop:
 
     def _validate_first(self) -> None:
         """Validates before the first step; its metrics can be the best."""
-        metrics = validate(self.prepared, self.step)
+        metrics = validate(self.prepared, self.step, in_epoch=False)
         if not metrics:
             return
         if self._report is not None:
             self._report.add(0, metrics)
         if self._job.config.goal.metric in metrics and self._verdicts.validated(0, 0, metrics).checkpoint:
             self._write(metrics, stopped=False)
+
+    def _measure_final(self, *, stopped: bool) -> None:
+        """Measures and writes weights that the optimizer has averaged, which may be the best."""
+        metrics = validate(self.prepared, self.step, in_epoch=False)
+        if self._verdicts.measured_again(self.step, self.epochs, metrics) and self._rank == 0:
+            log_to_driver(f"the optimizer's averages are better than the weights in training: {described(metrics)}")
+        if self.progress.best is not None:
+            self._write(metrics, stopped=stopped, suffix="-averaged")
 
     def _restore_best(self) -> None:
         """Restores the weights of the best validation on every rank; checkpoints stay unchanged."""
@@ -202,7 +215,7 @@ class TrainingLoop:
         self._backend.average_statistics()
         return metrics | validate(self.prepared, self.step) if validates else metrics
 
-    def _write(self, metrics: Mapping[str, float], *, stopped: bool) -> None:
+    def _write(self, metrics: Mapping[str, float], *, stopped: bool, suffix: str = "") -> None:
         """Writes a checkpoint of this step on rank 0, with the state of every rank."""
         began = time.perf_counter()
         inside = not self._schedule.ends_epoch(self.step)
@@ -211,11 +224,13 @@ class TrainingLoop:
         if inside:  # the saved model has the statistics of all ranks; each rank continues with its own
             self._backend.average_statistics()
         if self._rank == 0:
-            self._save(metrics, ranks, stopped=stopped, inside=inside)
+            self._save(metrics, ranks, stopped=stopped, inside=inside, suffix=suffix)
         self._backend.restore_running(own)
         self._pace.left_out(time.perf_counter() - began)
 
-    def _save(self, metrics: Mapping[str, float], ranks: list[RankState], *, stopped: bool, inside: bool) -> None:
+    def _save(
+        self, metrics: Mapping[str, float], ranks: list[RankState], *, stopped: bool, inside: bool, suffix: str
+    ) -> None:
         job, step = self._job, self.step
         state = TrainingState(
             step=step,
@@ -232,7 +247,7 @@ class TrainingLoop:
             self.prepared.metadata(step, metrics),
             state.as_json(),
             state.arrays(),
-            f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}",
+            (f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}") + suffix,
         )
         for name in self._verdicts.wrote(self.last.name, step, metrics):
             remove_checkpoint(Checkpoint(job.folder / name, "", {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,15 @@ class Verdicts:
         answer = Answer.of(self._world.broadcast_object(given, name="lakelens.answer"))
         self.progress = answer.progress
         return answer
+
+    def measured_again(self, step: int, epoch: int, metrics: Mapping[str, float]) -> bool:
+        """Takes metrics of the final weights, about which nothing is decided; returns whether they are the best."""
+        value = metrics.get(self._goal.metric)
+        if value is None or not self._goal.is_better(value, self.progress.best):
+            return False
+        kept = dict(metrics)
+        self.progress = replace(self.progress, best=value, best_step=step, best_epoch=epoch, best_metrics=kept)
+        return True
 
     def wrote(self, name: str, step: int, metrics: Mapping[str, float]) -> list[str]:
         """Reports a complete checkpoint, on rank 0; returns the names of those no longer kept."""

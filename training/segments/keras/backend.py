@@ -18,6 +18,7 @@ from ...checkpoints.manifests import KERAS
 from ...keras_internals import logged_metrics
 from ...rank.process_context import log_to_driver
 from ..rank_state import RankState, of_rank
+from .averages import Averages
 from .built_trial import BuiltTrial
 from .checks import cause_in_graph
 from .metric_sums import metrics_over_ranks
@@ -55,7 +56,9 @@ class KerasBackend:
         self._built = BuiltTrial(job, context, state, checkpoint)
         self._model = self._built.model
         self.described: Mapping[str, Any] = self._built.described
+        self._averages = Averages(self._model, self._built.callbacks)
         self._schedule = schedule = job.schedule
+        self._logs: dict[str, float] = {}
         self._callbacks = keras.callbacks.CallbackList(
             self._built.callbacks,
             add_history=True,
@@ -114,7 +117,8 @@ class KerasBackend:
 
     def end_epoch(self, step: int, metrics: Mapping[str, float]) -> None:
         """Calls the callbacks; see `Backend.end_epoch`."""
-        self._callbacks.on_epoch_end(self._schedule.epoch(step) - 1, dict(metrics))
+        self._logs = dict(metrics)
+        self._callbacks.on_epoch_end(self._schedule.epoch(step) - 1, self._logs)
 
     def measure(self, logs: Mapping[str, Any], rows: int) -> dict[str, float]:
         """Sums the state of the metrics over ranks; see `Backend.measure`."""
@@ -124,15 +128,18 @@ class KerasBackend:
         """Averages moving means and variances; see `Backend.average_statistics`."""
         average_statistics(self._model)
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, *, in_epoch: bool) -> dict[str, float]:
         """Evaluates the model on the validation rows; see `Backend.validate`."""
         validation = self._built.validation
-        return {} if validation is None else validation.measure(self._model)
+        return {} if validation is None else validation.measure(self._model, self._callbacks if in_epoch else None)
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""
         validation, task = self._built.validation, self._context.task
-        return task.no_counts() if validation is None else validation.count(self._model, task, described)
+        if validation is None:
+            return task.no_counts()
+        with self._averages.in_model():
+            return validation.count(self._model, task, described)
 
     @property
     def picture(self) -> bytes | None:
@@ -149,21 +156,25 @@ class KerasBackend:
 
     def save(self, metadata: Mapping[str, Any], state: Mapping[str, Any], arrays: Arrays, name: str) -> Checkpoint:
         """Writes a `.keras` file with its state; see `Backend.save`."""
-        return save_checkpoint(self._model, self._job.folder, metadata=metadata, state=state, arrays=arrays, name=name)
+        folder = self._job.folder
+        with self._averages.in_model():
+            return save_checkpoint(self._model, folder, metadata=metadata, state=state, arrays=arrays, name=name)
 
     def load(self, path: Path | None) -> None:
         """Reads a `.keras` file on rank 0 and broadcasts; see `Backend.load`."""
         if path is not None and self._context.rank == 0:
             load_weights(self._model, path)
         world.broadcast_variables(list(self._model.weights), 0)
+        if world.broadcast_object(path is not None, name="lakelens.loaded"):
+            self._averages.loaded()
 
-    def finalize(self) -> None:
+    def finalize(self) -> bool:
         """Takes the weights that the optimizer averages, if it does; see `Backend.finalize`."""
-        self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
+        return self._averages.finalize()
 
     def end(self) -> None:
         """Calls the callbacks; see `Backend.end`."""
-        self._callbacks.on_train_end()
+        self._callbacks.on_train_end(self._logs)
 
     def _restore(self, state: TrainingState) -> None:
         callbacks = self._callbacks.callbacks
@@ -171,13 +182,14 @@ class KerasBackend:
             mine = of_rank(state.ranks, self._context.rank)
             restore_variables(mine, self._model, self._built.noisy, inside=state.inside)
             restore_process(mine, callbacks)
-            return
-        log_to_driver(
-            f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
-            f"{self._context.size} with {self._job.replicas}: noise is drawn again, so the result is not that of an "
-            "uninterrupted training"
-        )
-        restore_callbacks(state.ranks[0], callbacks)
+        else:
+            log_to_driver(
+                f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
+                f"{self._context.size} with {self._job.replicas}: noise is drawn again, so the result is not that of "
+                "an uninterrupted training"
+            )
+            restore_callbacks(state.ranks[0], callbacks)
+        self._averages.continue_training()
 
     def _forwarded(self, step: int) -> Any:
         """Returns the batches after a step; a custom dataset cannot continue from a position."""

@@ -43,13 +43,19 @@ class Validation:
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
         self._rows = rows
 
-    def measure(self, model: keras.Model) -> dict[str, float]:
-        """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged."""
+    def measure(self, model: keras.Model, callbacks: keras.callbacks.CallbackList | None) -> dict[str, float]:
+        """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged.
+
+        Callbacks hear of the validation as `fit` tells them, those of a rank without rows too.
+        """
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
         values: dict[str, Any] = {}
         if self._dataset is not None:
-            values = model.evaluate(self._dataset, return_dict=True, verbose=0)
+            values = model.evaluate(self._dataset, callbacks=callbacks, return_dict=True, verbose=0)
+        elif callbacks is not None:
+            callbacks.on_test_begin()
+            callbacks.on_test_end(values)
         measured = metrics_over_ranks(model, values, self._rows)
         for copy, value in running:
             copy.assign(value)

@@ -106,7 +106,7 @@ class TorchBackend:
             self._world.add_up(buffer)
             buffer /= self._world.size
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, *, in_epoch: bool) -> dict[str, float]:
         """Measures the model on the validation rows; see `Backend.validate`."""
         validation = self._built.validation
         return {} if validation is None else validation.measure(self._model, self.described)
@@ -144,8 +144,9 @@ class TorchBackend:
             load_weights(self._model, path)
         self._world.share([each.data for each in (*self._model.parameters(), *self._model.buffers())])
 
-    def finalize(self) -> None:
+    def finalize(self) -> bool:
         """Changes nothing: the optimizers of PyTorch keep no averages; see `Backend.finalize`."""
+        return False
 
     def end(self) -> None:
         """Ends the training; see `Backend.end`."""

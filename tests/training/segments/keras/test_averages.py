@@ -1,0 +1,200 @@
+"""A training has the losses and the weights of Keras' `fit`, whatever its optimizer averages and its callbacks swap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from coloured_tables import SIDE, coloured_table
+from segment_jobs import job_in
+
+from lakelens.errors import TrialError
+from lakelens.tracking.run_records import read_records
+from lakelens.training.checkpoints.checkpoint import Checkpoint, copy_checkpoint, list_checkpoints, open_checkpoint
+from lakelens.training.segments.segment import train_segment
+from lakelens.training.trials.entrypoint import EntryPoint
+from lakelens.training.trials.keras_trial import KerasTrial
+
+pytestmark = pytest.mark.tensorflow
+
+BATCH, STEPS, EPOCHS = 16, 6, 3
+KEEP_ALL = {"checkpoint_storage": {"save_trial_best": 20, "save_trial_latest": 20}, "checkpoint_policy": "all"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return coloured_table(tmp_path_factory.mktemp("data") / "squares", train=BATCH * STEPS, validation=BATCH)
+
+
+def batches(seed: int, steps: int):
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, BATCH * steps)
+    images = random.uniform(0, 1, (BATCH * steps, SIDE, SIDE, 3)).astype(np.float32)
+    images[np.arange(len(labels)), 0, 0, labels] += 4
+    return tf.data.Dataset.from_tensor_slices((images, labels, np.ones(len(labels), np.float32))).batch(BATCH)
+
+
+def compiled(optimizer: Callable[[], Any]):
+    import keras
+
+    keras.utils.set_random_seed(7)
+    layers = [keras.Input((SIDE, SIDE, 3)), keras.layers.Flatten(), keras.layers.Dense(3, activation="softmax")]
+    model = keras.Sequential(layers)
+    model.compile(optimizer(), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    return model
+
+
+def trial_of(optimizer: Callable[[], Any], callbacks: Callable[[], list[Any]]) -> type[KerasTrial]:
+    class Averaged(KerasTrial):
+        def build_model(self):
+            return compiled(optimizer)
+
+        def keras_callbacks(self):
+            return callbacks()
+
+        def build_training_dataset(self):
+            return batches(1, STEPS).repeat()
+
+        def build_validation_dataset(self):
+            return batches(2, 1)
+
+    return Averaged
+
+
+def trained(folder, table, trial: type[KerasTrial], start: Checkpoint | None = None, **changes):
+    job = job_in(folder, table, EntryPoint.parse(trial), global_batch_size=BATCH, epochs=EPOCHS, **changes)
+    outcome = train_segment(job, start)
+    outcome.raise_failure()
+    return outcome
+
+
+def fitted(optimizer: Callable[[], Any], callbacks: list[Any]):
+    model = compiled(optimizer)
+    given = {"validation_data": batches(2, 1), "epochs": EPOCHS, "steps_per_epoch": STEPS}
+    return model, model.fit(batches(1, STEPS).repeat(), verbose=0, callbacks=callbacks, **given).history
+
+
+def losses(folder, name: str) -> list[float]:
+    return [record.metrics[name] for record in read_records(folder) if name in record.metrics]
+
+
+def weights_of(path) -> list[np.ndarray]:
+    return open_checkpoint(path).load_model().get_weights()
+
+
+def sgd(**keys):
+    def make():
+        import keras
+
+        return keras.optimizers.SGD(0.05, momentum=0.9, **keys)
+
+    return make
+
+
+def scaled(**keys):
+    def make():
+        import keras
+
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, **keys))
+
+    return make
+
+
+def swapping(on_epoch: bool):
+    def make():
+        import keras
+
+        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)]
+
+    return make
+
+
+def scheduled():
+    import keras
+
+    return [
+        keras.callbacks.ReduceLROnPlateau(patience=0, min_delta=9.0, factor=0.5),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+    ]
+
+
+AVERAGED = {"use_ema": True, "ema_momentum": 0.8}
+CASES = {
+    "plain": (sgd(), list),
+    "rates": (sgd(), scheduled),
+    "averages at the end": (sgd(**AVERAGED), list),
+    "averages with a loss scale": (scaled(**AVERAGED), list),
+    "averages every four steps": (sgd(**AVERAGED, ema_overwrite_frequency=4), list),
+    "swapped for validations": (sgd(**AVERAGED), swapping(False)),
+    "swapped for epochs": (sgd(**AVERAGED), swapping(True)),
+    "swapped with a loss scale": (scaled(**AVERAGED), swapping(False)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_and_weights_are_those_of_fit_and_each_checkpoint_has_what_was_measured(table, tmp_path, case):
+    optimizer, callbacks = CASES[case]
+    model, history = fitted(optimizer, callbacks())
+    outcome = trained(tmp_path, table, trial_of(optimizer, callbacks), **KEEP_ALL)
+    for name in ("loss", "val_loss", "val_accuracy"):
+        assert losses(tmp_path, name) == pytest.approx(history[name], rel=1e-4)
+    for ours, theirs in zip(weights_of(outcome.last), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    kept = list_checkpoints(tmp_path)
+    assert len(kept) == EPOCHS + case.startswith("averages")
+    for each in kept:
+        model = each.load_model(compile=True)
+        measured = model.evaluate(batches(2, 1), verbose=0, return_dict=True)
+        assert measured["loss"] == pytest.approx(each.metadata["metrics"]["val_loss"], rel=1e-4), each.name
+
+
+@pytest.mark.parametrize("case", ["averages at the end", "swapped for validations", "swapped for epochs"])
+@pytest.mark.parametrize("step", [STEPS, STEPS + 2])
+def test_a_resumed_training_has_the_weights_of_an_unbroken_one(table, tmp_path, case, step):
+    trial = trial_of(*CASES[case])
+    keys = {**KEEP_ALL, "min_checkpoint_period": {"batches": 2}}
+    unbroken = trained(tmp_path / "unbroken", table, trial, **keys)
+    start = next(each for each in list_checkpoints(tmp_path / "unbroken") if each.metadata["step"] == step)
+    copied = copy_checkpoint(start, tmp_path / "resumed")
+    resumed = trained(tmp_path / "resumed", table, trial, copied, **keys)
+    for ours, theirs in zip(weights_of(resumed.last), weights_of(unbroken.last), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_averages_at_the_end_are_the_result_where_they_are_better(table, tmp_path):
+    worse = {"use_ema": True, "ema_momentum": 0.999}  # of the first steps
+    good, bad = (trained(tmp_path / name, table, trial_of(sgd(**keys), list), **KEEP_ALL)
+                 for name, keys in (("good", {"use_ema": True, "ema_momentum": 0.0}), ("bad", worse)))  # fmt: skip
+    told = open_checkpoint(bad.checkpoint).metadata["metrics"]
+    assert bad.metrics == pytest.approx(told)
+    assert "averaged" not in bad.checkpoint
+    assert "averaged" in bad.last
+    assert good.metrics["val_loss"] == pytest.approx(min(losses(tmp_path / "good", "val_loss")))
+
+
+def test_callbacks_hear_of_a_training_what_fit_tells_them(table, tmp_path):
+    def hearing(heard: list[str]):
+        import keras
+
+        class Hearing(keras.callbacks.Callback):
+            def __getattribute__(self, name):
+                if name.startswith("on_"):
+                    heard.append(name)
+                return super().__getattribute__(name)
+
+        return Hearing()
+
+    ours, theirs = [], []
+    fitted(sgd(), [hearing(theirs)])
+    trained(tmp_path, table, trial_of(sgd(), lambda: [hearing(ours)]))
+    assert "on_test_batch_end" in theirs
+    assert ours == theirs
+
+
+def test_swapping_without_averages_is_refused_by_name(table, tmp_path):
+    with pytest.raises(TrialError, match=r"keras_callbacks has SwapEMAWeights, .* SGD .* use_ema=True"):
+        trained(tmp_path, table, trial_of(sgd(), swapping(True)))
