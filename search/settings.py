@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..errors import InvalidArgumentError
 from ..training.configuration.experiment import ExperimentConfig
 from ..training.configuration.lengths import Length
 from ..training.configuration.problems import configuration_error
 from ..training.configuration.searcher import SearcherConfig
 from ..training.configuration.space import Hyperparameters
 from ..training.configuration.yaml_file import Document
-from ..training.trials.metrics import Goal
 
 
 class SearcherSettings(SearcherConfig):
@@ -23,15 +21,15 @@ class SearcherSettings(SearcherConfig):
     metric: str = Field(min_length=1)
     max_length: Length
 
+    @model_validator(mode="after")
+    def _has_a_direction(self) -> SearcherSettings:
+        self.goal  # noqa: B018  # raises for a metric whose direction is not known
+        return self
+
     @property
     def minimized(self) -> bool:
-        """Whether a smaller value of the metric is better; as in Determined if the metric's direction is unknown."""
-        if self.smaller_is_better is not None:
-            return self.smaller_is_better
-        try:
-            return Goal.of(self.metric).mode == "min"
-        except InvalidArgumentError:
-            return True
+        """Whether a smaller value of the metric is better."""
+        return self.goal.mode == "min"
 
 
 class Sections(BaseModel):
