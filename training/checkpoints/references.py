@@ -13,6 +13,7 @@ from ...errors import CheckpointError, CheckpointNotFoundError, ModelNotFoundErr
 from ...locations import absolute_path, has_scheme, without_password
 from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
+from ...tracking.model_names import quoted
 from ...tracking.run_listing import all_pages, get_run, open_existing_store
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
@@ -33,7 +34,7 @@ FORMS = (
     "experiment:<id or name>[?metric=<metric>], search:<run id> or the path of a checkpoint folder"
 )
 
-_MODEL_ALIAS = re.compile(r"^models:/+(?P<name>[^@]+)@(?P<alias>[^/@]+)$")
+_MODEL_ALIAS = re.compile(r"^models:/+(?P<name>.+)@(?P<alias>[^/@]+)$")
 _MODEL_VERSION = re.compile(r"^models:/+(?P<name>.+)/(?P<version>\d+|latest)$")
 _RUN = re.compile(r"^runs:/+(?P<run>[^/]+)(?:/(?P<artifact>.+?))?/?$")
 _EXPERIMENT_PREFIX = "experiment:"
@@ -153,7 +154,7 @@ def version_numbers(client: MlflowClient, name: str) -> list[int]:
 
     Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
     """
-    found = all_pages(client.search_model_versions, filter_string=f"name = '{name}'")
+    found = all_pages(client.search_model_versions, filter_string=f"name = {quoted(name)}")
     return sorted((int(one.version) for one in found), reverse=True)
 
 
