@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..errors import ConfigurationError
 from ..training.configuration.experiment import ExperimentConfig
+from ..training.configuration.hyperparameters import Const
 from ..training.configuration.lengths import Length
 from ..training.configuration.problems import configuration_error
 from ..training.configuration.searcher import SearcherConfig
-from ..training.configuration.space import Hyperparameters
+from ..training.configuration.space import Hyperparameters, Space
 from ..training.configuration.yaml_file import Document
 
 
@@ -45,6 +47,22 @@ def searcher_section(config: ExperimentConfig) -> dict[str, Any]:
     """Gives the `searcher` section of an experiment with its metric and direction written out."""
     goal = config.goal
     return {**config.searcher.model_dump(), "metric": goal.metric, "smaller_is_better": goal.mode == "min"}
+
+
+def require_space(config: ExperimentConfig) -> None:
+    """Checks that the trials of a search can differ.
+
+    Raises:
+        ConfigurationError: If each hyperparameter is a value.
+    """
+    if all(isinstance(leaf, Const) for _, leaf in Space.read(config.hyperparameters).leaves()):
+        known = ", ".join(config.hyperparameters) or "no hyperparameter"
+        raise ConfigurationError(
+            f"hyperparameters: nothing to search, each has one value ({known}), so all trials would be equal; "
+            "`lakelens train` trains once. Write a space, as "
+            "learning_rate: {type: log, base: 10, minval: -4, maxval: -1} or "
+            "filters: {type: categorical, vals: [8, 16, 32]}"
+        )
 
 
 def read_sections(searcher_config: Any, hyperparameters: Any) -> Sections:
