@@ -12,10 +12,17 @@ from datetime import datetime, timezone
 from numbers import Real
 from pathlib import Path
 
-from ..errors import InvalidArgumentError, ModelNotFoundError, TrackingError
+from ..errors import (
+    InvalidArgumentError,
+    ModelNotFoundError,
+    TrackingError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts, labels_at
+from ..log.data_files import require_files
 from ..options import named_options, whole_number
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
@@ -260,7 +267,7 @@ class Staleness(ReadableResult):
     """Whether a model is stale: its table has changed enough to train again.
 
     Attributes:
-        stale: Whether it is; true if no version of the model was trained on the table.
+        stale: Whether it is; true if no version of the model was trained on the table, or its version is gone.
         reason: Why, in a sentence.
         table: Location of the table.
         version: The version that would be trained on.
@@ -307,7 +314,8 @@ def staleness(
 
     Raises:
         InvalidArgumentError: If `min_new_rows` or `max_drift` is out of its range.
-        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table or the version that would be
+            trained on does not exist, or is not suitable.
     """
     whole_number("min_new_rows (--min-new-rows)", min_new_rows, least=0)
     _check_share("max_drift (--max-drift)", max_drift)
@@ -321,9 +329,14 @@ def staleness(
     if trained_on >= now.version:
         reason = f"the newest model was trained on version {trained_on}"
         return Staleness(False, reason, now.location, now.version, trained_on)
+    try:
+        then = named.at(trained_on).snapshot()
+        require_files(then)
+    except (VersionNotFoundError, VersionFilesMissingError) as error:
+        reason = f"the version that the newest model was trained on cannot be compared: {error}"
+        return Staleness(True, reason, now.location, now.version, trained_on)
     found = diff(now.table, trained_on, now.version)
     new_rows = sum(found.added.values()) + sum(found.changed.values())
-    then = named.at(trained_on).snapshot()
     # A renamed class is the same class.
     names = {number: name for name, number in labels_at(now).items()}
     renamed = {name: names.get(number, name) for name, number in labels_at(then).items()}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from colours import colour_model
+from deltalake import DeltaTable
 from model_store import Store
 
 from lakelens.errors import ModelNotFoundError, TrackingError
 from lakelens.inference.model.registry import list_versions, register, set_alias, version_behind
-from lakelens.inference.promotion import Promotion, promote
+from lakelens.inference.promotion import Promotion, promote, staleness
 from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.references import resolve_model
 
@@ -126,10 +128,24 @@ def test_a_model_with_quotes_in_its_name_is_promoted_listed_and_found(name: str,
         assert resolve_model(reference, store.uri).run_id == run
 
 
+@pytest.mark.tensorflow
+def test_a_model_whose_version_of_the_table_is_gone_is_stale(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    register(f"runs:/{store.run(colour_model())}", "dippers", tracking_uri=store.uri)
+    table = DeltaTable(store.table)
+    table.update(updates={"label_name": "label_name"})
+    assert not staleness("dippers", store.table, tracking_uri=store.uri).stale
+    assert table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    found = staleness("dippers", store.table, tracking_uri=store.uri)
+    assert (found.stale, found.trained_on, found.new_rows) == (True, 0, 0)
+    assert "cannot be compared" in found.reason
+    assert "removed by VACUUM" in found.reason
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(("name", "alias"), [("owls", "v1"), ("owls", "latest"), ("owls", "a b"), ("a/b", "champion")])
 def test_an_impossible_name_or_alias_ends_a_promotion_before_anything_is_looked_up(
-    name: str, alias: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    name: str, alias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = f"sqlite:///{tmp_path}/mlflow.db"
     flags = ["--alias", alias, "--if-better", "accuracy", "--on", f"{tmp_path}/nothing@0", "--tracking-uri", place]
