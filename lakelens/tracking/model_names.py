@@ -15,10 +15,11 @@ def require_model_name(name: str) -> None:
     """Checks the name of a registered model by MLflow's rules.
 
     Raises:
-        InvalidArgumentError: If MLflow would refuse it.
+        InvalidArgumentError: If MLflow would refuse it, or could not search for it.
     """
     if not name.strip() or name in (".", "..") or any(character in name for character in "/:"):
         raise InvalidArgumentError(f"{name!r} cannot name a registered model: give a name without '/' and ':'")
+    quoted(name)
 
 
 def require_alias(alias: str) -> None:

@@ -13,10 +13,13 @@ from ...tracking.runs import RunReference, require_store, resolve_tracking_uri
 from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
+from ..runner.spark.preflight import check_horovod
+from ..runner.terms import EXPERIMENT_TERMS
 from ..segments.backend import FRAMEWORKS
 from ..segments.outcome import SegmentOutcome
 from ..segments.trial_check import check_trial
 from .experiment_plan import ExperimentPlan
+from .run_folder import require_writable
 from .starts import TrainingStart
 from .strategies import Strategy
 
@@ -68,13 +71,16 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None, *, imp
 
 
 def _check_trial(plan: ExperimentPlan) -> None:
-    """Checks store, start and Trial; the Trial in a process of its own, so that no user code runs in this one.
+    """Checks store, folder, start and Trial; the Trial in a process of its own, so that no user code runs in this one.
 
     Raises:
         LakelensError: As a training before its first step.
     """
     require("a training", "mlflow", *FRAMEWORKS[plan.entrypoint.framework].packages)
     require_store(resolve_tracking_uri(plan.config.tracking.uri))
+    require_writable(plan.root)
+    if plan.ranks < -1 and FRAMEWORKS[plan.entrypoint.framework].needs_horovod:
+        check_horovod(EXPERIMENT_TERMS)
     model = TrainingStart.of(plan).model
     # Without GPUs: others may use them, and the process that trains may be on another machine.
     alone = Strategy("single", -1, 1, use_gpu=False, framework=plan.entrypoint.framework)

@@ -68,8 +68,9 @@ def test_an_alias_that_mlflow_refuses_is_refused(alias: str, client: Any) -> Non
 
 @pytest.mark.unit
 def test_a_value_with_both_kinds_of_quotes_cannot_be_searched_for() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"single and double quotes.*rename it"):
-        quoted("a'b\"c")
+    for check in (quoted, require_model_name):
+        with pytest.raises(InvalidArgumentError, match=r"single and double quotes.*rename it"):
+            check("a'b\"c")
 
 
 @pytest.mark.unit

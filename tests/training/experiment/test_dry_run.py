@@ -109,6 +109,8 @@ def test_a_dry_run_builds_the_model_in_a_process_of_its_own_and_writes_nothing(
         ({"entrypoint": "OtherLabels"}, 1, "target.shape=(None,)"),
         ({"entrypoint": "NoModel"}, 2, "build_model gave float; it must give a keras.Model"),
         ({"searcher.metric": "val_recall"}, 2, "metric 'val_recall'"),
+        ({"checkpoint_storage.path": "/proc/version/checkpoints"}, 1, "/proc/version/checkpoints cannot be written"),
+        ({"tracking.uri": "sqlite:////proc/1/mlflow.db"}, 2, "MLflow's store would be /proc/1/mlflow.db"),
         ({"warm_start": "runs:/nothing"}, 2, "the tracking store has no run 'nothing'"),
     ],
 )
