@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -10,23 +12,43 @@ from datetime import datetime, timezone
 from numbers import Real
 from pathlib import Path
 
-from ..errors import InvalidArgumentError, ModelNotFoundError
+from ..errors import (
+    InvalidArgumentError,
+    ModelNotFoundError,
+    TrackingError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts, labels_at
+from ..log.data_files import require_files
 from ..options import named_options, whole_number
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
 from ..table import Table
+from ..tracking.model_names import require_alias, require_model_name
 from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
 from .evaluation.evaluator import Evaluator
 from .evaluation.evaluators import evaluator_of
 from .evaluation.result import EvaluationResult
-from .model.registry import PROMOTION_TAG_PREFIX, list_versions, register, registrable, set_alias, version_behind
+from .model.registry import (
+    PROMOTION_TAG_PREFIX,
+    RegisteredVersion,
+    list_versions,
+    move_alias,
+    number_behind,
+    register,
+    registrable,
+    version_of_number,
+)
 
 # A good model fails on a few damaged images; a diverged model fails on all.
 DEFAULT_MAX_ERRORS = 0.01
+_MOST_COMPARISONS = 5
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +112,10 @@ def promote(
     its version records both scores in any case. With `if_better`, a candidate with too many errors is never promoted,
     even if the alias has no model yet. If the alias already points to the model, the call changes nothing.
 
+    The alias moves only if it still points to the version that was compared; if another job has moved it meanwhile, the
+    model is compared with the new one. MLflow has no conditional move: a job that moves the alias between the last
+    read and the write, a fraction of a second, is overwritten.
+
     Args:
         candidate: Any reference to a model of a run.
         name: Registered model; created if it does not exist.
@@ -111,15 +137,18 @@ def promote(
         tracking_uri: As for `train`.
 
     Raises:
-        InvalidArgumentError: If only one of `if_better` and `on` is given, the metric is unknown, or `by` or
-            `max_errors` is out of its range.
+        InvalidArgumentError: If MLflow allows no such name or alias, only one of `if_better` and `on` is given, the
+            metric is unknown, or `by` or `max_errors` is out of its range.
         ModelNotFoundError, CheckpointError: As `registry.register`.
+        TrackingError: If the store refuses, or the alias moved during each of five comparisons.
         LakelensError: As `evaluate`.
 
     Examples:
         >>> lakelens.promote(f"runs:/{run.run_id}", "photos").promoted
         True
     """
+    require_model_name(name)
+    require_alias(alias)
     _check_conditions(if_better, on, by, max_errors, has_spark=spark is not None)
     uri = resolve_tracking_uri(tracking_uri)
     model, run_id = registrable(candidate, uri)
@@ -128,18 +157,14 @@ def promote(
         raise InvalidArgumentError(
             f"if_better={if_better!r} is not a metric of an evaluation: {', '.join(evaluator.scores)}"
         )
-    previous = version_behind(name, alias, uri)
-    if previous is not None and previous.digest == model.digest:
-        reason = "the alias points to this model already"
-        return Promotion(name, alias, previous.version, False, reason, previous.version)
-    result = None
+    evaluated = None
     if spark is not None and on is not None:
-        result = evaluate(
+        evaluated = functools.partial(
+            evaluate,
             spark,
             f"runs:/{run_id}",  # the resolved model, even if the reference points to another one meanwhile
             on,
             split=split,
-            compare=None if previous is None else previous.uri,
             predictions=predictions,
             path_column=path_column,
             image_column=image_column,
@@ -148,19 +173,40 @@ def promote(
             engine=engine,
             tracking_uri=uri,
         )
-    version = register(f"runs:/{run_id}", name, tracking_uri=uri)
-    decided = Promotion(name, alias, version.version, True, "no version had the alias")
-    if previous is not None:
-        decided = replace(decided, previous=previous.version, reason="no comparison was requested")
-    if result is not None and if_better is not None:
-        decided = _decided(decided, result, evaluator, if_better, by, max_errors)
-    client = open_client(uri)
+    for _ in range(_MOST_COMPARISONS):
+        number = number_behind(name, alias, uri)
+        previous = version_of_number(name, number, uri)
+        if previous is not None and previous.digest == model.digest:
+            reason = "the alias points to this model already"
+            return Promotion(name, alias, previous.version, False, reason, previous.version)
+        result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
+        version = register(f"runs:/{run_id}", name, tracking_uri=uri)
+        decided = Promotion(name, alias, version.version, True, _without_comparison(number, previous), number)
+        if result is not None and if_better is not None:
+            decided = _decided(decided, result, evaluator, if_better, by, max_errors)
+        # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
+        if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
+            _record(decided, uri)
+            return decided
+        logger.warning("Alias %r of model %r has moved during the comparison; comparing again.", alias, name)
+    raise TrackingError(
+        f"alias {alias!r} of model {name!r} has moved during each of {_MOST_COMPARISONS} comparisons: other jobs "
+        "promote to it; promote again when they have ended"
+    )
+
+
+def _without_comparison(number: int | None, previous: RegisteredVersion | None) -> str:
+    """Why an alias moves if nothing is compared."""
+    if number is None:
+        return "no version had the alias"
+    return "no comparison was requested" if previous is not None else f"version {number}, which had it, was deleted"
+
+
+def _record(decided: Promotion, tracking_uri: str) -> None:
     note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-    with as_tracking_errors(uri, f"record the promotion of model {name!r}"):
-        client.set_model_version_tag(name, str(version.version), PROMOTION_TAG_PREFIX + alias, json.dumps(note))
-    if decided.promoted:
-        set_alias(name, version.version, alias, uri)
-    return decided
+    tag = PROMOTION_TAG_PREFIX + decided.alias
+    with as_tracking_errors(tracking_uri, f"record the promotion of model {decided.name!r}"):
+        open_client(tracking_uri).set_model_version_tag(decided.name, str(decided.version), tag, json.dumps(note))
 
 
 def _check_conditions(
@@ -221,7 +267,7 @@ class Staleness(ReadableResult):
     """Whether a model is stale: its table has changed enough to train again.
 
     Attributes:
-        stale: Whether it is; true if no version of the model was trained on the table.
+        stale: Whether it is; true if no version of the model was trained on the table, or its version is gone.
         reason: Why, in a sentence.
         table: Location of the table.
         version: The version that would be trained on.
@@ -268,7 +314,8 @@ def staleness(
 
     Raises:
         InvalidArgumentError: If `min_new_rows` or `max_drift` is out of its range.
-        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
+        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table or the version that would be
+            trained on does not exist, or is not suitable.
     """
     whole_number("min_new_rows (--min-new-rows)", min_new_rows, least=0)
     _check_share("max_drift (--max-drift)", max_drift)
@@ -282,9 +329,14 @@ def staleness(
     if trained_on >= now.version:
         reason = f"the newest model was trained on version {trained_on}"
         return Staleness(False, reason, now.location, now.version, trained_on)
+    try:
+        then = named.at(trained_on).snapshot()
+        require_files(then)
+    except (VersionNotFoundError, VersionFilesMissingError) as error:
+        reason = f"the version that the newest model was trained on cannot be compared: {error}"
+        return Staleness(True, reason, now.location, now.version, trained_on)
     found = diff(now.table, trained_on, now.version)
     new_rows = sum(found.added.values()) + sum(found.changed.values())
-    then = named.at(trained_on).snapshot()
     # A renamed class is the same class.
     names = {number: name for name, number in labels_at(now).items()}
     renamed = {name: names.get(number, name) for name, number in labels_at(then).items()}

@@ -14,6 +14,7 @@ from ..log.data_files import batches_of, open_stored
 from ..log.snapshot import Snapshot
 from ..stores.parquet import rows_in_utc
 from ..table import Table, Version
+from ..tracking.model_names import quoted
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
 from ..tracking.runs import as_tracking_errors
 from ..tracking.scorings import Scoring
@@ -201,7 +202,7 @@ def _traced(client: MlflowClient, row: Mapping[str, Any], storage_options: Mappi
         )
         return PredictionTrace(row, source, None, {}, None, (), missing)
     details = details_of(run, client.get_experiment(run.info.experiment_id).name)
-    versions = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+    versions = client.search_model_versions(f"run_id = {quoted(run.info.run_id)}")
     return PredictionTrace(
         prediction=row,
         source=source,

@@ -281,7 +281,7 @@ def add_action(actions: Any, name: str, text: str, run: Run, more: str = "") -> 
 
 def add_model_argument(parser: argparse.ArgumentParser, name: str = "model") -> None:
     """Adds the argument that names a model."""
-    forms = "runs:/<id>, models:/<name>@<alias>, experiment:<id>, search:<id> or a checkpoint folder"
+    forms = "runs:/<id>, models:/<name>@<alias>, experiment:<id>[?metric=<metric>], search:<id> or a checkpoint folder"
     parser.add_argument(name, help=forms)
 
 

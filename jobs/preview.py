@@ -19,11 +19,13 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
         seconds: Of an epoch of one trial on its slots; None for no estimate of slot hours.
 
     Raises:
-        InvalidArgumentError: If seconds are given and cannot be used.
+        InvalidArgumentError: If seconds are given and cannot be used, or no hyperparameter has a space.
     """
     from lakelens.search import preview
-    from lakelens.search.settings import searcher_section
+    from lakelens.search.settings import require_space, searcher_section
+    from lakelens.training.configuration.space import Space
 
+    require_space(config)
     searcher, slots = config.searcher, config.resources.slots_per_trial
     unit, longest = searcher.max_length.unit, searcher.max_length.amount
     if seconds is not None and (unit != "epochs" or not 0 < seconds < float("inf")):
@@ -50,8 +52,9 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
     print("\n".join(f"  {line}" for line in _table(ends, unit)))
     print(f"\nin all   {total:,} {unit}{_hours(result, 'slot_hours')}")
     if total < trials * longest:
-        print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}", end="")
-        print(f": {trials * longest / total:.3g} times as much for the same number of trials")
+        ratio = f": {trials * longest / total:.3g} times as much for the same number of trials"
+        differ = any(leaf.varies for _, leaf in Space.read(config.hyperparameters).leaves())
+        print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}{ratio * differ}")
     print()
     return result
 

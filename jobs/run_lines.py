@@ -120,6 +120,7 @@ def difference_lines(found: ModelDifference) -> list[str]:
         "run": (found.first.summary.run_id, found.second.summary.run_id),
         "trained on": tuple(_table(one.summary.table, one.summary.version) for one in (found.first, found.second)),
         "checkpoint": tuple((one.summary.digest or "")[:12] for one in (found.first, found.second)),
+        "best epoch by": tuple(one.summary.metric for one in (found.first, found.second)),
         **found.params,
         **found.metrics,
     }

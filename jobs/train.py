@@ -23,7 +23,7 @@ STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
 # Flags that are arguments of `train`.
 _ARGUMENTS = ("entrypoint", "slots_per_trial", "strategy", "epochs", "global_batch_size", "seed", "metric")
 # Flags of a new training; a resumed run keeps its configuration.
-_OF_A_NEW_RUN = ("set", "dry_run", *_ARGUMENTS, "image_size")
+_OF_A_NEW_RUN = ("set", "dry_run", "no_import", *_ARGUMENTS, "image_size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="image table (path, URI or catalog.schema.table), or an experiment file (*.yaml)",
     )
     parser.add_argument("--resume", metavar="RUN_ID", help="continue a run that failed or was interrupted")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved plan, start nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="build and check the model, print the resolved plan; train nothing"
+    )
+    parser.add_argument("--no-import", action="store_true", help="with --dry-run: do not import the Trial")
     group = parser.add_argument_group("experiment", "Every flag sets a key of the experiment; --set sets any key.")
     add_set_argument(group)
     group.add_argument("--entrypoint", help="entrypoint: the Trial, module:Class or path/to/file.py:Class")
@@ -69,6 +72,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 flag = f"--{name.replace('_', '-')} cannot be combined with --resume {args.resume}"
                 raise InvalidArgumentError(f"{flag}: a resumed run keeps its configuration")
         return resume_run(args)
+    if args.no_import and not args.dry_run:
+        raise InvalidArgumentError("--no-import is for --dry-run: a training imports its Trial")
     from lakelens.locations import without_password
     from lakelens.training.experiment.dry_run import plan_of
     from lakelens.training.experiment.run_trial import run_trial
@@ -86,7 +91,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise _unused_session(args, f"resources.strategy {strategy}", ", or choose horovod_cluster")
     spark = session_of(args, f"lakelens train {args.table}") if asked or needs_spark(config) else None
     if args.dry_run:
-        return plan_of(config, spark)
+        return plan_of(config, spark, imports=not args.no_import)
     result = run_trial(config, spark=spark)
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..errors import InvalidArgumentError
+from ..errors import ConfigurationError
 from ..training.configuration.experiment import ExperimentConfig
+from ..training.configuration.hyperparameters import Const
 from ..training.configuration.lengths import Length
 from ..training.configuration.problems import configuration_error
 from ..training.configuration.searcher import SearcherConfig
-from ..training.configuration.space import Hyperparameters
+from ..training.configuration.space import Hyperparameters, Space
 from ..training.configuration.yaml_file import Document
-from ..training.trials.metrics import Goal
 
 
 class SearcherSettings(SearcherConfig):
@@ -23,15 +23,15 @@ class SearcherSettings(SearcherConfig):
     metric: str = Field(min_length=1)
     max_length: Length
 
+    @model_validator(mode="after")
+    def _has_a_direction(self) -> SearcherSettings:
+        self.goal  # noqa: B018  # raises for a metric whose direction is not known
+        return self
+
     @property
     def minimized(self) -> bool:
-        """Whether a smaller value of the metric is better; as in Determined if the metric's direction is unknown."""
-        if self.smaller_is_better is not None:
-            return self.smaller_is_better
-        try:
-            return Goal.of(self.metric).mode == "min"
-        except InvalidArgumentError:
-            return True
+        """Whether a smaller value of the metric is better."""
+        return self.goal.mode == "min"
 
 
 class Sections(BaseModel):
@@ -47,6 +47,22 @@ def searcher_section(config: ExperimentConfig) -> dict[str, Any]:
     """Gives the `searcher` section of an experiment with its metric and direction written out."""
     goal = config.goal
     return {**config.searcher.model_dump(), "metric": goal.metric, "smaller_is_better": goal.mode == "min"}
+
+
+def require_space(config: ExperimentConfig) -> None:
+    """Checks that the trials of a search can differ.
+
+    Raises:
+        ConfigurationError: If each hyperparameter is a value.
+    """
+    if all(isinstance(leaf, Const) for _, leaf in Space.read(config.hyperparameters).leaves()):
+        known = ", ".join(config.hyperparameters) or "no hyperparameter"
+        raise ConfigurationError(
+            f"hyperparameters: nothing to search, each has one value ({known}), so all trials would be equal; "
+            "`lakelens train` trains once. Write a space, as "
+            "learning_rate: {type: log, base: 10, minval: -4, maxval: -1} or "
+            "filters: {type: categorical, vals: [8, 16, 32]}"
+        )
 
 
 def read_sections(searcher_config: Any, hyperparameters: Any) -> Sections:

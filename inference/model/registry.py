@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, ModelNotFoundError
 from ...tracking.logged_models import register_model
+from ...tracking.model_names import require_alias, require_model_name
 from ...tracking.run_listing import RunDetails, all_pages, open_existing_store, show_run
 from ...tracking.runs import (
     DIGEST_TAG,
@@ -102,10 +103,13 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
 
     Raises:
         ModelNotFoundError: If the reference points to no model, or to one whose run is unknown.
-        InvalidArgumentError: If the store does not exist.
+        InvalidArgumentError: If the store does not exist, or MLflow allows no such name or alias.
         CheckpointError: If the checkpoint is damaged, or is not that of its run.
         TrackingError: If the store refuses.
     """
+    require_model_name(name)
+    if alias is not None:
+        require_alias(alias)
     model, run_id = registrable(reference, tracking_uri)
     uri = model.tracking_uri or resolve_tracking_uri(tracking_uri)
     client = open_client(uri)
@@ -128,17 +132,36 @@ def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = No
     """Points an alias to a version, after comparing its files with the digest in its run.
 
     Raises:
+        InvalidArgumentError: If MLflow allows no such alias.
         ModelNotFoundError: If the version does not exist, or its run is unknown.
         CheckpointError: If the version's checkpoint is not that of its run.
         TrackingError: If the store refuses.
     """
+    require_alias(alias)
     uri = resolve_tracking_uri(tracking_uri)
-    model = resolve_model(f"models:/{name}/{version}", uri)
-    _require_run(uri, model)
+    _require_run(uri, resolve_model(f"models:/{name}/{version}", uri))
     client = open_client(uri)
     with as_tracking_errors(uri, f"set alias {alias!r} of model {name!r}"):
         client.set_registered_model_alias(name, alias, str(version))
     return version_of(name, version, uri)
+
+
+def move_alias(name: str, alias: str, version: int, *, previous: int | None, tracking_uri: str) -> bool:
+    """Points an alias to a version if it still points to `previous`; returns whether it did.
+
+    MLflow cannot do both at once: a move between this function's last read and its write is overwritten.
+
+    Raises:
+        LakelensError: As `set_alias`.
+    """
+    _require_run(tracking_uri, resolve_model(f"models:/{name}/{version}", tracking_uri))
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"set alias {alias!r} of model {name!r}"):
+        found = _aliases(client, name).get(alias)
+        if (None if found is None else int(found)) != previous:
+            return False
+        client.set_registered_model_alias(name, alias, str(version))
+    return True
 
 
 def version_of(name: str, version: int, tracking_uri: str | None = None) -> RegisteredVersion:
@@ -156,7 +179,20 @@ def version_of(name: str, version: int, tracking_uri: str | None = None) -> Regi
 
 
 def version_behind(name: str, alias: str, tracking_uri: str | None = None) -> RegisteredVersion | None:
-    """Finds the version that an alias points to; None if alias, model or store does not exist yet."""
+    """Finds the version that an alias points to; None if alias, version, model or store does not exist (any more)."""
+    return version_of_number(name, number_behind(name, alias, tracking_uri), tracking_uri)
+
+
+def version_of_number(name: str, number: int | None, tracking_uri: str | None = None) -> RegisteredVersion | None:
+    """Describes the version that `number_behind` found; None if it was deleted: some stores keep its alias."""
+    try:
+        return None if number is None else version_of(name, number, tracking_uri)
+    except ModelNotFoundError:
+        return None
+
+
+def number_behind(name: str, alias: str, tracking_uri: str | None = None) -> int | None:
+    """Finds the number that an alias points to; its version may have been deleted. None as for `version_behind`."""
     uri = resolve_tracking_uri(tracking_uri)
     path = local_store_path(uri)
     if path is not None and not path.exists():
@@ -164,11 +200,10 @@ def version_behind(name: str, alias: str, tracking_uri: str | None = None) -> Re
     client = open_client(uri)
     with as_tracking_errors(uri, f"read alias {alias!r} of model {name!r}"):
         try:
-            aliases = _aliases(client, name)
+            number = _aliases(client, name).get(alias)
         except ModelNotFoundError:
             return None
-        number = aliases.get(alias)
-        return None if number is None else _described(client, name, int(number), aliases)
+    return None if number is None else int(number)
 
 
 def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> ModelDifference:

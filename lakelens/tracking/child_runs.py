@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat
+from .model_names import quoted
 from .run_listing import all_pages
 from .runs import PARENT_TAG, TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
 
@@ -33,7 +34,7 @@ class ChildRuns:
             TrackingError: If the store does not answer.
         """
         parent = self.parent
-        where = f"tags.`{PARENT_TAG}` = '{parent.run_id}'"
+        where = f"tags.`{PARENT_TAG}` = {quoted(parent.run_id)}"
         with as_tracking_errors(parent.tracking_uri, f"list the trials of run {parent.run_id}"):
             search = open_client(parent.tracking_uri).search_runs
             # Of two runs of one trial the oldest has trained; it is the last here.

@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError, LakelensError, ModelNotFoundError, Tr
 from ..extras import require
 from ..locations import without_password
 from .heartbeat import FAILURE_TAG, end_lost_runs
+from .model_names import quoted
 from .runs import (
     DIGEST_TAG,
     ENTRYPOINT_TAG,
@@ -227,7 +228,7 @@ def all_pages(search: Callable[..., Any], **options: Any) -> list[Any]:
 
 def run_of_digest(client: MlflowClient, digest: str) -> Run | None:
     """Finds the run whose checkpoint has a digest; None when the store has none."""
-    runs = client.search_runs(list(experiment_names(client)), f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=1)
+    runs = client.search_runs(list(experiment_names(client)), f"tags.`{DIGEST_TAG}` = {quoted(digest)}", max_results=1)
     return runs[0] if runs else None
 
 

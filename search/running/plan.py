@@ -17,7 +17,7 @@ from ...training.trials.entrypoint import EntryPoint
 from ..brackets import plan_brackets
 from ..create import create_searcher
 from ..searchers.base import SearchMethod
-from ..settings import SearcherSettings, searcher_section
+from ..settings import SearcherSettings, require_space, searcher_section
 
 
 def plan_search(
@@ -31,12 +31,13 @@ def plan_search(
         spark: The session, for catalog names and executors.
 
     Raises:
-        ConfigurationError: If a key contradicts another.
+        ConfigurationError: If a key contradicts another, or no hyperparameter has a space.
         UsageError: If table, version, split or entry point does not exist.
         SessionError: If trials are to run on the executors of a Spark Connect session.
     """
     if config.continue_from is not None:
         raise ConfigurationError("continue_from trains one run further; a search begins its trials: remove the key")
+    require_space(config)
     searcher_of(config)  # finds an unusable space before the session opens and a run begins
     plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
     if plan.ranks >= 0:

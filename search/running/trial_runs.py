@@ -183,8 +183,9 @@ class TrialRuns:
             rules = rules.while_running()
         running = {trial.number for trial in trials if trial.state in (RUNNING, WAITING)} if not at_the_end else set()
         goal, folders = self._plan.config.goal, dict(self.folders)
-        # Such a trial is never the best one, whatever it measured before.
-        apart = {trial.number: folders.pop(trial.number) for trial in trials if not trial.can_be_best}
+        # Such a trial is never the best one, whatever it measured before. One that was only just created has no folder.
+        never = {trial.number for trial in trials if not trial.can_be_best}
+        apart = {number: folders.pop(number) for number in never & folders.keys()}
         prune(folders, rules, goal, running=running)
         prune(apart, replace(rules, save_experiment_best=0), goal, running=running)
 

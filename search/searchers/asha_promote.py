@@ -1,10 +1,13 @@
 """Asynchronous successive halving by promotion (`stop_once: false`): trials pause, and continue when they are promoted.
 
 Rules: Determined 0.37, master/pkg/searcher/asha.go; L. Li et al., A System for Massively Parallel Hyperparameter
-Tuning, MLSys 2020, algorithm 2.
+Tuning, MLSys 2020, algorithm 2. Ours: no bracket ends without a trial at the whole length, unless each of its trials
+has failed or is not finite; trials that Determined stops earlier wait until one has reached it.
 """
 
 from __future__ import annotations
+
+import math
 
 from ..brackets import Bracket
 from .halving import WORST, Halving
@@ -71,10 +74,25 @@ class PromotionHalving(Halving[PromotionRung]):
         else:
             self._continue(trial, index + 1)
 
+    def _promote_last(self) -> bool:
+        """Promotes the best trial of the highest rung that has one to promote, however few others the rung has."""
+        for index in range(len(self.rungs) - 2, -1, -1):
+            trial = self.rungs[index].best_waiting()
+            if trial is not None and math.isfinite(self.rungs[index].loss(trial)):
+                self.rungs[index].promote_best()
+                self._advance(trial, index)
+                return True
+        return False
+
     def _close(self) -> None:
-        """Stops waiting trials of rungs that no other trial can reach any more."""
+        """Stops waiting trials of rungs that no other trial can reach any more, once a trial has the whole length."""
         if self._counted < self.bracket.trials:
             return
+        while not self.rungs[-1].has_finite:
+            if self._rung_of:
+                return
+            if not self._promote_last():
+                break
         for index in range(len(self.rungs) - 1):
             if self._training[index]:
                 return

@@ -43,6 +43,11 @@ class Rung:
         self._keys.insert(place, key)
         return place
 
+    @property
+    def has_finite(self) -> bool:
+        """Whether a trial has a finite loss."""
+        return bool(self._keys) and not self._keys[0][0]
+
     def place(self, trial: int) -> int:
         """The place of a trial, from 0."""
         return bisect_left(self._keys, self._key_of[trial])

@@ -47,6 +47,33 @@ def test_a_preview_shows_how_many_trials_train_how_long(experiment: str, capsys:
     }
 
 
+@pytest.mark.parametrize("action", ["preview", "run"])
+def test_a_search_without_a_space_is_refused_and_shows_how_to_write_one(
+    experiment: str, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for space in ("{}", "{learning_rate: 0.01}", "{optimizer: {rate: {type: const, val: 3}}}"):
+        assert main(["search", action, experiment, "--set", f"hyperparameters={space}"]) == 2
+        assert "learning_rate: {type: log, base: 10, minval: -4, maxval: -1}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("space", "saves"),
+    [
+        ("{type: log, minval: -5, maxval: -1}", True),
+        ("{type: categorical, vals: [1, 2]}", True),
+        ("{type: int, minval: 1, maxval: 2}", True),
+        ("{type: double, minval: 3, maxval: 3}", False),
+        ("{type: log, minval: -3, maxval: -3}", False),
+        ("{type: categorical, vals: [1, 1]}", False),
+    ],
+)
+def test_a_preview_compares_with_a_random_search_only_where_trials_differ(
+    experiment: str, space: str, saves: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["search", "preview", experiment, "--set", f"hyperparameters.learning_rate={space}"]) == 0
+    assert ("times as much for the same number of trials" in capsys.readouterr().out) is saves
+
+
 @pytest.mark.parametrize(
     "flags", [["--seconds-per-epoch", "0"], ["--seconds-per-epoch", "9", "--set", "searcher.max_length={batches: 9}"]]
 )

@@ -28,13 +28,14 @@ EXPERIMENT = """\
 name: story
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {{table: "{folder}/table", version: 0}}
-hyperparameters: {{global_batch_size: 16}}
+hyperparameters: {{global_batch_size: 16, learning_rate: {rate}}}
 searcher: {searcher}
 resources: {resources}
 checkpoint_storage: {{path: "{folder}/checkpoints"}}
 tracking: {{uri: "sqlite:///{folder}/mlflow.db", experiment: story}}
 """
 ONE_TRIAL = "{name: single, metric: val_loss, max_length: {epochs: 2}}"
+RATES = "{type: log, minval: -3, maxval: -2}"
 TWO_TRIALS = "{name: random, metric: val_loss, max_length: {epochs: 1}, max_trials: 2}"
 
 
@@ -70,9 +71,10 @@ def test_images_become_a_scored_and_evaluated_table(tmp_path: Path) -> None:
     resources = (
         f"{{slots_per_trial: {ranks}, strategy: {'horovod_cluster' if ranks == 2 else 'single'}, use_gpu: false}}"
     )
-    (tmp_path / "one.yaml").write_text(EXPERIMENT.format(folder=tmp_path, searcher=ONE_TRIAL, resources=resources))
-    two_slots = "{max_slots: 2, use_gpu: false}"
-    (tmp_path / "two.yaml").write_text(EXPERIMENT.format(folder=tmp_path, searcher=TWO_TRIALS, resources=two_slots))
+    one = {"rate": 0.003, "searcher": ONE_TRIAL, "resources": resources}
+    two = {"rate": RATES, "searcher": TWO_TRIALS, "resources": "{max_slots: 2, use_gpu: false}"}
+    for name, values in {"one": one, "two": two}.items():
+        (tmp_path / f"{name}.yaml").write_text(EXPERIMENT.format(folder=tmp_path, **values))
     images = len(CLASSES) * IMAGES_PER_CLASS
     write_images(tmp_path / "images")
     with step("session"):

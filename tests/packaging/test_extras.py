@@ -116,7 +116,7 @@ print(json.dumps(said))
 EXPERIMENT = """\
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: table, version: 0}
-hyperparameters: {global_batch_size: 4}
+hyperparameters: {global_batch_size: 4, learning_rate: {type: log, minval: -3, maxval: -2}}
 searcher: {name: random, max_trials: 2, metric: val_accuracy, max_length: {epochs: 1}}
 resources: {slots_per_trial: 1}
 """

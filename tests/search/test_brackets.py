@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from fractions import Fraction
 
 import pytest
+from driving import Run, make
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,6 +149,21 @@ def test_brackets_have_exactly_the_trials_that_were_asked_for(trials, rungs, div
 def test_a_preview_counts_the_trials_that_end_at_each_length(config, expected):
     assert preview(adaptive(**config)) == expected
     assert preview(adaptive(**config, stop_once=True)) == expected
+
+
+@given(
+    st.integers(1, 40),
+    st.sampled_from([1.5, 2, 3, 4]),
+    st.sampled_from(["aggressive", "standard", "conservative"]),
+    st.integers(1, 81),
+    st.booleans(),
+)
+def test_a_search_trains_what_its_preview_shows(trials, divisor, mode, length, stop_once):
+    keys = {"max_trials": trials, "divisor": divisor, "mode": mode, "max_length": {"epochs": length}}
+    lengths = Run(make("adaptive_asha", stop_once=stop_once, **keys)).finish(float)
+    assert max(lengths) == length
+    if not stop_once:  # which stops more trials than half when each is worse than those before
+        assert Counter(lengths) == preview({"name": "adaptive_asha", "metric": "loss", **keys})
 
 
 def test_a_preview_of_the_other_searchers_is_one_length():

@@ -34,6 +34,7 @@ def with_keys(base, **keys):
         ({"max_trials": 2.0}, ["searcher.max_trials is 2.0: Input should be a valid integer"]),
         ({"max_trials": True}, ["searcher.max_trials is True: Input should be a valid integer"]),
         ({"metric": MISSING}, ["searcher.metric: Field required"]),
+        ({"metric": "wow"}, ["metric wow does not imply whether smaller is better; set searcher.smaller_is_better"]),
         ({"metric": 3}, ["searcher.metric is 3: Input should be a valid string"]),
         ({"smaller_is_better": "no"}, ["searcher.smaller_is_better is 'no': Input should be a valid boolean"]),
         ({"max_length": MISSING}, ["searcher.max_length: Field required"]),
@@ -158,12 +159,11 @@ def test_defaults_are_those_of_determined_and_null_means_the_default():
     [
         ({"metric": "val_loss"}, True),
         ({"metric": "val_accuracy"}, False),
-        ({"metric": "wow"}, True),
         ({"metric": "val_accuracy", "smaller_is_better": True}, True),
         ({"metric": "wow", "smaller_is_better": False}, False),
     ],
 )
-def test_the_direction_is_what_is_written_else_that_of_the_metrics_name_else_smaller(keys, minimized):
+def test_the_direction_is_what_is_written_else_that_of_a_known_metric(keys, minimized):
     assert SearcherSettings.model_validate({**ADAPTIVE, **keys}).minimized is minimized
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,16 +13,17 @@ from ...errors import CheckpointError, CheckpointNotFoundError, ModelNotFoundErr
 from ...locations import absolute_path, has_scheme, without_password
 from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
+from ...tracking.model_names import quoted
 from ...tracking.run_listing import all_pages, get_run, open_existing_store
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
     DIGEST_TAG,
-    METRIC_TAG,
     SEARCH_TAG,
     as_tracking_errors,
     resolve_tracking_uri,
 )
 from .checkpoint import Checkpoint, open_checkpoint
+from .run_choice import best_run, named_metric
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -31,17 +31,14 @@ if TYPE_CHECKING:
 
 FORMS = (
     "runs:/<run id>, runs:/<run id>/<artifact folder>, models:/<name>@<alias>, models:/<name>/<version>, "
-    "experiment:<id or name>, search:<run id> or the path of a checkpoint folder"
+    "experiment:<id or name>[?metric=<metric>], search:<run id> or the path of a checkpoint folder"
 )
 
-_MODEL_ALIAS = re.compile(r"^models:/+(?P<name>[^@]+)@(?P<alias>[^/@]+)$")
+_MODEL_ALIAS = re.compile(r"^models:/+(?P<name>.+)@(?P<alias>[^/@]+)$")
 _MODEL_VERSION = re.compile(r"^models:/+(?P<name>.+)/(?P<version>\d+|latest)$")
 _RUN = re.compile(r"^runs:/+(?P<run>[^/]+)(?:/(?P<artifact>.+?))?/?$")
 _EXPERIMENT_PREFIX = "experiment:"
 _SEARCH_PREFIX = "search:"
-
-# The metric that chose the best epoch, for runs that do not record it.
-_DEFAULT_GOAL = "val_loss:min"
 _RUNS_PER_PAGE = 1000
 
 
@@ -89,7 +86,8 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
         uri: `runs:/<run id>` or `runs:/<run id>/model` (its artifact folder `checkpoint`),
             `runs:/<run id>/<artifact folder>`, `models:/<name>@<alias>`, `models:/<name>/<version or latest>`,
             `experiment:<id or name>` (its finished run with the best value of the metric that chose its
-            checkpoint), `search:<run id>` (the best trial of a finished search), or a checkpoint folder's path.
+            checkpoint), `experiment:<id or name>?metric=<metric>` (if different metrics chose them),
+            `search:<run id>` (the best trial of a finished search), or a checkpoint folder's path.
         tracking_uri: MLflow tracking URI; None takes MLflow's own (MLFLOW_TRACKING_URI).
 
     Raises:
@@ -156,7 +154,7 @@ def version_numbers(client: MlflowClient, name: str) -> list[int]:
 
     Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
     """
-    found = all_pages(client.search_model_versions, filter_string=f"name = '{name}'")
+    found = all_pages(client.search_model_versions, filter_string=f"name = {quoted(name)}")
     return sorted((int(one.version) for one in found), reverse=True)
 
 
@@ -185,7 +183,7 @@ def require_digest_of_run(uri: str, digest: str, run: Run) -> None:
 
 
 def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
-    name = uri[len(_EXPERIMENT_PREFIX) :].strip()
+    name, metric = named_metric(uri[len(_EXPERIMENT_PREFIX) :].strip())
     client = _client(tracking_uri)
     experiment = (client.get_experiment(name) if name.isdigit() and _exists(client, name) else None) or (
         client.get_experiment_by_name(name) if name else None
@@ -195,12 +193,7 @@ def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
         store = without_password(client.tracking_uri)
         raise ModelNotFoundError(f"{uri!r}: {store} has no experiment {name!r}; it has {known or 'none'}")
     end_lost_runs(client, experiment.experiment_id)
-    run = best_run(_finished_runs(client, experiment.experiment_id))
-    if run is None:
-        raise ModelNotFoundError(
-            f"{uri!r}: experiment {experiment.name!r} has no finished run with a metric that chose a checkpoint; "
-            "train one, or name a run: runs:/<run id>"
-        )
+    run = best_run(uri, _finished_runs(client, experiment.experiment_id), metric)
     return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
 
 
@@ -214,25 +207,6 @@ def _of_search(uri: str, tracking_uri: str | None) -> ModelRef:
             f"{uri!r}: the search is {run.info.status} and has no best trial yet; wait for it, or name a trial's run"
         )
     return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
-
-
-def best_run(runs: list[Run]) -> Run | None:
-    """Chooses the run with the best value of the metric that chose its checkpoint; of equals the oldest.
-
-    A run says metric and direction in its tag `lakelens.metric`, as `val_loss:min`; its best value is the MLflow metric
-    `best_<name>`. Runs without that value, or with NaN, are skipped.
-    """
-    scored = [(value, run.info.start_time, run.info.run_id, run) for run in runs if (value := _loss(run)) is not None]
-    return min(scored, key=lambda entry: entry[:3])[3] if scored else None
-
-
-def _loss(run: Run) -> float | None:
-    """The run's value of its metric, with the sign that makes smaller better; None if it has none or NaN."""
-    metric, _, mode = run.data.tags.get(METRIC_TAG, _DEFAULT_GOAL).partition(":")
-    value = run.data.metrics.get(f"best_{metric}")
-    if value is None or math.isnan(value):
-        return None
-    return -float(value) if mode == "max" else float(value)
 
 
 def _finished_runs(client: MlflowClient, experiment_id: str) -> list[Run]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from ...errors import ConfigurationError, InvalidArgumentError
+from ...errors import ConfigurationError
 from ...options import near_miss
 from ..tasks.registry import DEFAULT_TASK, TASKS
 from ..tasks.task import Task
@@ -199,16 +199,10 @@ class ExperimentConfig(Section):
         """The metric that decides, and its direction.
 
         Raises:
-            ValueError: If its name does not imply the direction and `smaller_is_better` is not set.
+            ValueError: If the direction is neither known nor set by `smaller_is_better`.
         """
-        metric = self.searcher.metric or ("val_loss" if self.data.validation_split is not None else "loss")
-        smaller = self.searcher.smaller_is_better
-        try:
-            return Goal.of(metric, None if smaller is None else "min" if smaller else "max")
-        except InvalidArgumentError:
-            raise ValueError(
-                f"searcher.metric {metric} does not imply whether smaller is better; set searcher.smaller_is_better"
-            ) from None
+        default = "val_loss" if self.data.validation_split is not None else "loss"
+        return self.searcher.model_copy(update={"metric": self.searcher.metric or default}).goal
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -24,6 +24,11 @@ class Const(_Leaf):
     type: Literal["const"] = Field(description="`const`.")
     val: Any = Field(description="The value.")
 
+    @property
+    def varies(self) -> bool:
+        """Whether it can have several values."""
+        return False
+
     def at(self, _: int) -> Any:
         """The value."""
         return copy.deepcopy(self.val)
@@ -34,6 +39,11 @@ class Categorical(_Leaf):
 
     type: Literal["categorical"] = Field(description="`categorical`.")
     vals: list[Any] = Field(min_length=1, description="The values.")
+
+    @property
+    def varies(self) -> bool:
+        """Whether it can have several values."""
+        return any(value != self.vals[0] for value in self.vals)
 
     def at(self, draw: int) -> Any:
         """The value at a draw of 64 bits."""
@@ -47,6 +57,11 @@ class Int(_Leaf):
     minval: int = Field(description="Smallest value.")
     maxval: int = Field(description="Largest value.")
     count: int | None = Field(None, ge=1, description="Points of a grid search.")
+
+    @property
+    def varies(self) -> bool:
+        """Whether it can have several values."""
+        return self.minval < self.maxval
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Int:
@@ -66,6 +81,11 @@ class Double(_Leaf):
     maxval: float = Field(description="Upper bound.")
     count: int | None = Field(None, ge=1, description="Points of a grid search.")
 
+    @property
+    def varies(self) -> bool:
+        """Whether it can have several values."""
+        return self.minval < self.maxval
+
     @model_validator(mode="after")
     def _is_ordered(self) -> Double:
         _require_ordered(self.minval, self.maxval)
@@ -84,6 +104,11 @@ class Log(_Leaf):
     minval: float = Field(description="Smallest exponent.")
     maxval: float = Field(description="Largest exponent.")
     count: int | None = Field(None, ge=1, description="Points of a grid search.")
+
+    @property
+    def varies(self) -> bool:
+        """Whether it can have several values."""
+        return self.minval < self.maxval
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Log:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ...errors import InvalidArgumentError
+from ..trials.metrics import Goal
 from .lengths import Length
 
 SINGLE: Final = "single"
@@ -40,7 +42,7 @@ class SearcherConfig(BaseModel):
         None, min_length=1, description="Metric that decides; default: `val_loss` with validation, else `loss`."
     )
     smaller_is_better: bool | None = Field(
-        None, description="Direction of the metric; null reads it from the metric's name (loss, accuracy, auc, ...)."
+        None, description="Direction of the metric; needed unless lakelens knows the metric (loss, accuracy, auc, ...)."
     )
     max_length: Length = Field(default_factory=lambda: Length(epochs=10), description="Longest training of a trial.")
     max_trials: int = Field(1, ge=1, description="Trials in all; random and adaptive_asha need it.")
@@ -62,6 +64,21 @@ class SearcherConfig(BaseModel):
     stop_once: bool = Field(
         False, description="true stops trials permanently; false pauses and promotes them (adaptive_asha)."
     )
+
+    @property
+    def goal(self) -> Goal:
+        """The metric that decides, `val_loss` by default, and its direction.
+
+        Raises:
+            ValueError: If the direction is neither known nor set.
+        """
+        metric, smaller = self.metric or "val_loss", self.smaller_is_better
+        try:
+            return Goal.of(metric, None if smaller is None else "min" if smaller else "max")
+        except InvalidArgumentError:
+            raise ValueError(
+                f"searcher.metric {metric} does not imply whether smaller is better; set searcher.smaller_is_better"
+            ) from None
 
     @model_validator(mode="before")
     @classmethod

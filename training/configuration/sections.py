@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ...locations import table_and_version
 from ...table import version_of
+from ...tracking.model_names import require_model_name
 from ..checkpoints.retention import Retention
 
 
@@ -286,3 +287,10 @@ class Tracking(Section):
     uri: str | None = Field(None, description="MLflow store; null takes MLFLOW_TRACKING_URI, or Databricks' own.")
     experiment: str = Field("lakelens", min_length=1, description="MLflow experiment; created if it does not exist.")
     register_as: str | None = Field(None, description="Registers the best model under this name.")
+
+    @field_validator("register_as")
+    @classmethod
+    def _can_be_registered(cls, value: str | None) -> str | None:
+        if value is not None:
+            require_model_name(value)
+        return value

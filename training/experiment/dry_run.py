@@ -1,35 +1,54 @@
-"""Resolves an experiment and counts rows and steps, without writing or starting anything."""
+"""Resolves an experiment, counts rows and steps and checks the Trial, without writing or training anything."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from socket import gethostname
 from typing import Any
 
+from ...extras import require
 from ...spark.session import SessionSource
+from ...tracking.runs import RunReference, require_store, resolve_tracking_uri
+from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
+from ..runner.spark.preflight import check_horovod
+from ..runner.terms import EXPERIMENT_TERMS
+from ..segments.backend import FRAMEWORKS
+from ..segments.outcome import SegmentOutcome
+from ..segments.trial_check import check_trial
 from .experiment_plan import ExperimentPlan
+from .run_folder import require_writable
+from .starts import TrainingStart
+from .strategies import Strategy
 
 
-def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dict[str, Any]:
+def plan_of(config: ExperimentConfig, spark: SessionSource | None = None, *, imports: bool = False) -> dict[str, Any]:
     """Resolves an experiment: table, version, splits, rows, ranks, steps and memory.
 
     Args:
         config: The experiment.
         spark: The session, for a catalog name.
+        imports: Whether a process of its own imports the Trial, builds its model and checks both, as a training does
+            before its first step.
 
     Returns:
         JSON values.
 
     Raises:
-        LakelensError: As the training would before it starts its ranks.
+        LakelensError: As the training would before it starts its ranks; with `imports` before its first step.
     """
     require_single(config)
     plan = ExperimentPlan.of(config, spark=spark)
+    if imports:
+        _check_trial(plan)
     feed, schedule, ranks = plan.data.training, plan.schedule, abs(plan.ranks)
     share = max(1, ranks)  # every slot of the cluster, if 0: then the memory of one rank is an upper bound
     height, width = plan.data.image_size
     return {
         "dry_run": True,
+        "imported": imports,
         "entrypoint": plan.entrypoint.name,
         "table": feed.location,
         "version": feed.version,
@@ -49,3 +68,32 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None) -> dic
         "row_group_bytes_per_rank": feed.plan.reading_bytes(len(lanes_of_rank(feed.plan.order.lanes, 0, share))),
         "image_batch_bytes_per_rank": -(-config.global_batch_size // share) * height * width * 3 * 4,
     }
+
+
+def _check_trial(plan: ExperimentPlan) -> None:
+    """Checks store, folder, start and Trial; the Trial in a process of its own, so that no user code runs in this one.
+
+    Raises:
+        LakelensError: As a training before its first step.
+    """
+    require("a training", "mlflow", *FRAMEWORKS[plan.entrypoint.framework].packages)
+    require_store(resolve_tracking_uri(plan.config.tracking.uri))
+    require_writable(plan.root)
+    if plan.ranks < -1 and FRAMEWORKS[plan.entrypoint.framework].needs_horovod:
+        check_horovod(EXPERIMENT_TERMS)
+    model = TrainingStart.of(plan).model
+    # Without GPUs: others may use them, and the process that trains may be on another machine.
+    alone = Strategy("single", -1, 1, use_gpu=False, framework=plan.entrypoint.framework)
+    config = plan.config
+    # A cache would be written.
+    config = config.model_copy(update={"data": config.data.model_copy(update={"cache": False})})
+    weights = None if model is None else WarmStart(model.uri, model.path)
+    job = replace(plan, config=config, strategy=alone).job(RunReference("", "", "dry-run", gethostname()), weights)
+    runner = alone.runner(config.resources.model_copy(update={"driver_port": None}), "check", None)
+    kwargs = {"job": job, "ranks": max(1, abs(plan.ranks))}
+    outcome: SegmentOutcome = runner.run_with(check_trial, kwargs, on_message=_say)
+    outcome.raise_failure()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,20 @@ def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
         sweep(folder)
         with contextlib.suppress(OSError):  # not empty: it holds checkpoints
             folder.rmdir()
+
+
+def require_writable(root: Path) -> None:
+    """Checks that run folders can be made, and leaves nothing there.
+
+    Raises:
+        CheckpointError: If not.
+    """
+    place = next(place for place in (root, *root.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise CheckpointError(_unwritable(root, error)) from error
 
 
 def _unwritable(root: Path, error: OSError) -> str:

@@ -36,12 +36,12 @@ def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int 
     checkpoint = None
     state: TrainingState | None = None
     if start is not None:
-        read, failure = _attempted(lambda: _read(start)) if world.rank == 0 else (None, None)
+        read, failure = attempted(lambda: _read(start)) if world.rank == 0 else (None, None)
         state, failure = world.broadcast_object((read and read[1], failure), name="lakelens.start")
         if failure is not None:
             return SegmentOutcome(failure=failure)
         checkpoint = read and read[0]
-    prepared, failure = _attempted(lambda: PreparedRank(job, backend, world, state, checkpoint))
+    prepared, failure = attempted(lambda: PreparedRank(job, backend, world, state, checkpoint))
     failures = [met for met in world.allgather_object(failure, name="lakelens.prepared") if met is not None]
     if failures or prepared is None:
         return SegmentOutcome(failure=failures[0])
@@ -52,7 +52,8 @@ def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int 
         return SegmentOutcome(failure=(type(error).__name__, str(error)))
 
 
-def _attempted(work: Callable[[], _T]) -> tuple[_T | None, Failure | None]:
+def attempted(work: Callable[[], _T]) -> tuple[_T | None, Failure | None]:
+    """Returns what `work` returns, or the LakelensError that it raises as a value."""
     try:
         return work(), None
     except LakelensError as error:

@@ -10,15 +10,32 @@ from dataclasses import dataclass
 from ...errors import InvalidArgumentError, MissingMetricError
 
 _MODES = ("min", "max")
-# Words in names of metrics, Keras' and usual short ones, by the direction of improvement.
-_SMALLER_IS_BETTER = (
-    "loss", "logloss", "error", "entropy", "crossentropy", "divergence", "hinge", "poisson",
-    "mse", "mae", "mape", "smape", "msle", "rmse", "rmsle",
-)  # fmt: skip
-_LARGER_IS_BETTER = (
-    "acc", "accuracy", "auc", "precision", "recall", "f1", "score", "iou", "io_u", "true", "top_k",
-    "similarity", "map",
-)  # fmt: skip
+# The names of metrics whose direction is known: Keras' metrics, losses and short names, and those of the tasks. A
+# name that only contains one of them says nothing: of `brier_score` less is better.
+_SMALLER_IS_BETTER = frozenset((
+    "loss", "error", "error_rate", "log_loss", "logloss", "cross_entropy", "crossentropy",
+    "binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy",
+    "binary_focal_crossentropy", "categorical_focal_crossentropy",
+    "kl_divergence", "kullback_leibler_divergence", "kld", "poisson", "log_cosh", "logcosh", "huber",
+    "hinge", "squared_hinge", "categorical_hinge",
+    "mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error",
+    "mean_squared_logarithmic_error", "root_mean_squared_error",
+    "mse", "mae", "mape", "smape", "msle", "rmse", "rmsle", "false_positives", "false_negatives",
+))  # fmt: skip
+_LARGER_IS_BETTER = frozenset((
+    "acc", "accuracy", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy",
+    "balanced_accuracy", "top_k_accuracy", "top_k_categorical_accuracy", "sparse_top_k_categorical_accuracy",
+    "auc", "roc_auc", "pr_auc", "auroc", "auprc", "precision", "recall", "average_precision",
+    "f1", "f1_score", "fbeta_score", "macro_f1", "micro_f1", "true_positives", "true_negatives",
+    "sensitivity", "specificity", "sensitivity_at_specificity", "specificity_at_sensitivity",
+    "precision_at_recall", "recall_at_precision",
+    "iou", "mean_iou", "io_u", "mean_io_u", "binary_io_u", "one_hot_io_u", "one_hot_mean_io_u",
+    "cosine_similarity", "r2_score", "pearson_correlation", "concordance_correlation",
+    "map", "map50", "map50_voc07", "map75", "mean_average_precision", "recall50",
+))  # fmt: skip
+_TOP = re.compile(r"(?<=top)_?\d+(?=_|$)")
+# Keras counts metrics of one name: `auc`, `auc_1`.
+_COUNTED = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -35,22 +52,17 @@ class Goal:
 
     @classmethod
     def of(cls, metric: str, mode: str | None = None) -> Goal:
-        """Makes a goal; without a mode the metric's name must imply the direction.
+        """Makes a goal; without a mode the metric must be one whose direction is known.
 
         Raises:
-            InvalidArgumentError: If the mode is unknown, or the name does not imply it.
+            InvalidArgumentError: If the mode is unknown, or that of the metric is not known.
         """
         if mode is None:
-            words = re.findall(r"[a-z0-9]+", metric.lower())
-            # A number at the end of a word is a threshold (mAP50); in f1 it is part of the name.
-            names = [f"_{'_'.join(said)}_" for said in (words, [word.rstrip("0123456789") for word in words])]
-            smaller = any(f"_{known}_" in name for known in _SMALLER_IS_BETTER for name in names)
-            larger = any(f"_{known}_" in name for known in _LARGER_IS_BETTER for name in names)
-            if smaller == larger:
+            mode = _known_mode(metric)
+            if mode is None:
                 raise InvalidArgumentError(
                     f"metric {metric!r} does not imply whether less is better; give mode='min' or 'max'"
                 )
-            mode = "min" if smaller else "max"
         if mode not in _MODES:
             raise InvalidArgumentError(f"mode is {mode!r}; it must be one of {', '.join(_MODES)}")
         return cls(metric, mode)
@@ -73,6 +85,17 @@ class Goal:
         if math.isnan(value):
             return False
         return best is None or (value < best if self.mode == "min" else value > best)
+
+
+def _known_mode(metric: str) -> str | None:
+    """Returns the direction of a metric whose name is in the lists, with or without `val_`."""
+    name = metric.lower().removeprefix("val_")
+    for known in (name, _COUNTED.sub("", name), _TOP.sub("_k", name)):
+        if known in _SMALLER_IS_BETTER:
+            return "min"
+        if known in _LARGER_IS_BETTER:
+            return "max"
+    return None
 
 
 @dataclass(frozen=True)

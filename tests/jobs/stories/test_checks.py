@@ -24,7 +24,7 @@ pytestmark = pytest.mark.unit
 EXPERIMENT = """
 entrypoint: lakelens.training.trials.small_cnn:SmallCnn
 data: {table: nosuch}
-hyperparameters: {global_batch_size: 26}
+hyperparameters: {global_batch_size: 26, rate: {type: double, minval: 0, maxval: 1}}
 searcher: {name: random, max_trials: 2, max_length: {epochs: 1}}
 resources: {strategy: horovod_cluster, slots_per_trial: 2}
 """

@@ -260,6 +260,6 @@ def test_a_search_without_its_metric_ends_at_once_and_names_those_there_are_and_
     with pytest.raises(TrialError, match=r"metric 'val_recall' is not among this job's metrics \(.*val_loss\)"):
         search(keys)
     keys["searcher"] = {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}}
-    keys["hyperparameters"] = {"learning_rate": 0.1, "act": "raise"}
+    keys["hyperparameters"] = {"learning_rate": {"type": "double", "minval": 0.1, "maxval": 0.2}, "act": "raise"}
     with pytest.raises(SearchFailedError, match=r"none of 2 trials gave a number for val_loss; trial 0: .*"):
         search(keys)

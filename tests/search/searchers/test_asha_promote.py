@@ -64,15 +64,37 @@ def test_a_trial_at_the_top_is_stopped_and_another_takes_its_place():
 
 def test_a_rung_closes_when_nothing_can_reach_it_any_more():
     run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
-    assert [run.report(trial, 0.1 * trial) for trial in range(4)] == [
-        [],
-        [],
-        [Continue(0, 3)],
-        [Stop(1), Stop(2), Stop(3)],
-    ]
-    assert run.report(0, 0.1) == [Stop(0)]
-    assert run.searcher.states == {0: "stopped", 1: "stopped", 2: "stopped", 3: "stopped"}
+    assert [run.report(trial, 0.1 * trial) for trial in range(4)] == [[], [], [Continue(0, 3)], []]
+    assert run.report(0, 0.1) == [Continue(0, 9)]  # the best of too few for a promotion, up to the whole length
+    assert run.report(0, 0.1) == [Stop(0), Stop(1), Stop(2), Stop(3)]
+    assert run.searcher.states == {0: "completed", 1: "stopped", 2: "stopped", 3: "stopped"}
     assert run.searcher.finished
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5])
+@pytest.mark.parametrize("rungs", [1, 2, 4])
+def test_a_bracket_without_a_promotion_trains_its_best_trial_in_full(trials, rungs):
+    run = Run(one_bracket(rungs=rungs, divisor=7, max_trials=trials, max_length={"batches": 7 ** (rungs - 1)}))
+    lengths = run.finish(lambda trial: abs(trial - 1))
+    best = min(trials - 1, 1)
+    assert lengths == [7 ** (rungs - 1) if trial == best or rungs == 1 else 1 for trial in range(trials)]
+
+
+def test_a_trial_takes_the_place_of_a_better_one_that_failed_on_its_way_to_the_top():
+    run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
+    for trial in range(4):
+        run.report(trial, [0.1, math.nan, 0.3, 0.2][trial])
+    assert run.exit(0) == [Continue(3, 3)]
+    assert run.exit(3) == [Continue(2, 3)]
+    assert run.report(2, math.nan) == [Stop(1), Stop(2)]  # none that is left has a number
+    assert run.searcher.finished
+
+
+def test_a_trial_with_a_number_takes_the_place_of_one_that_reached_the_top_without():
+    run = Run(one_bracket(rungs=2, max_trials=3, max_concurrent_trials=3))
+    assert [run.report(trial, float(trial)) for trial in range(3)][2] == [Continue(0, 3)]
+    assert run.report(0, math.nan) == [Stop(0), Continue(1, 3)]
+    assert run.report(1, 5.0) == [Stop(1), Stop(2)]
 
 
 def test_rungs_above_close_only_after_those_below():
@@ -81,8 +103,9 @@ def test_rungs_above_close_only_after_those_below():
     assert operations[2] == [Continue(0, 3)]
     assert operations[5] == [Continue(1, 3)]
     assert run.report(0, 0.1) == []  # trial 6 may still be promoted
-    assert run.report(6, 0.9) == [Stop(2), Stop(3), Stop(4), Stop(5), Stop(6)]
-    assert run.report(1, 0.2) == [Stop(0), Stop(1)]
+    assert run.report(6, 0.9) == []
+    assert run.report(1, 0.2) == [Continue(0, 9)]
+    assert run.report(0, 0.1) == [*map(Stop, [0, 2, 3, 4, 5, 6, 1])]
     assert run.searcher.finished
 
 
@@ -95,8 +118,8 @@ def test_metrics_that_are_not_finite_rank_last_in_order_of_arrival(bad, smaller_
     assert operations[2] == [Continue(0, 3)]  # one in three goes on, whatever they are
     assert operations[4] == [Continue(4, 3)]
     assert operations[5] == [Continue(5, 3)]
-    assert operations[8][0] == Continue(6, 3)
-    assert operations[8][1:] == [Stop(7), Stop(8), Stop(1), Stop(2), Stop(3)]
+    assert operations[8] == [Continue(6, 3)]
+    assert run.report(6, sign * 6) == [Stop(6), *map(Stop, [7, 8, 1, 2, 3])]
 
 
 def test_an_error_counts_as_the_worst_metric_and_another_trial_starts():
@@ -117,10 +140,11 @@ def test_a_failed_trial_that_would_be_promoted_is_the_worst_of_the_rungs_above()
         run.exit(trial)  # trial 0 passes to the second rung as its worst
     operations = [run.report(trial, float(trial)) for trial in range(3, 9)]
     assert operations[:3] == [[Continue(3, 3)], [], [Continue(4, 3)]]
-    assert operations[5] == [Continue(5, 3), Stop(6), Stop(7), Stop(8)]
+    assert operations[5] == [Continue(5, 3)]
     assert run.report(5, 1.0) == []
     assert run.report(4, 2.0) == [Continue(5, 9)]
-    assert run.report(3, 3.0) == [Stop(4), Stop(3)]
+    assert run.report(3, 3.0) == []
+    assert run.report(5, 1.0) == [*map(Stop, [5, 6, 7, 8, 4, 3])]
 
 
 def test_a_trial_that_fails_after_its_promotion_is_the_worst_of_its_rung():
@@ -136,7 +160,7 @@ def test_a_trial_that_fails_after_its_promotion_is_the_worst_of_its_rung():
 def test_invalid_hyperparameters_are_replaced_and_not_counted():
     run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
     assert run.exit(2, "invalid_hyperparameters") == [Stop(2), Create(4, {}, 1)]
-    assert run.finish(float) == [3, 1, 1, 1]  # of trials 0, 1, 3 and 4
+    assert run.finish(float) == [9, 1, 1, 1]  # of trials 0, 1, 3 and 4
     assert run.searcher.states[2] == "invalid_hyperparameters"
 
 
@@ -160,23 +184,24 @@ def test_a_trial_that_is_among_the_best_once_another_was_invalid_is_promoted_nex
 
 
 def test_a_trial_that_was_stopped_is_never_promoted():
-    run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
-    for trial in range(4):
+    run = Run(one_bracket(rungs=2, max_trials=6, max_concurrent_trials=6))
+    for trial in range(6):
         run.report(trial, float(trial))
-    assert run.stopped == [1, 2, 3]
-    assert run.exit(0, "invalid_hyperparameters") == [Stop(0), Create(4, {}, 1)]
-    # The third metric is back: without their stop trial 1 would go on.
-    run.report(4, 9.0)
+    run.report(1, 1.0)
+    assert run.stopped == [1, 2, 3, 4, 5]
+    assert run.exit(0, "invalid_hyperparameters") == [Stop(0), Create(6, {}, 1)]
+    # The sixth metric is back: without its stop trial 2 would go on.
+    run.report(6, 9.0)
     assert run.searcher.finished
-    assert run.stopped == [1, 2, 3, 0, 4]
+    assert run.stopped == [1, 2, 3, 4, 5, 0, 6]
 
 
 def test_rungs_of_one_length_are_passed_at_once():
     run = Run(make("adaptive_asha", bracket_rungs=[4], max_trials=27, divisor=3, max_length={"epochs": 3}))
     assert set(run.pending.values()) == {1}
     operations = [run.report(trial, float(trial)) for trial in range(27)]
-    assert operations[26] == [Continue(0, 3), *map(Stop, [*range(9, 27), *range(3, 9), 1, 2])]
-    assert run.report(0, 0.0) == [Stop(0)]
+    assert operations[26] == [Continue(0, 3)]
+    assert run.report(0, 0.0) == [Stop(0), *map(Stop, [*range(9, 27), *range(3, 9), 1, 2])]
 
 
 def test_a_trial_that_went_further_than_asked_passes_what_it_has_reached():
@@ -204,6 +229,7 @@ class ByTheBook:
         self.outstanding = [0] * rungs
         self.rung, self.failed, self.closed = {}, set(), set()
         self.divisor, self.max_trials = divisor, max_trials
+        self.whole = False  # whether a trial has reached the top with a number
         self.first = [self.create() for _ in range(min(concurrent, max_trials))]
 
     def create(self):
@@ -221,6 +247,7 @@ class ByTheBook:
         rung = self.metrics[index]
         self.outstanding[index] -= 1
         if index == len(self.metrics) - 1:
+            self.whole = self.whole or metric < math.inf
             if trial not in self.failed:
                 operations.append(("stop", trial))
                 self.closed.add(trial)
@@ -243,6 +270,16 @@ class ByTheBook:
                 trained = True
         if not trained and len(self.rung) < self.max_trials:
             operations.append(self.create())
+        if len(self.metrics[0]) == self.max_trials and not self.whole:
+            if any(self.outstanding):
+                return operations
+            for level in range(len(self.metrics) - 2, -1, -1):
+                best = next((entry for entry in self.metrics[level] if not entry[2] and entry[0] < math.inf), None)
+                if best is not None:
+                    best[2] = True
+                    self.rung[best[1]] = level + 1
+                    self.outstanding[level + 1] += 1
+                    return [*operations, ("continue", best[1])]
         if len(self.metrics[0]) == self.max_trials:
             for level, rung in enumerate(self.metrics):
                 if self.outstanding[level]:

@@ -83,6 +83,27 @@ def test_an_experiment_leads_to_its_best_finished_run(tmp_path):
         assert resolve_model(f"experiment:{name}", store.uri).digest == best
 
 
+def test_runs_of_different_metrics_are_never_compared(tmp_path):
+    store = Store(tmp_path)
+    store.run(value=0.0006, weights=b"a loss")
+    store.run(value=0.25, goal="val_accuracy:max", weights=b"worse")
+    _, best = store.run(value=1.0, goal="val_accuracy:max", weights=b"better")
+    _, lowest = store.run(value=0.1, goal="val_score:min", weights=b"lowest")
+    _, highest = store.run(value=0.9, goal="val_score:max", weights=b"highest")
+    known = r"val_accuracy:max \(2\), val_loss:min \(1\), val_score:max \(1\), val_score:min \(1\)"
+    for asked, words in {
+        "birds": rf"{known}. Name one, as experiment:birds\?metric=val_accuracy$",
+        "birds?metric=val_score": r"Name one, as experiment:birds\?metric=val_score:max$",
+        "birds?metric=loss": f"no finished run was decided by metric 'loss'; they were by {known}",
+        "birds?metric=": "no finished run was decided by metric ''",
+    }.items():
+        with pytest.raises(ModelNotFoundError, match=words):
+            resolve_model(f"experiment:{asked}", store.uri)
+    for metric, digest in {"val_accuracy": best, "val_score:min": lowest, "val_score:max": highest}.items():
+        for name in (store.experiment, "birds"):
+            assert resolve_model(f"experiment:{name}?metric={metric}", store.uri).digest == digest
+
+
 def test_a_search_leads_to_its_best_trial(store):
     run_id, digest = store.run(weights=b"of the best trial")
     with pytest.raises(ModelNotFoundError, match="this run is not a search"):

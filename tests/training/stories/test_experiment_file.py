@@ -172,7 +172,7 @@ def test_a_dry_run_resolves_and_counts_and_writes_nothing(keys, table, tmp_path,
     file.write_text(json.dumps(keys))
     before = sorted(tmp_path.iterdir())
     two_slots = {"slots_per_trial": 2, "strategy": "horovod_local"}
-    assert main(["train", str(file), "--dry-run", "--set", f"resources={json.dumps(two_slots)}"]) == 0
+    assert main(["train", str(file), "--dry-run", "--no-import", "--set", f"resources={json.dumps(two_slots)}"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan == json.loads(json.dumps(plan_of(config_of(keys, resources=two_slots))))
     assert (plan["table"], plan["version"], plan["rows"]) == (str(table), 0, {"train": 90, "validation": 21})
@@ -263,7 +263,7 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
         experiment_of("tables/photos", config="experiment.yaml")
     with pytest.raises(InvalidArgumentError, match="names a version, and version=2 does too"):
         experiment_of("tables/photos@3", version=2)
-    assert main(["train", str(file), "--dry-run", "--epochs", "3"]) == 0
+    assert main(["train", str(file), "--dry-run", "--no-import", "--epochs", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 18
 
 

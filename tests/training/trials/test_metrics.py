@@ -33,14 +33,25 @@ pytestmark = pytest.mark.unit
         ("auc_1", "max"),
         ("mean_io_u", "max"),
         ("true_positives_2", "max"),
+        ("val_false_positives_1", "min"),
+        ("val_top_5_accuracy", "max"),
+        ("top5_accuracy", "max"),
+        ("val_map50_voc07", "max"),
     ],
 )
 def test_the_usual_metrics_tell_their_direction(metric, mode):
     assert Goal.of(metric) == Goal(metric, mode)
 
 
-@pytest.mark.parametrize("metric", ["val_mine", "my_loss_score", "heatmap", "previous", "glossary"])
-def test_a_metric_whose_name_does_not_tell_needs_a_mode(metric):
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "val_mine", "my_loss_score", "heatmap", "glossary", "score", "val_score", "val_brier_score", "val_fid_score",
+        "val_kl_score", "inverse_accuracy", "recall_error", "val_map_distance", "val_true_error", "accuracy_gap",
+        "top_k", "", "val_",
+    ],
+)  # fmt: skip
+def test_a_metric_that_is_not_in_the_lists_needs_a_mode(metric):
     with pytest.raises(InvalidArgumentError, match="give mode='min' or 'max'"):
         Goal.of(metric)
     assert Goal.of(metric, "max").mode == "max"

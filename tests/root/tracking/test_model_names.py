@@ -1,0 +1,79 @@
+"""Names and aliases of registered models are those that MLflow takes, with a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from mlflow_stores import put_store
+
+from lakelens.errors import ConfigurationError, InvalidArgumentError
+from lakelens.tracking.model_names import quoted, require_alias, require_model_name
+from lakelens.tracking.runs import open_client
+from lakelens.training.configuration.experiment import ExperimentConfig
+
+NAMES = ("birds", "kid's photos", 'the "best"', "lake.nature.owls", "a@b", "Ünì", "x; y", "a%b", "back\\slash")
+ALIASES = ("champion", "A-b_1", "vv1", "v1a", "5", "früh")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    store = open_client(put_store(tmp_path_factory.mktemp("store")))
+    for name in NAMES:
+        store.create_registered_model(name)
+        store.create_model_version(name, "file:/models/1")
+    return store
+
+
+def refused(call: Callable[[], object]) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        call()
+    except MlflowException:
+        return True
+    return False
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_mlflow_takes_is_valid_and_can_be_searched_for(name: str, client: Any) -> None:
+    require_model_name(name)
+    assert [one.name for one in client.search_model_versions(f"name = {quoted(name)}")] == [name]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("alias", ALIASES)
+def test_an_alias_that_mlflow_takes_is_valid(alias: str, client: Any) -> None:
+    require_alias(alias)
+    client.set_registered_model_alias("birds", alias, "1")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", ".", ".."])
+def test_a_name_that_mlflow_refuses_is_refused(name: str, client: Any) -> None:
+    assert refused(lambda: client.create_registered_model(name))
+    with pytest.raises(InvalidArgumentError, match="cannot name a registered model"):
+        require_model_name(name)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("alias", ["", "v1", "V22", "latest", "Latest", "with space", "a/b", "a.b", "a" * 256])
+def test_an_alias_that_mlflow_refuses_is_refused(alias: str, client: Any) -> None:
+    assert refused(lambda: client.set_registered_model_alias("birds", alias, "1"))
+    with pytest.raises(InvalidArgumentError, match="give 1 to 200 letters"):
+        require_alias(alias)
+
+
+@pytest.mark.unit
+def test_a_value_with_both_kinds_of_quotes_cannot_be_searched_for() -> None:
+    for check in (quoted, require_model_name):
+        with pytest.raises(InvalidArgumentError, match=r"single and double quotes.*rename it"):
+            check("a'b\"c")
+
+
+@pytest.mark.unit
+def test_a_training_that_could_not_be_registered_is_refused_before_it_begins() -> None:
+    with pytest.raises(ConfigurationError, match=r"tracking.register_as is 'a/b'.*without '/' and ':'"):
+        ExperimentConfig.read({"data": {"table": "t"}, "tracking": {"register_as": "a/b"}})

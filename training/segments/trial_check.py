@@ -1,0 +1,33 @@
+"""Prepares a rank as a training does before its first step, and trains nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from .backend import backend_class
+from .checks import PROBE_FILE
+from .job import TrainingJob
+from .outcome import SegmentOutcome
+from .prepared_rank import PreparedRank
+from .segment import attempted
+
+
+def check_trial(job: TrainingJob, ranks: int) -> SegmentOutcome:
+    """Imports the Trial, builds its model and checks both, as rank 0 of a job does.
+
+    Args:
+        job: The training job; its folder is not used.
+        ranks: Number of ranks of the training; the others are not waited for.
+    """
+    backend = backend_class(job.entrypoint.framework)
+    world = backend.join()
+    # Without a GPU, as here, PyTorch synchronises no batch norm between ranks; those of the training may have one.
+    if not job.config.optimizations.sync_batch_norm:
+        world.size = ranks
+    with tempfile.TemporaryDirectory(prefix="lakelens-") as folder:
+        Path(folder, PROBE_FILE).write_text(job.run.run_id, encoding="utf-8")
+        here = replace(job, folder=Path(folder))
+        _, failure = attempted(lambda: PreparedRank(here, backend, world, None, None))
+    return SegmentOutcome(failure=failure)
