@@ -25,52 +25,6 @@ def test_rising_losses_lowest_trial_first(concurrent, smaller_is_better):
     assert sorted(run.stopped) == list(range(12))
 
 
-def test_falling_losses_promote_every_trial_that_is_the_best_so_far():
-    run = Run(one_bracket(max_concurrent_trials=1, max_trials=6))
-    assert run.finish(lambda trial: -trial) == [1, 1, 3, 3, 9, 9]
-
-
-def test_a_trial_without_an_operation_is_paused_and_may_continue_later():
-    run = Run(one_bracket(max_concurrent_trials=1))
-    assert run.report(0, 0.1) == [Create(1, {}, 1)]
-    assert run.searcher.states == {0: "paused", 1: "running"}
-    assert run.report(1, 0.2) == [Create(2, {}, 1)]
-    assert run.report(2, 0.3) == [Continue(0, 3)]
-    assert run.searcher.states == {0: "running", 1: "paused", 2: "paused"}
-
-
-def test_a_good_trial_is_promoted_at_once():
-    run = Run(one_bracket(max_concurrent_trials=1))
-    run.report(0, 0.2)
-    run.report(1, 0.3)
-    assert run.report(2, 0.1) == [Continue(2, 3)]
-
-
-def test_of_equal_metrics_the_first_is_promoted():
-    run = Run(one_bracket(max_concurrent_trials=1))
-    run.report(0, 0.5)
-    run.report(1, 0.5)
-    assert run.report(2, 0.5) == [Continue(0, 3)]
-
-
-def test_a_trial_at_the_top_is_stopped_and_another_takes_its_place():
-    run = Run(one_bracket(rungs=2, max_concurrent_trials=3))
-    for trial in range(3):
-        operations = run.report(trial, float(trial))
-    assert operations == [Continue(0, 3)]
-    assert run.report(0, 0.0) == [Stop(0), Create(5, {}, 1)]
-    assert run.searcher.states[0] == "completed"
-
-
-def test_a_rung_closes_when_nothing_can_reach_it_any_more():
-    run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
-    assert [run.report(trial, 0.1 * trial) for trial in range(4)] == [[], [], [Continue(0, 3)], []]
-    assert run.report(0, 0.1) == [Continue(0, 9)]  # the best of too few for a promotion, up to the whole length
-    assert run.report(0, 0.1) == [Stop(0), Stop(1), Stop(2), Stop(3)]
-    assert run.searcher.states == {0: "completed", 1: "stopped", 2: "stopped", 3: "stopped"}
-    assert run.searcher.finished
-
-
 @pytest.mark.parametrize("trials", [1, 2, 5])
 @pytest.mark.parametrize("rungs", [1, 2, 4])
 def test_a_bracket_without_a_promotion_trains_its_best_trial_in_full(trials, rungs):
@@ -97,18 +51,6 @@ def test_a_trial_with_a_number_takes_the_place_of_one_that_reached_the_top_witho
     assert run.report(1, 5.0) == [Stop(1), Stop(2)]
 
 
-def test_rungs_above_close_only_after_those_below():
-    run = Run(one_bracket(max_trials=7, max_concurrent_trials=7))
-    operations = [run.report(trial, 0.1 * trial) for trial in (0, 1, 2, 3, 4, 5)]
-    assert operations[2] == [Continue(0, 3)]
-    assert operations[5] == [Continue(1, 3)]
-    assert run.report(0, 0.1) == []  # trial 6 may still be promoted
-    assert run.report(6, 0.9) == []
-    assert run.report(1, 0.2) == [Continue(0, 9)]
-    assert run.report(0, 0.1) == [*map(Stop, [0, 2, 3, 4, 5, 6, 1])]
-    assert run.searcher.finished
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("smaller_is_better", [True, False])
 def test_metrics_that_are_not_finite_rank_last_in_order_of_arrival(bad, smaller_is_better):
@@ -120,13 +62,6 @@ def test_metrics_that_are_not_finite_rank_last_in_order_of_arrival(bad, smaller_
     assert operations[5] == [Continue(5, 3)]
     assert operations[8] == [Continue(6, 3)]
     assert run.report(6, sign * 6) == [Stop(6), *map(Stop, [7, 8, 1, 2, 3])]
-
-
-def test_an_error_counts_as_the_worst_metric_and_another_trial_starts():
-    run = Run(one_bracket(max_concurrent_trials=1))
-    assert run.exit(0) == [Create(1, {}, 1)]
-    run.report(1, 5.0)
-    assert run.report(2, 6.0) == [Continue(1, 3)]
 
 
 def test_a_failed_trial_that_would_be_promoted_is_the_worst_of_the_rungs_above():
@@ -145,23 +80,6 @@ def test_a_failed_trial_that_would_be_promoted_is_the_worst_of_the_rungs_above()
     assert run.report(4, 2.0) == [Continue(5, 9)]
     assert run.report(3, 3.0) == []
     assert run.report(5, 1.0) == [*map(Stop, [5, 6, 7, 8, 4, 3])]
-
-
-def test_a_trial_that_fails_after_its_promotion_is_the_worst_of_its_rung():
-    run = Run(one_bracket(max_concurrent_trials=1, max_trials=9))
-    for trial in range(3):
-        run.report(trial, float(trial))
-    assert run.exit(0) == [Create(3, {}, 1)]
-    lengths = run.finish(float)
-    assert lengths[0] == 1
-    assert sum(length == 9 for length in lengths) == 1
-
-
-def test_invalid_hyperparameters_are_replaced_and_not_counted():
-    run = Run(one_bracket(max_trials=4, max_concurrent_trials=4))
-    assert run.exit(2, "invalid_hyperparameters") == [Stop(2), Create(4, {}, 1)]
-    assert run.finish(float) == [9, 1, 1, 1]  # of trials 0, 1, 3 and 4
-    assert run.searcher.states[2] == "invalid_hyperparameters"
 
 
 def test_invalid_hyperparameters_after_a_promotion_leave_no_metric_behind():

@@ -9,7 +9,7 @@ from driving import Run, make, one_bracket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelens.search import Continue, Create, Stop
+from lakelens.search import Continue, Stop
 
 pytestmark = pytest.mark.unit
 
@@ -26,33 +26,6 @@ def test_rising_losses_lowest_trial_first(concurrent, smaller_is_better):
     sign = 1 if smaller_is_better else -1
     assert run.finish(lambda trial: sign * 0.01 * (trial + 1)) == [9000, *[1000] * 11]
     assert sorted(run.stopped) == list(range(12))
-
-
-def test_the_best_so_far_goes_on_and_the_others_are_replaced():
-    run = stopping(max_concurrent_trials=2)
-    assert run.report(0, 0.5) == [Continue(0, 3)]
-    assert run.report(1, 0.6) == [Stop(1), Create(2, {}, 1)]
-    assert run.report(2, 0.4) == [Continue(2, 3)]
-    assert run.searcher.states == {0: "running", 1: "stopped", 2: "running"}
-
-
-def test_one_in_divisor_goes_on():
-    run = stopping(max_concurrent_trials=12)
-    operations = [run.report(trial, metric) for trial, metric in enumerate([1.0, 2.0, 3.0, 4.0, 5.0, 1.5])]
-    assert [type(operation[0]) for operation in operations] == [Continue, Stop, Stop, Stop, Stop, Continue]
-
-
-def test_of_equal_metrics_the_last_is_the_better():
-    run = stopping(max_concurrent_trials=3)
-    assert [run.report(trial, 0.5)[0] for trial in range(3)] == [Continue(0, 3), Continue(1, 3), Continue(2, 3)]
-
-
-def test_several_rungs_are_passed_in_one_call():
-    run = stopping(max_concurrent_trials=3)
-    assert run.searcher.validated(0, 4, 0.5) == [Continue(0, 9)]
-    assert run.searcher.validated(1, 9, 0.4) == [Stop(1), Create(3, {}, 1)]
-    assert run.searcher.states[1] == "completed"
-    assert run.searcher.validated(2, 5, 0.6) == [Stop(2), Create(4, {}, 1)]
 
 
 def test_rungs_of_one_length_are_passed_at_once():
@@ -72,22 +45,6 @@ def test_a_better_metric_goes_on_after_one_that_is_not_finite(bad, smaller_is_be
     assert run.report(1, bad)[0] == Stop(1)
     assert run.report(2, sign * 0.3) == [Continue(2, 3)]
     assert run.report(3, bad)[0] == Stop(3)
-
-
-def test_an_error_counts_as_the_worst_metric_and_another_trial_starts():
-    run = stopping(max_concurrent_trials=2)
-    assert run.exit(0) == [Create(2, {}, 1)]
-    assert run.report(1, 9.0) == [Continue(1, 3)]
-    assert run.exit(1) == [Create(3, {}, 1)]
-    assert run.report(2, 10.0) == [Stop(2), Create(4, {}, 1)]
-
-
-def test_invalid_hyperparameters_are_replaced_and_their_metrics_are_forgotten():
-    run = stopping(max_concurrent_trials=1, max_trials=2)
-    assert run.report(0, 0.1) == [Continue(0, 3)]
-    assert run.exit(0, "invalid_hyperparameters") == [Stop(0), Create(1, {}, 1)]
-    assert run.report(1, 0.2) == [Continue(1, 3)]
-    assert run.finish(float)[1:] == [9, 1]
 
 
 class ByTheBook:

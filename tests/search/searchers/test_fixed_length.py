@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driving import Run, make
 
-from lakelens.search import Continue, Create, Stop
+from lakelens.search import Create, Stop
 
 pytestmark = pytest.mark.unit
 
@@ -70,9 +70,3 @@ def test_an_invalid_point_of_a_grid_is_not_replaced():
     run = Run(make("grid", SPACE, max_concurrent_trials=1))
     (following,) = run.exit(0, "invalid_hyperparameters")
     assert following == Create(1, {"a": 0, "b": 5}, 9)
-
-
-def test_no_trial_of_a_fixed_length_is_continued():
-    searcher = make("random", SPACE, max_trials=3)
-    operations = [*searcher.start(), *searcher.validated(0, 12, float("nan"))]
-    assert not any(isinstance(operation, Continue) for operation in operations)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelens.errors import InvalidArgumentError, LakelensError, SearcherEventError
-from lakelens.search import Continue, Create, Stop, create_searcher, preview
+from lakelens.search import Continue, Create, create_searcher, preview
 from lakelens.search.brackets import plan_brackets
 
 pytestmark = pytest.mark.unit
@@ -204,38 +204,6 @@ def test_any_order_of_events_keeps_the_limits_and_decides_the_same_again(data, c
         assert max(plan) == max(lengths_asked | {30}) == 30
 
 
-@settings(max_examples=30)
-@given(st.data(), st.integers(2, 4), st.integers(2, 4), st.integers(1, 30), st.integers(1, 8), st.booleans())
-def test_rungs_have_the_right_sizes(data, rungs, divisor, trials, concurrent, stop_once):
-    keys = {"divisor": divisor, "max_concurrent_trials": concurrent, "stop_once": stop_once}
-    length = divisor ** (rungs - 1)
-    run = Run(make("adaptive_asha", bracket_rungs=[rungs], max_trials=trials, max_length={"epochs": length}, **keys))
-    metrics = {divisor**index: {} for index in range(rungs)}
-    while run.pending:
-        trial = data.draw(st.sampled_from(sorted(run.pending)))
-        at, metric = run.pending[trial], data.draw(st.integers(0, 9))
-        metrics[at][trial] = metric
-        for operation in run.report(trial, metric):
-            if isinstance(operation, Continue):
-                below = metrics[operation.length // divisor]
-                better = sum(other < below[operation.trial] for other in below.values())
-                alone = list(run.pending) == [operation.trial]  # the best of too few, when no other trial runs
-                assert better < max(len(below) // divisor, 1 if stop_once or alone else 0)
-    sizes = [len(metrics[divisor**index]) for index in range(rungs)]
-    assert sizes[0] == trials
-    for below, above in itertools.pairwise(sizes):
-        assert (1 if stop_once else max(below // divisor, 1)) <= above <= below
-
-
 def test_a_search_imports_neither_numpy_nor_spark_nor_tensorflow():
     code = "import lakelens.search, sys; print({'numpy', 'pyspark', 'tensorflow'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
-
-
-def test_ten_thousand_trials_end_as_they_should():
-    for stop_once in (False, True):
-        keys = {"max_length": {"epochs": 256}, "max_trials": 10_000, "divisor": 4, "stop_once": stop_once}
-        run = Run(make("adaptive_asha", bracket_rungs=[5], **keys))
-        run.finish(lambda trial: (trial * 7919) % 10_007)
-        assert len(run.searcher.states) == len(run.stopped) == 10_000
-        assert Stop(0) in map(Stop, run.stopped)
