@@ -92,12 +92,15 @@ NOISY = """
                 keras.layers.Dropout(0.3, seed=self.context.seed),
                 keras.layers.Dense(self.context.num_classes, activation="softmax"),
             ])
-            model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+            averaged = {"use_ema": "SWAP" in os.environ, "ema_momentum": 0.8}
+            optimizer = keras.optimizers.Adam(0.01, **averaged)
+            model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
             return model
 
         def keras_callbacks(self):
             return [
                 *([Drawing()] if self.context.size == 1 else []),
+                *([keras.callbacks.SwapEMAWeights(os.environ["SWAP"] == "epochs")] if "SWAP" in os.environ else []),
                 Accident(),
                 keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
                 keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=10.0),

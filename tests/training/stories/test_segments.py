@@ -78,6 +78,23 @@ def test_ranks_that_pause_and_later_fail_are_those_of_one_training_to_the_bit(pl
     assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(uninterrupted.last))
 
 
+@pytest.mark.long
+@pytest.mark.horovod
+@pytest.mark.parametrize("swap", ["validations", "epochs"])
+def test_ranks_that_swap_averages_and_pause_are_those_of_one_training_to_the_bit(place, swap):
+    job, cut = place.job(f"swapped for {swap}"), place.job(f"swapped for {swap}, cut")
+    uninterrupted = in_a_new_process(job, ranks=2, SWAP=swap)
+    paused = in_a_new_process(cut, ranks=2, until=STEPS + 3, SWAP=swap)
+    outcome = in_a_new_process(cut, paused.last, ranks=2, SWAP=swap)
+    assert history(cut)[-1] == history(job)[-1]
+    last = open_checkpoint(outcome.last)
+    assert_equal_to_the_bit(last, open_checkpoint(uninterrupted.last))
+    # 21 rows: eleven of one rank, ten of the other.
+    rows = job.validation_feed.as_dataset(21, epochs=1, image_size=job.validation_feed.stored_size)
+    measured = last.load_model(compile=True).evaluate(rows, verbose=0, return_dict=True)
+    assert measured["loss"] == pytest.approx(last.metadata["metrics"]["val_loss"], rel=1e-4)
+
+
 def assert_averaged(checkpoint: Checkpoint) -> None:
     """Checks that the model alone has the statistics of all ranks, and each rank its own to go on with."""
     ranks = TrainingState.of(checkpoint).ranks

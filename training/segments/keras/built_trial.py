@@ -15,7 +15,7 @@ from ...rank.process_context import log_to_driver
 from ...trials.keras_trial import KerasTrial
 from ...trials.metrics import batches_of_rank, rows_of_rank
 from ..rank_state import rank_seed
-from .checks import check_model, require_savable
+from .checks import check_model, refuse_backups, require_savable
 from .learning_rate import LearningRate, distributed
 from .metric_sums import check_goal, check_metrics
 from .noise import NoiseSource, renew_noise, separate_noise
@@ -71,6 +71,7 @@ class BuiltTrial:
             self.model = self.trial.build_model()
             output = check_model(self.model, context)
             self.callbacks = list(self.trial.keras_callbacks() or [])
+            refuse_backups(self.callbacks)
         self.described = context.task.describe_output(output) if context.rank == 0 else {}
         self.noisy = [self.model, *_noise_sources_of(self.trial)]
         # From here on seeds are for noise: everything that must be equal on all ranks is built.

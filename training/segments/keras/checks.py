@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -80,6 +81,19 @@ def check_model(model: object, context: TrialContext) -> ModelOutput:
     output = ModelOutput(shape, _loss_name(model), lambda: gives_logits(model, (height, width, 3)))
     context.task.check_output(output)
     return output
+
+
+def refuse_backups(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Refuses a callback that would continue a training by itself, from another place than the job.
+
+    Raises:
+        TrialError: If there is one.
+    """
+    if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
+        raise TrialError(
+            "keras_callbacks has BackupAndRestore, which would put the weights of an earlier attempt into this training; "
+            "remove it: the job itself continues from its checkpoints (max_restarts, lakelens train --resume)"
+        )
 
 
 def _loss_name(model: keras.Model) -> str:

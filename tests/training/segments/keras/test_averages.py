@@ -195,6 +195,16 @@ def test_callbacks_hear_of_a_training_what_fit_tells_them(table, tmp_path):
     assert ours == theirs
 
 
+def test_a_callback_that_continues_a_training_by_itself_is_refused_by_name(table, tmp_path):
+    def backup():
+        import keras
+
+        return [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))]
+
+    with pytest.raises(TrialError, match=r"BackupAndRestore.* continues from its checkpoints"):
+        trained(tmp_path / "run", table, trial_of(sgd(), backup))
+
+
 def test_swapping_without_averages_is_refused_by_name(table, tmp_path):
     with pytest.raises(TrialError, match=r"keras_callbacks has SwapEMAWeights, .* SGD .* use_ema=True"):
         trained(tmp_path, table, trial_of(sgd(), swapping(True)))
