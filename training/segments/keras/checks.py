@@ -91,8 +91,8 @@ def refuse_backups(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     """
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise TrialError(
-            "keras_callbacks has BackupAndRestore, which would put weights of an earlier attempt into this training; remove "
-            "it: the job itself continues from its checkpoints (max_restarts, lakelens train --resume)"
+            "keras_callbacks has BackupAndRestore, which would put weights of an earlier attempt into this training; "
+            "remove it: the job itself continues from its checkpoints (max_restarts, lakelens train --resume)"
         )
 
 
