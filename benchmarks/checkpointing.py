@@ -27,15 +27,7 @@ _MOST_RESTARTS = 1000
 
 
 def experiment(table: Path, folder: Path, side: int, epochs: int, **environment: str) -> dict[str, Any]:
-    """Describes the training: a checkpoint after each epoch, and nothing else that takes time.
-
-    Args:
-        table: The table.
-        folder: For checkpoints, notes and the MLflow store.
-        side: Side of the images.
-        epochs: Epochs.
-        **environment: Variables of the rank.
-    """
+    """Describes the training: a checkpoint after each epoch, and nothing else that takes time."""
     folder.mkdir()
     return {
         "name": folder.name,
@@ -60,13 +52,7 @@ def history(result: Any, metric: str) -> list[float]:
 
 
 def expected_useful(restart_s: float, period_s: float, every_s: float) -> float:
-    """Expects a share of useful time: each kill costs a restart and, on average, half of the work since a checkpoint.
-
-    Args:
-        restart_s: From the kill to the end of the first step after it.
-        period_s: Between two checkpoints.
-        every_s: Between two kills.
-    """
+    """Expects a share of useful time: a kill costs a restart and, on average, half of the work since a checkpoint."""
     return max(0.0, 1 - (restart_s + period_s / 2) / every_s)
 
 

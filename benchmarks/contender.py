@@ -31,19 +31,7 @@ class ContenderError(Exception):
 
 
 class Contender:
-    """A running contender.
-
-    Args:
-        target: `module:Class`, as in `benchmarks.etl_contenders:Recipe`.
-        log: Where its output goes.
-        python: The interpreter; this one by default.
-        environment: Variables to add.
-        start_timeout_s: How long construction may take.
-        **arguments: What the class is constructed with; JSON values.
-
-    Raises:
-        ContenderError: If it cannot be constructed.
-    """
+    """A running contender."""
 
     def __init__(
         self,
@@ -86,14 +74,7 @@ class Contender:
         return self._process.pid
 
     def call(self, method: str, *, timeout_s: float = 900.0, **arguments: Any) -> dict[str, Any]:
-        """Calls a method and gives what it returned.
-
-        Returns:
-            The method's dictionary; `seconds` is added when the method did not measure itself.
-
-        Raises:
-            ContenderError: If the method raises, or the process dies or stays silent for `timeout_s`.
-        """
+        """Calls a method and gives what it returned."""
         line = json.dumps({"method": method, "arguments": arguments}) + "\n"
         pipe = self._process.stdin
         if pipe is None:

@@ -10,17 +10,7 @@ _ROUNDS = 6
 
 
 def take(batches: Iterator[Any], batch_size: int, rate: float | None = None) -> dict[str, Any]:
-    """Takes every batch and times it from the first batch on.
-
-    Args:
-        batches: Gives [rows, height, width, 3] arrays or tensors.
-        batch_size: Rows of a full batch.
-        rate: Images a second of the emulated accelerator, which sleeps rows / rate seconds on each batch; None: none.
-
-    Returns:
-        rows, first_s (seconds to the first batch), images_s (rows after the first batch by time after it), and busy
-        (the share of that time that the accelerator slept).
-    """
+    """Takes every batch and times it from the first batch on."""
     started = time.perf_counter()
     first_at = started
     rows = first_rows = 0
@@ -48,17 +38,7 @@ def take(batches: Iterator[Any], batch_size: int, rate: float | None = None) -> 
 
 
 def highest_busy_rate(busy_at: Callable[[float], float], highest: float, busy: float, rounds: int = _ROUNDS) -> float:
-    """Finds by bisection the fastest accelerator that stays busy enough.
-
-    Args:
-        busy_at: Measures the busy share at a rate in images a second.
-        highest: A rate that is surely too high.
-        busy: The share to keep.
-        rounds: How often to halve the interval: 6 leaves 1.6 % of `highest`.
-
-    Returns:
-        The highest rate that was seen to stay busy; 0 if none did.
-    """
+    """Finds by bisection the fastest accelerator that stays busy enough."""
     low = 0.0
     for _ in range(rounds):
         middle = (low + highest) / 2

@@ -13,11 +13,7 @@ END = "<!-- end of table -->"
 
 
 def write_page(path: Path, found: Mapping[str, Any], faults: Sequence[str], launchers: Sequence[str]) -> None:
-    """Replaces what lies between the page's two marks.
-
-    Raises:
-        ValueError: If the page lacks a mark.
-    """
+    """Replaces what lies between the page's two marks."""
     write_between(path, BEGIN, END, table(found, faults, launchers))
 
 

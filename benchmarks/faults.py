@@ -102,13 +102,7 @@ _RANK_AT_FAULT = {"kill -9 rank 0": 0, "more ranks than slots": None}
 
 
 def named(fault: str, message: str, hosts: Sequence[str]) -> list[str]:
-    """Which of rank, host and cause an error's message names, in words that a person would look for.
-
-    Args:
-        fault: What was made to happen.
-        message: The error's message.
-        hosts: What the machine is called.
-    """
+    """Which of rank, host and cause an error's message names, in words that a person would look for."""
     rank = _RANK_AT_FAULT.get(fault, 1)
     found = []
     if rank is not None and re.search(rf"\b(?:rank|process name|task)[\s:=]*{rank}\b", message, re.IGNORECASE):

@@ -158,16 +158,7 @@ def measure(
     busy: Callable[[float, float], float | None] = lambda first, last: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Speed:
-    """Trains on batches for some seconds.
-
-    Args:
-        open_batches: Opens endless batches (images, labels, ...).
-        step: Starts a step on images and labels; gives what waits for its end.
-        seconds: How long is measured, after the warm-up.
-        warm_steps: Steps before.
-        busy: Gives the utilization between two times of `time.time`.
-        clock: Seconds.
-    """
+    """Trains on batches for some seconds."""
     asked = clock()
     iterator = iter(open_batches())
     batch = next(iterator)
@@ -413,11 +404,7 @@ def _rules(report: Report, arguments: Any, made: photos.Photographs, temporary: 
 
 
 def _ready(arguments: Any) -> None:
-    """Checks the device.
-
-    Raises:
-        SystemExit: If PyTorch finds none.
-    """
+    """Checks the device."""
     import torch
 
     faulthandler.enable()

@@ -54,13 +54,7 @@ class Place:
         return self.device == "cuda"
 
     def job(self, name: str, *, deterministic: bool = True, **changes: Any) -> TrainingJob:
-        """Makes a job of a small training.
-
-        Args:
-            name: Its folder.
-            deterministic: Whether it is reproducible.
-            changes: More keys of the experiment.
-        """
+        """Makes a job of a small training."""
         folder = self.folder / name
         folder.mkdir(parents=True)
         (folder / PROBE_FILE).write_text(_RUN.run_id)
@@ -334,15 +328,7 @@ RULES: tuple[Callable[[Place], str], ...] = (
 
 
 def check(place: Place, until: float) -> dict[str, str]:
-    """Checks every rule, and prints a line of each.
-
-    Args:
-        place: Where.
-        until: Rules that have not begun at this time of `time.monotonic` are left out.
-
-    Returns:
-        `ok`, `FAILED: <reason>` or `left out` by rule.
-    """
+    """Checks every rule, and prints a line of each."""
     found = {}
     for rule in RULES:
         began = time.monotonic()

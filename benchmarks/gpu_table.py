@@ -19,15 +19,7 @@ _FEW = 64
 
 
 def write_table(photos: Photographs, table: Path, train: int, validation: int, side: int | None = None) -> list[Path]:
-    """Stores photographs; gives the files of the training split.
-
-    Args:
-        photos: The photographs, one for each row at least.
-        table: Where the table is written.
-        train: Rows of split `train`.
-        validation: Rows of split `validation`.
-        side: Stores JPEGs of this side, as `ingest(size=side)` does; None stores the files' own bytes.
-    """
+    """Stores photographs; gives the files of the training split."""
     import pyarrow as pa
     from deltalake import ColumnProperties, WriterProperties, write_deltalake
 

@@ -87,9 +87,6 @@ def paired_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     """The median of the ratios of values that were measured in the same repeat.
 
     Neighbours in time share the machine's load, so that their ratio is steadier than the ratio of two medians.
-
-    Raises:
-        ValueError: If the series differ in length or are empty.
     """
     if len(over) != len(under) or not over:
         raise ValueError(f"{len(over)} and {len(under)} values: paired ratios need as many of each, and one at least")
@@ -105,16 +102,7 @@ def rotated(names: Sequence[str], repeat: int) -> list[str]:
 def interleave(
     repeats: int, measures: Mapping[str, Callable[[int], Mapping[str, float]]], tell: Callable[[str], None]
 ) -> dict[str, dict[str, list[float]]]:
-    """Measures every contender once per repeat, repeat by repeat.
-
-    Args:
-        repeats: How often each contender is measured.
-        measures: For each contender a function of the repeat's number that measures once and gives named values.
-        tell: Receives a line after each measurement.
-
-    Returns:
-        Contender -> name of the value -> one number for each repeat.
-    """
+    """Measures every contender once per repeat, repeat by repeat."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in measures}
     for repeat in range(repeats):
         for name in rotated(list(measures), repeat):
@@ -239,13 +227,7 @@ class Report:
 
 
 def parser(description: str, repeats: int | None = 5, *, folder: bool = True) -> argparse.ArgumentParser:
-    """An argument parser with the flags that every benchmark has, and those that it does not leave out.
-
-    Args:
-        description: One line for `--help`.
-        repeats: The default of `--repeats`; None for a benchmark that measures once.
-        folder: Whether the benchmark keeps files between runs.
-    """
+    """An argument parser with the flags that every benchmark has, and those that it does not leave out."""
     result = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
@@ -275,11 +257,7 @@ def above_zero(text: str) -> float:
 
 @contextmanager
 def scratch(kept: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Gives a folder for what may be kept between runs and one that goes away at the end.
-
-    Yields:
-        (kept, temporary). Without a folder to keep things in, both go away.
-    """
+    """Gives a folder for what may be kept between runs and one that goes away at the end."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix="lakelens-benchmark-", dir=kept))

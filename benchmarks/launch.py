@@ -42,12 +42,7 @@ class Driver:
         self.launcher = LAUNCHERS[launcher](Path(folder), master)
 
     def first_allreduce(self) -> dict[str, Any]:
-        """Launches two ranks that sum a one.
-
-        Returns:
-            Seconds from `run()` until rank 0's function began, had imported, had joined, had its first sum, and until
-            `run()` came back.
-        """
+        """Launches two ranks that sum a one."""
         started = time.time()
         reached = self.launcher.run(ranks.first_allreduce, RANKS, library=self.name)
         returned = time.time()

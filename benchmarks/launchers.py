@@ -12,12 +12,7 @@ from typing import Any
 
 
 class Launcher:
-    """A Spark session and a way to run a function on ranks.
-
-    Args:
-        folder: Where Spark may write.
-        master: The Spark master; None starts no session.
-    """
+    """A Spark session and a way to run a function on ranks."""
 
     def __init__(self, folder: Path, master: str | None) -> None:
         self.spark = self.start(folder, master) if master is not None else None

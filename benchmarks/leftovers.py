@@ -49,13 +49,7 @@ def tagged(tag: str) -> list[psutil.Process]:
 
 
 def look(tag: str, driver: int, temporary: Path) -> Seen:
-    """Looks once.
-
-    Args:
-        tag: The value of the tag.
-        driver: The driver's process id.
-        temporary: The folder that TMPDIR names in the driver.
-    """
+    """Looks once."""
     processes: dict[int, str] = {}
     ports: set[tuple[str, int]] = set()
     for process in tagged(tag):

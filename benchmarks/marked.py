@@ -6,11 +6,7 @@ from pathlib import Path
 
 
 def write_between(path: Path, begin: str, end: str, text: str) -> None:
-    """Replaces what lies between two marks of a page; the marks stay.
-
-    Raises:
-        ValueError: If the page lacks a mark.
-    """
+    """Replaces what lies between two marks of a page; the marks stay."""
     page = path.read_text(encoding="utf-8")
     head, found_begin, rest = page.partition(begin)
     _, found_end, tail = rest.partition(end)

@@ -18,10 +18,6 @@ class PeakMemory:
     Memory is the proportional set size (Linux `Pss`): pages that several processes share count once in the sum.
     Reading it costs some milliseconds for each gigabyte, so a block that is watched is not one to be timed.
 
-    Args:
-        pid: The root of the tree.
-        period_s: Seconds between two looks.
-
     Attributes:
         total_bytes: The largest sum over the tree seen at one look.
         by_kind: For each kind of process (`jvm`, `python worker`, `main`, `other`) the largest single process of it.

@@ -18,14 +18,8 @@ class MemoryGroupError(Exception):
 class MemoryGroup:
     """A memory control group, of version 2, else of version 1.
 
-    Args:
-        limit_bytes: What all its processes may have together.
-
     Attributes:
         processes: The file that takes the ids of processes which join, with all that they start from then on.
-
-    Raises:
-        MemoryGroupError: If none can be made here.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -62,11 +56,7 @@ class MemoryGroup:
         return 0
 
     def remove(self) -> None:
-        """Removes the group, once its last process has gone.
-
-        Raises:
-            OSError: If a process is still there after 30 seconds.
-        """
+        """Removes the group, once its last process has gone."""
         deadline = time.monotonic() + _REMOVE_S
         while True:
             try:

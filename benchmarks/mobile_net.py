@@ -20,12 +20,7 @@ from .notes import count, last, note
 
 
 def build(side: int, classes: int) -> keras.Model:
-    """Builds the model, untrained, every layer trainable.
-
-    Args:
-        side: Height and width of the images, whose values are 0 to 255.
-        classes: How many classes.
-    """
+    """Builds the model, untrained, every layer trainable."""
     inputs = keras.Input((side, side, 3))
     scaled = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
     features = keras.applications.MobileNetV2((side, side, 3), include_top=False, weights=None, pooling="avg")(scaled)
@@ -33,12 +28,7 @@ def build(side: int, classes: int) -> keras.Model:
 
 
 def build_transfer(side: int, classes: int) -> keras.Model:
-    """Builds by hand what the Trial `Transfer` builds without augmentation: the network frozen below a new head.
-
-    Args:
-        side: As for `build`.
-        classes: As for `build`.
-    """
+    """Builds by hand what the Trial `Transfer` builds without augmentation: the network frozen below a new head."""
     inputs = keras.Input((side, side, 3))
     backbone = keras.applications.MobileNetV2(input_shape=(side, side, 3), include_top=False, weights=None)
     backbone.trainable = False

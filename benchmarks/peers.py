@@ -64,11 +64,7 @@ _READY = "ready"
 
 
 def petastorm_python(folder: Path) -> Path:
-    """Finds or makes the interpreter for Petastorm's own reader: this one if its pyarrow is old enough.
-
-    Raises:
-        subprocess.CalledProcessError: If the environment cannot be made.
-    """
+    """Finds or makes the interpreter for Petastorm's own reader: this one if its pyarrow is old enough."""
     if int(metadata.version("pyarrow").split(".")[0]) <= _PYARROW_OF_PETASTORM:
         return Path(sys.executable)
     return make_peer("petastorm", folder)
@@ -91,11 +87,7 @@ def peer_python(name: str, folder: Path) -> Path | None:
 
 
 def make_peer(name: str, folder: Path) -> Path:
-    """Makes a peer's environment with pip, unless it is there.
-
-    Raises:
-        subprocess.CalledProcessError: If pip cannot install the packages.
-    """
+    """Makes a peer's environment with pip, unless it is there."""
     found = peer_python(name, folder)
     if found is not None:
         return found

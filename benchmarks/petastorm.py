@@ -50,14 +50,7 @@ _ATTEMPTS = 20
 
 
 class Source:
-    """A contender that gives batches of images, in its own process.
-
-    Args:
-        table: The Delta table.
-        copy: A folder with a plain copy of its rows.
-        folder: Where the contender may write.
-        epochs: Epochs of one pass.
-    """
+    """A contender that gives batches of images, in its own process."""
 
     def __init__(self, table: str, copy: str, folder: str, epochs: int) -> None:
         import lakelens.training.feed  # noqa: F401 - before Petastorm, which it prepares for newer packages
@@ -336,11 +329,6 @@ class Tables:
 
 class Passes:
     """Whole passes of one contender.
-
-    Args:
-        contender: Who takes them.
-        name: Its name.
-        rows: Rows of a whole pass.
 
     Attributes:
         lost: Passes and first batches that ended too early, without an error.

@@ -46,12 +46,6 @@ def photographs(folder: Path, count: int, *, classes: int = 8, seed: int = 0) ->
     Each is a crop of 340 to 460 by 280 to 380 pixels, mirrored or not, brighter or darker, saved as JPEG of a quality
     between 80 and 95: what phones and the web give. Half of the classes come from each source image; its tint
     identifies a class. The same arguments give the same bytes with the same Pillow.
-
-    Args:
-        folder: Where to keep them, in its own subfolder.
-        count: How many.
-        classes: How many class folders, at most `count`.
-        seed: Makes other crops.
     """
     home = folder / f"photographs-{count}-{classes}-{seed}"
     found = _description(home)

@@ -1,4 +1,4 @@
-"""Planning an ingest at 100,000 files: one that finds nothing new; for a feed, see `feed_planning`.
+"""Planning an ingest at 100,000 files: one that finds nothing new.
 
     python -m benchmarks.planning [--files 10000 30000 100000] [--repeats 5] [--json] [--folder KEPT]
 

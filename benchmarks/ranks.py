@@ -8,11 +8,7 @@ _PAUSE_S = 0.05
 
 
 class Collective:
-    """One launcher's way to sum a number over the ranks.
-
-    Args:
-        library: `lakelens`, `horovod.spark.run` or `TorchDistributor`.
-    """
+    """One launcher's way to sum a number over the ranks."""
 
     def __init__(self, library: str) -> None:
         self.library = library
@@ -75,9 +71,6 @@ def meet_fault(library: str, fault: str, folder: str, seconds: float) -> int:
     Each rank writes its process id to `rank-<n>.pid` after it has joined. Rank 1 is the rank that fails; when it
     does, it writes the time to `fault-at`. The file `go` holds the number of bytes to allocate for the out-of-memory
     fault; if all are allocated, the rank sends itself the signal that the kernel would have sent.
-
-    Returns:
-        The number of ranks, after `seconds` or more without a fault.
     """
     import os
     import signal

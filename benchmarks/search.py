@@ -66,12 +66,7 @@ def config(name: str, max_trials: int, slots: int, **keys: Any) -> dict[str, Any
 
 
 def epochs_to_target(work: Iterator[Work | None], slots: int) -> float:
-    """Runs work on simulated slots until the target is reached; returns slots times epochs.
-
-    Args:
-        work: Gives what a free slot does next; None while all work waits for other slots.
-        slots: How many there are.
-    """
+    """Runs work on simulated slots until the target is reached; returns slots times epochs."""
     clock, order = 0, itertools.count()
     busy: list[tuple[int, int, Callable[[], bool]]] = []
     while True:

@@ -76,14 +76,7 @@ def write_digits(location: Path) -> None:
 
 
 def measure(folder: Path, trials: int, slots: int, trial_s: float) -> dict[str, float]:
-    """Runs a search and measures it.
-
-    Args:
-        folder: For table, checkpoints, runs and notes.
-        trials: How many trials; each trains to its end.
-        slots: How many run at the same time.
-        trial_s: Seconds of a trial's steps.
-    """
+    """Runs a search and measures it."""
     from lakelens.search.journal import journal_folder, read_events
     from lakelens.search.running.run import search
 

@@ -7,10 +7,8 @@ Gradients are constants of the rank, so that the weights to be expected are know
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,14 +17,7 @@ import tensorflow as tf
 
 
 class SlowLayer(keras.layers.Layer):
-    """Passes its input on and has gradients of `slope` for each of its weights.
-
-    Args:
-        sizes: Numbers in each of its variables.
-        forward_s: Sleep of the forward pass.
-        backward_s: Sleep of the backward pass, before its gradients are there.
-        slope: What each of its weights' gradients is.
-    """
+    """Passes its input on and has gradients of `slope` for each of its weights."""
 
     def __init__(self, sizes: Sequence[int], forward_s: float, backward_s: float, slope: float, **options: Any) -> None:
         super().__init__(**options)
@@ -52,43 +43,6 @@ class SlowLayer(keras.layers.Layer):
         return work(inputs, *(tf.convert_to_tensor(part) for part in self.parts))
 
 
-class Watched(keras.layers.Layer):
-    """Passes its input on, sleeps for each row, and appends a line for each to a file.
-
-    Batches on which lakelens tries a model begin with a black image, and count for nothing.
-
-    Args:
-        row_s: Sleep for a row.
-        variable: The environment variable that has the file's path.
-    """
-
-    def __init__(self, row_s: float, variable: str, **options: Any) -> None:
-        super().__init__(**options)
-        self.row_s, self.variable = row_s, variable
-
-    def call(self, inputs: Any) -> Any:
-        """Gives the input back."""
-
-        def watch(rows: np.ndarray) -> np.ndarray:
-            if rows[0].any():
-                time.sleep(self.row_s * len(rows))
-                with Path(os.environ[self.variable]).open("a", encoding="utf-8") as log:
-                    log.write("".join(f"{row.tobytes().hex()}\n" for row in rows))
-            return rows
-
-        watched = tf.numpy_function(watch, [inputs], tf.float32)
-        watched.set_shape(inputs.shape)
-        return watched
-
-    def compute_output_shape(self, shape: Any) -> Any:
-        """That of the input."""
-        return shape
-
-    def get_config(self) -> dict[str, Any]:
-        """What it is made of."""
-        return {**super().get_config(), "row_s": self.row_s, "variable": self.variable}
-
-
 def _asleep(values: Any, seconds: float) -> Any:
     if seconds <= 0:
         return tf.identity(values)
@@ -105,16 +59,7 @@ def _asleep(values: Any, seconds: float) -> Any:
 def slow_model(
     layers: int, variables: int, numbers: int, forward_s: float, backward_s: Sequence[float], slope: float
 ) -> Any:
-    """Makes a model of `layers` slow layers.
-
-    Args:
-        layers: How many.
-        variables: Variables of each layer, of equal size.
-        numbers: Weights of the whole model.
-        forward_s: Sleep of all forward passes together.
-        backward_s: Sleep of each layer's backward pass, first layer first.
-        slope: The gradient of each weight.
-    """
+    """Makes a model of `layers` slow layers."""
     size = max(1, round(numbers / layers / variables))
     inputs = keras.Input((1,))
     outputs = inputs

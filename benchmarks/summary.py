@@ -22,7 +22,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 _ORDER = (
     "etl",
     "planning",
-    "feed_planning",
     "feed",
     "first_batch",
     "petastorm",
@@ -31,12 +30,9 @@ _ORDER = (
     "training",
     "torch_training",
     "gpu",
-    "detection",
     "checkpointing",
     "search",
-    "quality",
     "inference",
-    "killed_scoring",
 )
 
 

@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 class Decoded:
-    """A rank's decoded rows; each iteration gives them in another order.
-
-    Args:
-        feed: The rows of all ranks.
-        rank: Which rank.
-        size: Of how many.
-        side: Side of the images.
-        batch_size: Rows of a batch over all ranks.
-    """
+    """A rank's decoded rows; each iteration gives them in another order."""
 
     def __init__(self, feed: DeltaFeed, rank: int, size: int, side: int, batch_size: int) -> None:
         parts = list(feed.as_torch(batch_size, rank, size, epochs=1, image_size=side, layout="NHWC"))

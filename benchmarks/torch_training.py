@@ -69,15 +69,7 @@ class Trainings:
 
 
 def train_by_hand(source: str, table: str, jpegs: str, side: int, epochs: int) -> list[float]:
-    """Trains on one rank; gives the seconds of each epoch.
-
-    Args:
-        source: Where the rows come from, as in the module's description.
-        table: The table.
-        jpegs: Class folders with the rows as files.
-        side: Side of the images.
-        epochs: Epochs.
-    """
+    """Trains on one rank; gives the seconds of each epoch."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

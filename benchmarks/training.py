@@ -102,16 +102,7 @@ def rows_of(table: Path) -> tuple[list[bytes], list[int]]:
 
 
 def train_by_hand(source: str, table: str, folder: str, side: int, classes: int, epochs: int) -> list[float]:
-    """Trains on one rank with `fit`; gives the seconds of each epoch.
-
-    Args:
-        source: `memory`, `tfrecord` or `petastorm`.
-        table: The table that the rows are of.
-        folder: Holds the TFRecord files and Petastorm's copy.
-        side: Side of the images.
-        classes: How many classes.
-        epochs: Epochs.
-    """
+    """Trains on one rank with `fit`; gives the seconds of each epoch."""
     from pathlib import Path
 
     import lakelens.hvd as hvd
@@ -134,16 +125,7 @@ def train_by_hand(source: str, table: str, folder: str, side: int, classes: int,
 
 
 def dataset_of(source: str, table: Path, folder: Path, side: int, rank: int, size: int) -> tuple[int, Any]:
-    """Gives the number of rows, and the endless batches of one rank.
-
-    Args:
-        source: As for `train_by_hand`.
-        table: As for `train_by_hand`.
-        folder: As for `train_by_hand`.
-        side: As for `train_by_hand`.
-        rank: Which rank.
-        size: Of how many.
-    """
+    """Gives the number of rows, and the endless batches of one rank."""
     import tensorflow as tf
 
     def decoded(encoded: Any) -> Any:
