@@ -127,7 +127,7 @@ class KerasBackend:
     def validate(self) -> dict[str, float]:
         """Evaluates the model on the validation rows; see `Backend.validate`."""
         validation = self._built.validation
-        return {} if validation is None else validation.measure(self._model)
+        return {} if validation is None else validation.measure(self._model, self._context.task, self.described)
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""
