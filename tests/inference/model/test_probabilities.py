@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from colours import NAMES, image_of, layered, save
+from colours import NAMES, PROBABILITIES, image_of, layered, save
 
 from lakelens.errors import ModelMismatchError
 from lakelens.inference.export.export import export_model
@@ -12,8 +12,6 @@ from lakelens.inference.model.predictor import build_predictor
 from lakelens.inference.model.user_code import UserCode
 
 pytestmark = pytest.mark.tensorflow
-
-PROBABILITIES = {"name": "classification", "values": "probabilities"}
 
 
 def test_values_outside_0_to_1_of_some_images_end_the_scoring_and_are_no_error_of_their_rows(tmp_path):
@@ -36,7 +34,7 @@ def test_a_model_whose_values_are_not_probabilities_is_not_exported(tmp_path, fo
 
 def test_a_checkpoint_of_other_code_that_does_not_show_its_values_is_refused_with_the_metadata_to_write(tmp_path):
     model = layered(lambda values: values)
-    checkpoint, layer = save(model, tmp_path), type(model.layers[-1])
+    checkpoint, layer = save(model, tmp_path, task={"name": "classification"}), type(model.layers[-1])
     with pytest.raises(ModelMismatchError, match=r"neither the checkpoint nor .*'task': \{'values': 'logits'\}"):
         compile_model(checkpoint, {"Layer": layer})
     described = save(layered(lambda values: values), tmp_path / "described", task=PROBABILITIES)
