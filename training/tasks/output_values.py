@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ...errors import NotProbabilitiesError, TrialError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
@@ -38,7 +37,7 @@ def output_values(gives_logits: bool | None, stated: Any) -> str | None:
     return str(stated)
 
 
-def require_probabilities(values: npt.NDArray[np.floating[Any]]) -> None:
+def require_probabilities(values: npt.NDArray[Any]) -> None:
     """Checks the values of a model that gives probabilities; values that are not finite have an error of their own.
 
     Independent probabilities, as sigmoids give them, need not sum to 1.

@@ -51,7 +51,7 @@ def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError |
     return None
 
 
-def check_model(model: object, trial: KerasTrial) -> ModelOutput:
+def check_model(given: object, trial: KerasTrial) -> ModelOutput:
     """Checks that a Trial's model can be trained and saved by the job.
 
     Returns:
@@ -62,7 +62,7 @@ def check_model(model: object, trial: KerasTrial) -> ModelOutput:
             does not fit the images and the task.
     """
     context = trial.context
-    model = _compiled_model(model)
+    model = _compiled_model(given)
     height, width = context.image_size
     if not model.built:
         model.build((None, height, width, 3))

@@ -94,7 +94,7 @@ def loss_takes_logits(trial: TorchTrial, model: torch.nn.Module, images: torch.T
         copied.register_forward_hook(lambda _, __, output: outputs.append(output))
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         given = step.training_step(copied, step.preprocess(images, labels))
-        loss = given["loss"] if isinstance(given, dict) else given
+        loss: Any = given["loss"] if isinstance(given, dict) else given
         applied = {type(node).__name__ for node in _applied_to(outputs[-1].grad_fn, loss.grad_fn)}
     except Exception:  # noqa: BLE001  the user's own code, which may need real labels
         return None
