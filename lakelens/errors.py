@@ -261,6 +261,10 @@ class NotFiniteError(TrialError):
     """Raised when a loss or an output of the model is NaN or infinite; names step and metric."""
 
 
+class NotProbabilitiesError(TrialError):
+    """Raised when a model that gives probabilities gives a value outside 0 to 1; names the range of its values."""
+
+
 class InvalidHyperparameters(TrialError):
     """Raised when a Trial rejects its hyperparameters; a search draws other ones, a training fails."""
 

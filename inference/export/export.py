@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import InvalidArgumentError, ModelMismatchError
+from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError
 from ...extras import require
 from ...locations import require_writable
 from ...options import named_options
@@ -18,6 +18,7 @@ from ...training.checkpoints.manifests import KERAS
 from ...training.checkpoints.references import resolve_model
 from ...training.tasks.classification import Classification
 from ...training.tasks.registry import task_of
+from ..model.failures import first_line, is_of_the_machine
 from ..model.onnx_engine import CONVERTERS
 from ..model.user_code import user_code
 from .pyfunc import write_pyfunc
@@ -100,10 +101,15 @@ def export_model(
     with code.loaded() as objects, partial_path(folder.parent, folder.name) as scratch:
         scratch.mkdir()
         saved = scratch / "model"
-        if format == ONNX:
-            write_onnx(reference.checkpoint, saved, objects)
-        else:
-            write_savedmodel(reference.checkpoint, saved, objects)
+        try:
+            (write_onnx if format == ONNX else write_savedmodel)(reference.checkpoint, saved, objects)
+        except Exception as error:
+            if isinstance(error, LakelensError) or is_of_the_machine(error):
+                raise
+            raise ModelMismatchError(
+                f"{reference.uri}: the model cannot be exported as {format}, {first_line(error)}. Choose another "
+                "format, or score it with lakelens"
+            ) from error
         if format == PYFUNC:
             write_pyfunc(saved, scratch / "pyfunc", reference)
             saved = scratch / "pyfunc"

@@ -16,6 +16,7 @@ from ...etl.images.stored_image import MODES, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.checkpoints.keras_output import gives_logits
 from ...training.checkpoints.manifests import ENTRYPOINT_KEY, TORCH
+from ...training.tasks.output_values import output_values
 from ...training.tasks.registry import task_of
 from ...training.tasks.task import ModelOutput, Task
 from .failures import first_line, is_of_the_machine
@@ -94,29 +95,32 @@ def convert_model(checkpoint: Checkpoint, folder: Path, custom_objects: Mapping[
     import tensorflow as tf
 
     model, traced = _traced(checkpoint, custom_objects)
-    shape = checkpoint.input_shape
-    loaded = _Loaded(
-        lambda pixels: tf.nest.map_structure(np.asarray, traced(pixels)), lambda: gives_logits(model, shape), ""
-    )
+    loaded = _Loaded(lambda pixels: tf.nest.map_structure(np.asarray, traced(pixels)), _described(model), "")
     write_engine(checkpoint, traced, _compiled(checkpoint, loaded).described, folder)
 
 
 def _compiled(checkpoint: Checkpoint, loaded: _Loaded) -> CompiledModel:
     task = task_of(checkpoint)
-    described = loaded.described or checkpoint.metadata.get("task", {})
+    described = checkpoint.metadata.get("task", {})
     outputs = loaded.outputs
     black = _try_out(outputs, checkpoint)
-    if not described.keys() - {"name"}:
-        described = task.describe_output(ModelOutput(None, "", loaded.gives_logits))
     try:
+        if not described.keys() - {"name"}:
+            described = loaded.described(task)
         answer = task.answers(black, described)
     except TrialError as error:
         raise ModelMismatchError(f"{checkpoint.path}: {error}") from error
     if len(answer) != 1:
         raise ModelMismatchError(f"{checkpoint.path}: for 1 image the model gives {len(answer)} answers")
-    return CompiledModel(
-        lambda pixels: task.answers(outputs(pixels), described), task, answer.shape[1:], loaded.engine, described
-    )
+
+    def answers(pixels: Pixels) -> Answers:
+        values = outputs(pixels)
+        try:
+            return task.answers(values, described)
+        except TrialError as error:  # of the model, not of a row
+            raise ModelMismatchError(f"{checkpoint.path}: {error}") from error
+
+    return CompiledModel(answers, task, answer.shape[1:], loaded.engine, described)
 
 
 @dataclass(frozen=True)
@@ -125,15 +129,28 @@ class _Loaded:
 
     Attributes:
         outputs: uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays.
-        gives_logits: Finds out whether these are logits; None if nothing shows it.
+        described: Describes these for a checkpoint without a description; raises TrialError if it cannot.
         engine: What runs it.
-        described: What these mean; None if the checkpoint or the model shows it.
     """
 
     outputs: Callable[[Pixels], Any]
-    gives_logits: Callable[[], bool | None]
+    described: Callable[[Task], Mapping[str, Any]]
     engine: str
-    described: Mapping[str, Any] | None = None
+
+
+def _described(model: keras.Model | None) -> Callable[[Task], Mapping[str, Any]]:
+    def describe(task: Task) -> Mapping[str, Any]:
+        values = None if model is None else output_values(gives_logits(model), None)
+        described = task.describe_output(ModelOutput(None, "", values))
+        if not described:
+            raise TrialError(
+                "neither the checkpoint nor the model's last layer shows whether the model gives logits or "
+                "probabilities; save the checkpoint with 'task': {'values': 'logits'} or 'probabilities' in its "
+                "metadata"
+            )
+        return described
+
+    return describe
 
 
 def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None) -> _Loaded:
@@ -143,7 +160,7 @@ def _keras_model(checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | Non
     outputs, engine = freeze(traced, shape)
     if engine != FROZEN:
         logger.warning("%s runs slower than it could. %s", checkpoint.path, engine)
-    return _Loaded(outputs, lambda: gives_logits(model, shape), engine)
+    return _Loaded(outputs, _described(model), engine)
 
 
 def _traced(
@@ -164,7 +181,7 @@ def _traced(
 def _onnx_model(checkpoint: Checkpoint, threads: int) -> _Loaded:
     """Loads the graph that `convert_model` wrote next to the checkpoint's files."""
     outputs, described = load_engine(checkpoint.path, checkpoint, threads=threads)
-    return _Loaded(outputs, lambda: None, "ONNX Runtime", described)
+    return _Loaded(outputs, lambda _: described, "ONNX Runtime")
 
 
 def _torch_model(checkpoint: Checkpoint, user_classes: Mapping[str, Any]) -> _Loaded:
@@ -178,7 +195,7 @@ def _torch_model(checkpoint: Checkpoint, user_classes: Mapping[str, Any]) -> _Lo
             f"{checkpoint.path}: its model is built by {entrypoint!r}; name the model by its run (runs:/<run id>), or "
             "pass custom_objects={'<its class name>': <the class>}"
         )
-    return _Loaded(outputs_of(trained_model(checkpoint, kind)), lambda: None, "PyTorch")
+    return _Loaded(outputs_of(trained_model(checkpoint, kind)), _described(None), "PyTorch")
 
 
 def _try_out(run: Callable[[Pixels], Any], checkpoint: Checkpoint) -> Any:

@@ -105,14 +105,28 @@ def check_images(shape: tuple[int, int, int]) -> Pixels:
     return np.stack([np.clip(image, 0, 255).astype(np.uint8) for image in [*flat, *noise, *smooth]])
 
 
-def _frozen(traced: tf.types.experimental.PolymorphicFunction) -> Callable[[Pixels], Any]:
-    import tensorflow as tf
+def frozen_function(
+    traced: tf.types.experimental.PolymorphicFunction, *, keep_control_flow: bool = False
+) -> tuple[tf.types.experimental.ConcreteFunction, tf.types.experimental.ConcreteFunction]:
+    """Returns a traced function with its variables and captured tensors as constants; and as it was traced.
+
+    Args:
+        traced: The function.
+        keep_control_flow: Whether branches and loops stay single operations, as converters need them.
+    """
     from tensorflow.python.framework.convert_to_constants import (  # TensorFlow has no public name for it
         convert_variables_to_constants_v2,
     )
 
     concrete = traced.get_concrete_function()
-    constant = convert_variables_to_constants_v2(concrete)
+    options = {"lower_control_flow": False, "aggressive_inlining": True} if keep_control_flow else {}
+    return convert_variables_to_constants_v2(concrete, **options), concrete
+
+
+def _frozen(traced: tf.types.experimental.PolymorphicFunction) -> Callable[[Pixels], Any]:
+    import tensorflow as tf
+
+    constant, concrete = frozen_function(traced)
 
     def outputs(pixels: Pixels) -> Any:
         found = constant(tf.constant(pixels))

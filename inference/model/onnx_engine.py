@@ -17,7 +17,7 @@ from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.checkpoints.manifests import KERAS
 from ...training.checkpoints.references import ModelRef
 from .failures import first_line
-from .frozen import check_images, difference, without_tensor_float_32
+from .frozen import check_images, difference, frozen_function, without_tensor_float_32
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -62,11 +62,9 @@ def write_graph(traced: tf.types.experimental.PolymorphicFunction, path: Path, p
         ModelMismatchError: If ONNX has no form of one of its operations; names them.
     """
     import onnx
-    import tf2onnx
 
-    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # what it cannot convert is an error below
     try:
-        graph, _ = tf2onnx.convert.from_function(traced, traced.input_signature)
+        graph = _converted(traced)
     except Exception as error:
         raise ModelMismatchError(f"the model cannot be converted to ONNX, {first_line(error)}") from error
     foreign = {node.op_type for node in graph.graph.node if not onnx.defs.has(node.op_type, node.domain)}
@@ -74,6 +72,26 @@ def write_graph(traced: tf.types.experimental.PolymorphicFunction, path: Path, p
         raise ModelMismatchError(f"ONNX has no operation {', '.join(sorted(foreign))}, which the model uses")
     onnx.helper.set_model_props(graph, dict(properties))
     path.write_bytes(graph.SerializeToString())
+
+
+def _converted(traced: tf.types.experimental.PolymorphicFunction) -> Any:
+    """Converts the frozen graph, in which constants that the function captures are not inputs."""
+    import tf2onnx
+
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # what it cannot convert is an error of the caller
+    frozen, concrete = frozen_function(traced, keep_control_flow=True)
+    inputs = [tensor.name for tensor in frozen.inputs]
+    outputs = [tensor.name for tensor in frozen.outputs]
+    given, found = concrete.structured_input_signature, concrete.structured_outputs
+    names = [spec.name for spec in given[0]]
+    names += sorted(found) if isinstance(found, dict) else ["output"]
+    graph, _ = tf2onnx.convert.from_graph_def(
+        frozen.graph.as_graph_def(add_shapes=True),
+        input_names=inputs,
+        output_names=outputs,
+        tensors_to_rename=dict(zip([*inputs, *outputs], names, strict=True)),
+    )
+    return graph
 
 
 def write_engine(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ...errors import ScoringFailedError
+from ...errors import ModelMismatchError, ScoringFailedError
 from ...etl.images.encoding import encode_jpeg
 from ...etl.images.stored_image import PixelDecoder, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
@@ -101,6 +101,7 @@ class Predictor:
             One entry per image; a row that cannot be scored has an error and raises no exception.
 
         Raises:
+            ModelMismatchError: If the model's outputs are not what its checkpoint describes.
             ScoringFailedError: If the machine or the model fails.
         """
         parts = list(self.stream([StoredRows(images, formats, heights, widths)]))
@@ -116,6 +117,7 @@ class Predictor:
         A piece never spans two of the given batches, so that they can be told apart by counting rows.
 
         Raises:
+            ModelMismatchError: If the model's outputs are not what its checkpoint describes.
             ScoringFailedError: If the machine or the model fails.
         """
         with ThreadPoolExecutor(self._decode_threads, "lakelens-decode") as pool:
@@ -182,6 +184,8 @@ class Predictor:
         """Runs the model; if it raises, halves the batch until only the failing rows are left out."""
         try:
             return self._function(pixels), [None] * len(pixels)
+        except ModelMismatchError:  # true of the model, whatever the row
+            raise
         except Exception as error:  # noqa: BLE001  a model raises whatever its layers raise
             if len(pixels) == 1:
                 return self._run_again(pixels, error)

@@ -17,6 +17,9 @@ from PIL import Image
 COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
 NAMES = tuple(COLOURS)
 SIDE = 16
+# What a checkpoint says of its model's values.
+PROBABILITIES = {"name": "classification", "values": "probabilities"}
+LOGITS = {"name": "classification", "values": "logits"}
 METADATA = {
     "input": {"height": SIDE, "width": SIDE, "channels": 3},
     "labels": {str(number): name for number, name in enumerate(NAMES)},
@@ -115,10 +118,12 @@ def layered(call: Callable[[Any], Any]) -> Any:
 
 
 def save(model: Any, folder: Path, **metadata: Any) -> Any:
-    """Saves a model as a checkpoint."""
+    """Saves a model as a checkpoint, described as giving probabilities if its layers do not show what it gives."""
     from lakelens.training.checkpoints.checkpoint import save_checkpoint
+    from lakelens.training.checkpoints.keras_output import layers_give_logits
 
-    return save_checkpoint(model, folder, metadata={**METADATA, **metadata}, state={"epoch": 1})
+    described = {"task": PROBABILITIES} if layers_give_logits(model) is None else {}
+    return save_checkpoint(model, folder, metadata={**METADATA, **described, **metadata}, state={"epoch": 1})
 
 
 def read(path: Path | str, version: int | None = None) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a ran
 STEPS, EPOCHS, BATCH = 6, 4, 16
 
 TRIALS = """
+    import dataclasses
     import os
     import random
     import signal
@@ -129,6 +130,104 @@ TRIALS = """
     class OfFloats(Plain):
         def build_model(self):
             return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))
+
+    class Averaged(nn.Module):
+        '''A model and the average of its weights, which evaluation uses.'''
+
+        def __init__(self, model, decay):
+            super().__init__()
+            self.model = model
+            self.average = torch.optim.swa_utils.AveragedModel(
+                model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay), use_buffers=True
+            ).requires_grad_(False)
+
+        def forward(self, images):
+            return self.model(images) if self.training else self.average(images)
+
+    class Ema(Noisy):
+        def build_model(self):
+            return Averaged(super().build_model(), 0.5)
+
+        def training_step(self, model, batch):
+            model.average.update_parameters(model.model)
+            return super().training_step(model, batch)
+
+    class EmaPlain(Plain):
+        def build_model(self):
+            return Averaged(super().build_model(), 0.5)
+
+        def training_step(self, model, batch):
+            model.average.update_parameters(model.model)
+            return super().training_step(model, batch)
+
+    class EmaOutside(Plain):
+        def build_optimizer(self, model):
+            self.ema = torch.optim.swa_utils.AveragedModel(model)
+            return super().build_optimizer(model)
+
+    class LateEmaOutside(Plain):
+        def training_step(self, model, batch):
+            self.ema = torch.optim.swa_utils.AveragedModel(model)
+            return super().training_step(model, batch)
+
+    class Frozen(Noisy):
+        '''Its convolution is frozen, with the statistics of its batch normalization.'''
+
+        def build_model(self):
+            model = super().build_model()
+            model[1:3].requires_grad_(False).eval()
+            return model
+
+        def build_scheduler(self, optimizer):
+            return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "min", 0.5, 0, 9.0, "abs")
+
+    class WrongDirection(Plain):
+        def build_scheduler(self, optimizer):
+            return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max")
+
+    class PlateauOfSteps(WrongDirection):
+        scheduler_interval = "step"
+
+    class Ended(Plain):
+        '''Ends in an operation that shows nothing, under the loss of `hyperparameters.loss`.'''
+
+        def build_model(self):
+            class Halved(nn.Module):
+                def forward(self, values):
+                    return values / 2
+
+            return nn.Sequential(super().build_model(), Halved())
+
+        def training_step(self, model, batch):
+            labels = nn.functional.one_hot(batch[1], self.context.num_classes).float()
+            given = model(batch[0])
+            loss = self.context.get_hparam("loss", "mse")
+            return {
+                "mse": lambda: nn.functional.mse_loss(given, labels),
+                "bce": lambda: nn.functional.binary_cross_entropy(given.clamp(0.01, 0.99), labels),
+            }[loss]()
+
+    class Stated(Ended):
+        outputs = "logits"
+
+    class OverRows(Plain):
+        def build_model(self):
+            return nn.Sequential(super().build_model(), nn.Softmax(0))
+
+    @dataclasses.dataclass
+    class Answer:
+        values: torch.Tensor
+
+    class Outputs(Plain):
+        def build_model(self):
+            form = self.context.get_hparam("form")
+            forms = {"dict": lambda v: {"a": v}, "list": lambda v: [v], "tuple": lambda v: (v, v), "dataclass": Answer}
+
+            class Form(nn.Module):
+                def forward(self, values):
+                    return forms[form](values)
+
+            return nn.Sequential(super().build_model(), Form())
 
     class Short(Plain):
         def build_training_dataset(self):

@@ -1,14 +1,13 @@
-"""Whether a Keras model gives logits or probabilities: from its layers, its loss, or its values."""
+"""Whether a Keras model gives logits or probabilities: from its last layer, then from its loss."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from ...errors import TrialError
 from ..keras_internals import producer
 
 if TYPE_CHECKING:
@@ -19,40 +18,54 @@ _TRANSPARENT = re.compile(
     r"((Alpha|Gaussian|Spatial)?Dropout|GaussianNoise|Identity|Flatten|Permute|Reshape|Squeeze|Cast"
     r"|(Adaptive|Global)?(Average|Max)Pooling)([123]D)?"
 )
-# By how much rounding to half precision may move a probability out of its range.
-_ROUNDING = 1e-2
 
 
-def gives_logits(model: keras.Model, image_shape: tuple[int, int, int]) -> bool | None:
-    """Returns whether a compiled model gives logits; None if that is unknown.
+def gives_logits(model: keras.Model) -> bool | None:
+    """Returns whether a model gives logits; None if neither its last layer nor its loss shows it.
 
-    The last layer that makes new numbers decides; then `from_logits` of the loss; and of a model of which neither
-    tells (a subclassed model, a user's own last layer) the values that it gives for some images.
+    The last layer that makes new numbers decides. If it does not show it (a subclassed model, a user's own layer), the
+    loss decides, by what its `from_logits` is. The values of the model never decide: those of untrained weights may lie
+    in any range.
 
     Args:
-        model: The model.
-        image_shape: Height, width and channels of its images.
+        model: The model; one that is not compiled has no loss.
+
+    Raises:
+        TrialError: If its last layer is a softmax over the rows of a batch.
     """
-    told = layers_give_logits(model)
-    if told is None:
-        told = getattr(model.loss, "from_logits", None)
-    if told is not None:
-        return bool(told)
+    shown = layers_give_logits(model)
+    return loss_takes_logits(getattr(model, "loss", None)) if shown is None else shown
 
-    def run(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        return np.asarray(model(image[np.newaxis].astype(np.float32), training=False), np.float32)
 
-    try:
-        return values_are_logits(run, image_shape)
-    except Exception:  # noqa: BLE001  the user's own code, which may need other batches, or gives several outputs
-        return None
+def loss_takes_logits(loss: Any) -> bool | None:
+    """Returns `from_logits` of a loss: of an object, of a function or of what has its name in Keras; None without one.
+
+    Args:
+        loss: The loss as `compile` takes it, also in a list or dict of one.
+    """
+    import keras
+
+    if isinstance(loss, (dict, list, tuple)):
+        only = list(loss.values() if isinstance(loss, dict) else loss)
+        return loss_takes_logits(only[0]) if len(only) == 1 else None
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    found = getattr(loss, "from_logits", None)
+    if found is None and callable(loss):
+        parameter = inspect.signature(loss).parameters.get("from_logits")  # of a partial, what it sets
+        found = None if parameter is None else parameter.default
+    return found if isinstance(found, bool) else None
 
 
 def layers_give_logits(model: keras.Model) -> bool | None:
     """Tells from a model's layers whether its values are logits or probabilities; None where they do not tell.
 
     The layer that decides is the last one that makes new numbers: what only casts, reshapes, drops or pools them, or is
-    a linear `Activation`, is skipped. Without activation it gives logits, with softmax or sigmoid probabilities.
+    a linear `Activation`, is skipped. Without activation it gives logits, with softmax or sigmoid probabilities. The
+    softmax of log-softmax values is the softmax of the logits, so these count as logits.
+
+    Raises:
+        TrialError: If the layer is a softmax over the rows of a batch.
     """
     import keras
 
@@ -64,8 +77,12 @@ def layers_give_logits(model: keras.Model) -> bool | None:
             return layers_give_logits(layer)
         activation = getattr(layer, "activation", None)
         kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else "the user's own"
-        if activation in probable or kind in ("Softmax", "Sigmoid"):
+        if kind == "Softmax":
+            _require_rows_of_their_own(layer, len(tensors[0].shape))
+        if activation in probable or kind in ("Softmax", "Sigmoid", "HardSigmoid"):
             return False
+        if activation is keras.activations.log_softmax or kind == "LogSoftmax":
+            return True
         linear = activation is keras.activations.linear
         if not _TRANSPARENT.fullmatch(kind) and not (linear and kind == "Activation"):
             return True if linear else None
@@ -73,20 +90,11 @@ def layers_give_logits(model: keras.Model) -> bool | None:
     return None
 
 
-def values_are_logits(
-    run: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]], image_shape: tuple[int, int, int]
-) -> bool:
-    """Tells from a model's values for a black, a white and a noisy image whether they cannot be probabilities.
-
-    Args:
-        run: Gives the values of one image [height, width, channels].
-        image_shape: Of that image.
-    """
-    images = (
-        np.zeros(image_shape, np.uint8),
-        np.full(image_shape, 255, np.uint8),
-        np.random.default_rng(0).integers(0, 256, image_shape, np.uint8),
-    )
-    output = np.concatenate([run(image) for image in images])
-    finite = output[np.isfinite(output)]
-    return bool(((finite < -_ROUNDING) | (finite > 1 + _ROUNDING)).any())
+def _require_rows_of_their_own(softmax: Any, dimensions: int) -> None:
+    axis = getattr(softmax, "axis", -1)
+    axes = axis if isinstance(axis, (list, tuple)) else [axis]
+    if any(each in (0, -dimensions) for each in axes):
+        raise TrialError(
+            f"the model ends in a softmax over axis {axis}, the rows of a batch, so the values of an image depend on "
+            "the other images; use axis=-1"
+        )

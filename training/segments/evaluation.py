@@ -9,7 +9,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import NotFiniteError, TrialError
+from ...errors import NotFiniteError, NotProbabilitiesError, TrialError
 from ...tracking.run_records import write_run_file
 from ..checkpoints.manifests import MODEL_FILES
 from ..rank.process_context import log_to_driver
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 EVALUATION_FILE, PICTURES_FOLDER = "evaluation.npz", "pictures"
+# Errors of the model, whatever the labels are.
+_OF_THE_MODEL = (NotFiniteError, NotProbabilitiesError)
 
 
 def read_counts(folder: Path) -> Counts:
@@ -65,21 +67,21 @@ def counts_over_ranks(prepared: PreparedRank) -> Counts:
     """Returns the task's counts of the validation rows of all ranks; every rank calls it.
 
     Raises:
-        TrialError: If the model or the labels of a rank do not fit the task, or NotFiniteError, if the model gives NaN
-            or infinity for a row; on every rank.
+        TrialError: If the model or the labels of a rank do not fit the task, NotFiniteError if the model gives NaN or
+            infinity for a row, NotProbabilitiesError if its values are not probabilities; on every rank.
     """
     task, backend, world = prepared.context.task, prepared.backend, prepared.world
     described = world.broadcast_object(backend.described, name="lakelens.described")
-    failure, counts = None, task.no_counts()
+    failure: TrialError | None = None
+    counts = task.no_counts()
     try:
         counts = backend.count(described)
     except TrialError as error:
-        failure = (isinstance(error, NotFiniteError), str(error))
+        failure = error
     gathered = world.allgather_object((failure, counts), name="lakelens.counted")
     failures = [found for found, _ in gathered if found is not None]
     if failures:
-        not_finite, message = max(failures)
-        raise (NotFiniteError if not_finite else TrialError)(message)
+        raise next((each for each in failures if isinstance(each, _OF_THE_MODEL)), failures[0])
     return task.joined([each for _, each in gathered])
 
 
@@ -95,6 +97,7 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
 
     Raises:
         NotFiniteError: If the model gives NaN or infinity for a validation row; on every rank.
+        NotProbabilitiesError: If its values are not the probabilities that they should be; on every rank.
     """
     import numpy as np
 
@@ -106,6 +109,8 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
         counts = counts_over_ranks(prepared)
     except NotFiniteError as error:
         raise NotFiniteError(f"{error} after step {step}; lower the learning rate, or look at the loss") from error
+    except NotProbabilitiesError:
+        raise
     except TrialError as error:
         if prepared.world.rank == 0:
             log_to_driver(f"the model is not evaluated by class: {error}")

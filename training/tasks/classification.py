@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import TrialError
 from .class_metrics import class_metrics, confusion_csv, per_class_csv
+from .output_values import LOGITS, PROBABILITIES, require_probabilities
 from .task import Task, TaskEvaluation
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from ...etl.annotations.frames import ImageFrames
     from .task import Counts, ModelOutput
 
-LOGITS, PROBABILITIES = "logits", "probabilities"
-# Key in the description of a model's output: one of the two above.
+# Key in the description of a model's output: `LOGITS` or `PROBABILITIES`.
 VALUES_KEY = "values"
 _CONFUSION = "confusion"
 
@@ -42,12 +42,29 @@ class Classification(Task):
     makes_probabilities: ClassVar[bool] = True
 
     def check_output(self, output: ModelOutput) -> None:
-        """Checks that a model gives a value per class; see `Task.check_output`."""
-        classes, shape = len(self.class_names), output.shape
-        if not isinstance(shape, tuple) or not shape or shape[-1] is None or shape[-1] == classes:
-            return
-        if shape[-1] == 1 and classes == 2 and "categorical" not in output.loss:
-            return  # the second class's probability
+        """Checks that a model gives a value per class, and that its kind is known; see `Task.check_output`."""
+        if output.shape is not None:
+            self._check_shape(output.shape, output.loss)
+        if output.values is None:
+            raise TrialError(
+                f"neither the model's last layer nor its loss shows whether it gives logits or probabilities; set "
+                f"outputs = {LOGITS!r} or outputs = {PROBABILITIES!r} in the Trial's class"
+            )
+
+    def _check_shape(self, shape: Any, loss: str) -> None:
+        classes = len(self.class_names)
+        if not isinstance(shape, tuple) or not all(side is None or isinstance(side, int) for side in shape):
+            raise TrialError(
+                f"the model gives {shape}; a classifier must give one tensor of shape [rows, {classes}], so return "
+                "this tensor alone"
+            )
+        if len(shape) != 2:
+            raise TrialError(
+                f"the model gives shape {shape}; a classifier must give [rows, {classes}], so pool or flatten the "
+                "other axes"
+            )
+        if shape[-1] in (None, classes) or (shape[-1] == 1 and classes == 2 and "categorical" not in loss):
+            return  # one value is that of the second class
         raise TrialError(
             f"the model gives {shape[-1]} values per image, the table has {classes} classes; build it for "
             "context.num_classes, or of two classes for one value with binary_crossentropy"
@@ -55,8 +72,7 @@ class Classification(Task):
 
     def describe_output(self, output: ModelOutput) -> dict[str, Any]:
         """Returns whether a model gives logits or probabilities; see `Task.describe_output`."""
-        logits = output.gives_logits()
-        return {} if logits is None else {VALUES_KEY: LOGITS if logits else PROBABILITIES}
+        return {} if output.values is None else {VALUES_KEY: output.values}
 
     def gives_probabilities(self, described: Mapping[str, Any]) -> bool | None:
         """Reads what `describe_output` has recorded; see `Task.gives_probabilities`."""
@@ -84,6 +100,8 @@ class Classification(Task):
                 f"({names}); end the model with one value per class"
             )
         logits = self.gives_probabilities(described) is False
+        if not logits:
+            require_probabilities(values)
         if is_binary:
             second = (1 + np.tanh(values / 2)) / 2 if logits else values  # a sigmoid that cannot overflow
             return np.concatenate([1 - second, second], axis=1)
@@ -135,6 +153,8 @@ class Classification(Task):
         values, given = np.asarray(outputs, np.float32), np.asarray(labels)
         if values.ndim != 2 or values.shape[1] not in (1, classes):
             raise TrialError(f"the model gives {values.shape}; a confusion matrix needs [rows, {classes}]")
+        if self.gives_probabilities(described):
+            require_probabilities(values)
         if values.shape[1] == 1:
             predicted = (values[:, 0] > (0.0 if self.gives_probabilities(described) is False else 0.5)).astype(np.int64)
         else:

@@ -23,14 +23,14 @@ class ModelOutput:
     """A backend's description of the output of a compiled model.
 
     Attributes:
-        shape: Its shape, nested like the output; None if unknown.
+        shape: Its shape, nested like the output, with a name for what is not a tensor; None if unknown.
         loss: Name of the loss; "" if unknown.
-        gives_logits: Finds out whether the values are logits and not probabilities; None if nothing shows it.
+        values: `logits` or `probabilities`; None if nothing shows it.
     """
 
     shape: Any
     loss: str
-    gives_logits: Callable[[], bool | None]
+    values: str | None
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ class KerasTrial(Trial, ABC):
 
         The model takes images [batch, height, width, 3] with pixels from 0 to 255 (make scaling a layer of the model,
         so that it works on raw pixels) and returns a probability per class [batch, classes]; for two classes it may
-        return only the second's [batch, 1]. Logits work too, if the last layer has no activation. `metrics` and
-        `weighted_metrics` both count each row of an epoch once; padding rows do not count.
+        return only the second's [batch, 1]. Logits work too. Which of the two it gives is read from its last layer,
+        else from the `from_logits` of its loss; set `outputs` if neither shows it. `metrics` and `weighted_metrics`
+        both count each row of an epoch once; padding rows do not count.
         """
 
     def preprocess(self, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

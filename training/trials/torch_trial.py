@@ -52,7 +52,8 @@ class TorchTrial(Trial, ABC):
         """Builds the model; raises `InvalidHyperparameters` for an invalid combination of hyperparameters.
 
         It takes images uint8 [rows, 3, height, width] with pixels from 0 to 255 (make scaling a part of the model, so
-        that scoring needs the model alone) and returns a logit or a probability per class [rows, classes].
+        that scoring needs the model alone) and returns a logit or a probability per class [rows, classes]. Which of the
+        two is read from its last operation, else from the loss of `training_step`; set `outputs` if neither shows it.
         """
 
     @abstractmethod
@@ -81,7 +82,8 @@ class TorchTrial(Trial, ABC):
     def build_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
         """Builds the scheduler of the learning rate, one of torch.optim.lr_scheduler; None leaves the rate alone.
 
-        A `ReduceLROnPlateau` gets the metric that decides.
+        A `ReduceLROnPlateau` gets the metric that decides, after each epoch with a validation; its mode is that of the
+        metric.
         """
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ..checkpoints.manifests import KERAS
 from .context import TrialContext
@@ -13,10 +13,13 @@ class Trial:
 
     Attributes:
         framework: The framework of its models, `keras` or `torch`.
+        outputs: What a classifier's values are, `logits` or `probabilities`. Needed only if neither the model's last
+            layer nor its loss shows it; the job then names this attribute.
         context: The job as seen by a Trial.
     """
 
     framework: ClassVar[str] = KERAS
+    outputs: Literal["logits", "probabilities"] | None = None
 
     def __init__(self, context: TrialContext) -> None:
         self.context = context

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from child_processes import ending_with_this_process, kill_family
-from colours import NAMES, SIDE, colour_model, image_of, save
+from colours import NAMES, SIDE, colour_model, image_of, layered, save
 from PIL import Image
 
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
@@ -164,7 +164,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
     @keras.saving.register_keras_serializable("tests")
     class Random(keras.layers.Layer):
         def call(self, values):
-            return values + keras.random.uniform(keras.ops.shape(values))
+            return values * keras.random.uniform(keras.ops.shape(values))
 
     inputs = keras.Input((SIDE, SIDE, 3))
     model = keras.Model(inputs, Random()(colour_model()(inputs)))
@@ -182,6 +182,19 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(InvalidArgumentError, match="exists"):
         export_model(other.path, tmp_path / "there")
     assert {path.name for path in tmp_path.iterdir()} == {"random", "other", "there"}
+
+
+@pytest.mark.parametrize("form", ["savedmodel", "pyfunc"])
+def test_whatever_stops_an_export_names_the_model_and_the_reason(tmp_path, form):
+    import tensorflow as tf
+
+    # A SavedModel holds only what the model tracks.
+    half = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0], [0.5]), 0.0)
+    model = layered(lambda values: values * half.lookup(tf.constant(0)))
+    checkpoint, layer = save(model, tmp_path / "outside"), type(model.layers[-1])
+    with pytest.raises(ModelMismatchError, match=f"cannot be exported as {form}, .*untracked.* Choose another format"):
+        export_model(checkpoint.path, tmp_path / "out", format=form, custom_objects={"Layer": layer})
+    assert not (tmp_path / "out").exists()
 
 
 WITHOUT_LAKELENS = "import sys\nsys.modules['lakelens'] = None\n"

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from boxes import image_with, save_detector
-from colours import NAMES, colour_model, image_of, layered, row, save, write_table
+from colours import LOGITS, NAMES, SIDE, colour_model, image_of, layered, row, save, write_table
 
 import lakelens
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
@@ -74,9 +74,27 @@ def test_a_model_that_cannot_run_is_refused_with_the_operation_and_the_engine_th
         "constant": lambda values: values * 0 + 0.5,
     }
     model = layered(calls[kind])
-    checkpoint = save(model, tmp_path)
+    checkpoint = save(model, tmp_path, task=LOGITS)
     with pytest.raises(ModelMismatchError, match=f"{reason}.*model's own framework runs it"):
         convert_model(checkpoint, tmp_path, {"Layer": type(model.layers[-1])})
+
+
+def test_constants_that_a_model_captures_are_part_of_the_graph(tmp_path):
+    """Normalization captures its mean and variance, as the backbone of EfficientNet does."""
+    import keras
+
+    layers = colour_model(1.0).layers
+    known = keras.layers.Normalization(mean=[100.0, 110.0, 120.0], variance=[900.0, 800.0, 700.0])
+    pooled = keras.layers.GlobalAveragePooling2D()
+    model = keras.Sequential([keras.Input((SIDE, SIDE, 3)), known, pooled, keras.layers.Dense(3, "softmax")])
+    model.layers[-1].set_weights(layers[-1].get_weights())
+    checkpoint = save(model, tmp_path)
+    convert_model(checkpoint, checkpoint.path)
+    images = [image_of(name) for name in NAMES]
+    expected = build_predictor(checkpoint, 1 << 20, 1, UserCode()).predict(images).answers
+    given = build_predictor(checkpoint, 1 << 20, 1, UserCode(), "onnxruntime").predict(images).answers
+    assert np.ptp(expected, axis=0).max() > 0.1
+    assert np.abs(given - expected).max() <= 1e-5
 
 
 def test_a_worker_that_gives_other_outputs_than_keras_on_the_driver_refuses_the_model(tmp_path):

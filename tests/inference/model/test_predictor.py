@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from colours import NAMES, SIDE, colour_model, image_of, save
+from colours import LOGITS, NAMES, PROBABILITIES, SIDE, colour_model, image_of, save
 from PIL import Image
 
 from lakelens.errors import (
@@ -254,7 +254,7 @@ def test_logits_that_are_pooled_or_reshaped_become_probabilities(tmp_path):
 
 
 @pytest.mark.parametrize("activation", ["softmax", "linear"])
-def test_a_model_whose_layers_do_not_tell_is_judged_by_its_numbers(tmp_path, activation):
+def test_a_model_whose_layers_do_not_tell_is_read_as_its_checkpoint_describes(tmp_path, activation):
     import keras
 
     class Own(keras.Model):
@@ -275,12 +275,13 @@ def test_a_model_whose_layers_do_not_tell_is_judged_by_its_numbers(tmp_path, act
         layer.set_weights([np.eye(3, dtype=np.float32) * 2, np.zeros(3, np.float32)])
     values = model(np.frombuffer(image_of("green", form="raw_rgb"), np.uint8).reshape(1, SIDE, SIDE, 3))[0]
     expected = values if activation == "softmax" else keras.ops.softmax(values)
-    assert predicted(model, tmp_path, {"Own": Own}) == pytest.approx(np.asarray(expected), abs=1e-5)
+    described = {"task": PROBABILITIES if activation == "softmax" else LOGITS}
+    assert predicted(model, tmp_path, {"Own": Own}, **described) == pytest.approx(np.asarray(expected), abs=1e-5)
 
 
-def predicted(model, folder, custom_objects=None):
+def predicted(model, folder, custom_objects=None, **metadata):
     """The model's probabilities for a green image."""
-    path = save(model, folder).path
+    path = save(model, folder, **metadata).path
     image = image_of("green", form="raw_rgb")
     return load(path, custom_objects).predict([image], ["raw_rgb"], [SIDE], [SIDE]).answers[0]
 

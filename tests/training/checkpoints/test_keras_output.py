@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from lakelens.training.checkpoints.keras_output import gives_logits
+from lakelens.errors import TrialError
+from lakelens.training.checkpoints.keras_output import gives_logits, layers_give_logits, loss_takes_logits
+
+pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.tensorflow
-def test_logits_are_told_by_the_layers_then_the_loss_then_the_values():
+def user_loss(true, given):
+    return given
+
+
+def user_loss_of_logits(true, given, from_logits=True):
+    return given
+
+
+def test_the_last_layer_decides_then_the_loss_and_never_the_values():
     import keras
 
     class Own(keras.layers.Layer):
@@ -22,7 +34,7 @@ def test_logits_are_told_by_the_layers_then_the_loss_then_the_values():
     def logits(last, loss):
         model = keras.Sequential([keras.Input((4, 4, 3)), *last])
         model.compile("sgd", loss)
-        return gives_logits(model, (4, 4, 3))
+        return gives_logits(model)
 
     crossentropy = keras.losses.SparseCategoricalCrossentropy
     flat, dense = keras.layers.Flatten(), keras.layers.Dense(3)
@@ -30,5 +42,62 @@ def test_logits_are_told_by_the_layers_then_the_loss_then_the_values():
     assert logits([flat, dense, keras.layers.Softmax()], crossentropy(from_logits=True)) is False
     assert logits([Own(0.0)], crossentropy(from_logits=True)) is True
     assert logits([Own(-5.0)], crossentropy()) is False
-    assert logits([Own(0.0)], "mse") is False
-    assert logits([Own(-5.0)], "mse") is True
+    assert logits([Own(0.0)], "mse") is None
+    assert logits([Own(-5.0)], "mse") is None
+
+
+def test_a_loss_shows_what_it_takes_by_from_logits_in_every_form_that_compile_takes():
+    import keras
+
+    losses = keras.losses
+
+    class Own(losses.Loss):
+        from_logits = True
+
+        def call(self, true, given):
+            return given
+
+    of_logits = [
+        losses.CategoricalFocalCrossentropy(from_logits=True),
+        functools.partial(losses.sparse_categorical_crossentropy, from_logits=True),
+        user_loss_of_logits,
+        Own(),
+        [losses.BinaryCrossentropy(from_logits=True)],
+    ]
+    of_probabilities = [
+        "sparse_categorical_crossentropy",
+        "SparseCategoricalCrossentropy",
+        losses.binary_crossentropy,
+        functools.partial(losses.categorical_crossentropy, label_smoothing=0.1),
+        {"out": "binary_crossentropy"},
+    ]
+    silent = [None, "mse", losses.CategoricalHinge(), user_loss, lambda true, given: given, ["mse", "mse"]]
+    assert [loss_takes_logits(loss) for loss in of_logits] == [True] * len(of_logits)
+    assert [loss_takes_logits(loss) for loss in of_probabilities] == [False] * len(of_probabilities)
+    assert [loss_takes_logits(loss) for loss in silent] == [None] * len(silent)
+
+
+def test_operations_of_keras_count_as_its_layers_do():
+    import keras
+
+    images = keras.Input((4, 4, 3))
+    values = keras.layers.Dense(3)(keras.layers.Flatten()(images))
+    last = {
+        "softmax": (keras.ops.softmax, False),
+        "sigmoid": (keras.ops.sigmoid, False),
+        "log softmax": (keras.ops.log_softmax, True),
+        "twice": (lambda given: given * 2, None),
+        "normalized": (keras.layers.BatchNormalization(), None),
+    }
+    for name, (call, wanted) in last.items():
+        assert layers_give_logits(keras.Model(images, call(values))) is wanted, name
+
+
+def test_a_softmax_over_the_rows_of_a_batch_is_refused():
+    import keras
+
+    images = keras.Input((4, 4, 3))
+    values = keras.layers.Dense(3)(keras.layers.Flatten()(images))
+    for softmax in (keras.layers.Softmax(axis=0), functools.partial(keras.ops.softmax, axis=-2)):
+        with pytest.raises(TrialError, match=r"softmax over axis (0|-2), the rows of a batch.*use axis=-1"):
+            layers_give_logits(keras.Model(images, softmax(values)))

@@ -478,7 +478,7 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_its_step_and_keeps_not
 
 
 def test_an_output_that_is_not_finite_ends_the_training_though_the_loss_is(rank):
-    def constant_loss(labels, outputs):
+    def constant_loss(labels, outputs, from_logits=True):
         import keras
 
         return keras.ops.nan_to_num(outputs[:, 0])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lakelens.errors import TrialError
-from lakelens.training.tasks.classification import LOGITS, PROBABILITIES, VALUES_KEY, Classification
+from lakelens.training.tasks.classification import VALUES_KEY, Classification
+from lakelens.training.tasks.output_values import LOGITS, PROBABILITIES
 from lakelens.training.tasks.task import ModelOutput
 
 THREE = Classification(["a", "b", "c"])
@@ -28,7 +29,7 @@ def test_counts_of_batches_add_up_to_the_confusion_matrix():
 @pytest.mark.unit
 @pytest.mark.parametrize(("kind", "predicted"), [(LOGITS, [0, 1, 1]), (PROBABILITIES, [0, 0, 1])])
 def test_one_value_is_that_of_the_second_class(kind, predicted):
-    counted = TWO.count(np.array([[-0.2], [0.3], [0.7]]), np.array([0, 0, 0]), {VALUES_KEY: kind})["confusion"]
+    counted = TWO.count(np.array([[0.0], [0.3], [0.7]]), np.array([0, 0, 0]), {VALUES_KEY: kind})["confusion"]
     np.testing.assert_array_equal(counted, [[predicted.count(0), predicted.count(1)], [0, 0]])
 
 
@@ -59,9 +60,9 @@ def test_the_evaluation_has_a_line_for_each_class():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("logits", "described"), [(True, LOGITS), (False, PROBABILITIES), (None, None)])
-def test_the_description_of_an_output_is_what_its_backend_finds(logits, described):
-    assert THREE.describe_output(ModelOutput((None, 3), "mse", lambda: logits)).get(VALUES_KEY) == described
+@pytest.mark.parametrize("values", [LOGITS, PROBABILITIES, None])
+def test_the_description_of_an_output_is_what_its_backend_finds(values):
+    assert THREE.describe_output(ModelOutput((None, 3), "mse", values)).get(VALUES_KEY) == values
 
 
 @pytest.mark.unit
@@ -74,15 +75,25 @@ def test_the_description_of_an_output_is_what_its_backend_finds(logits, describe
         (TWO, (None, 1), "binary_crossentropy", None),
         (TWO, (None, 1), "sparse_categorical_crossentropy", "gives 1 values per image, the table has 2 classes"),
         (THREE, (None, 4), "", "gives 4 values per image, the table has 3 classes"),
+        (THREE, {"a": (None, 3)}, "", "must give one tensor of shape .rows, 3., so return this tensor alone"),
+        (THREE, [(None, 3), (None, 3)], "", "must give one tensor"),
+        (THREE, "Answer", "", "gives Answer; a classifier must give one tensor"),
+        (THREE, (None, 8, 8, 3), "", "pool or flatten the other axes"),
     ],
 )
 def test_a_model_gives_a_value_per_class_or_for_two_classes_the_second_one(task, shape, loss, words):
-    output = ModelOutput(shape, loss, lambda: None)
+    output = ModelOutput(shape, loss, LOGITS)
     if words is None:
         task.check_output(output)
         return
     with pytest.raises(TrialError, match=words):
         task.check_output(output)
+
+
+@pytest.mark.unit
+def test_a_model_whose_kind_nothing_shows_is_refused_with_the_attribute_that_states_it():
+    with pytest.raises(TrialError, match=r"nor its loss shows .*outputs = 'logits' or outputs = 'probabilities'"):
+        THREE.check_output(ModelOutput((None, 3), "own", None))
 
 
 @pytest.mark.unit

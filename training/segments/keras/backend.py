@@ -131,7 +131,10 @@ class KerasBackend:
     def validate(self, *, in_epoch: bool) -> dict[str, float]:
         """Evaluates the model on the validation rows; see `Backend.validate`."""
         validation = self._built.validation
-        return {} if validation is None else validation.measure(self._model, self._callbacks if in_epoch else None)
+        if validation is None:
+            return {}
+        callbacks = self._callbacks if in_epoch else None
+        return validation.measure(self._model, self._context.task, self.described, callbacks)
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""

@@ -45,7 +45,7 @@ class BuiltTrial:
 
     Attributes:
         model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
-        described: On rank 0 the task's description of the model's output.
+        described: The task's description of the model's output.
         replicas: The devices of this process.
         learning_rate: Scales and raises the optimizer's learning rate.
         noisy: The model, and layers and seed generators outside it that draw noise.
@@ -69,10 +69,10 @@ class BuiltTrial:
         with self.replicas.scope():
             self.trial = _keras_trial(job, context)
             self.model = self.trial.build_model()
-            output = check_model(self.model, context)
+            output = check_model(self.model, self.trial)
             self.callbacks = list(self.trial.keras_callbacks() or [])
             refuse_backups(self.callbacks)
-        self.described = context.task.describe_output(output) if context.rank == 0 else {}
+        self.described = context.task.describe_output(output)
         self.noisy = [self.model, *_noise_sources_of(self.trial)]
         # From here on seeds are for noise: everything that must be equal on all ranks is built.
         separate_noise(self.noisy, context.rank)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from .... import errors
 from ....errors import CheckpointError, FeedError, TrialError
 from ...checkpoints.checkpoint import save_checkpoint
 from ...checkpoints.keras_files import check_keras_file
-from ...checkpoints.keras_output import gives_logits
+from ...checkpoints.keras_output import gives_logits, layers_give_logits
 from ...distributed.optimizer import is_distributed
 from ...rank.process_context import log_to_driver
+from ...tasks.output_values import output_values
 from ...tasks.task import ModelOutput
 
 if TYPE_CHECKING:
     from ...feed.feed import DeltaFeed
     from ...tasks.task import Task
-    from ...trials.context import TrialContext
+    from ...trials.keras_trial import KerasTrial
+
+_SAMPLE_ROWS = 2
 
 
 def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError | None:
@@ -47,7 +51,7 @@ def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError |
     return None
 
 
-def check_model(model: object, context: TrialContext) -> ModelOutput:
+def check_model(given: object, trial: KerasTrial) -> ModelOutput:
     """Checks that a Trial's model can be trained and saved by the job.
 
     Returns:
@@ -57,6 +61,42 @@ def check_model(model: object, context: TrialContext) -> ModelOutput:
         TrialError: If it is not a compiled Keras model, already averages gradients over ranks, or its input or output
             does not fit the images and the task.
     """
+    context = trial.context
+    model = _compiled_model(given)
+    height, width = context.image_size
+    if not model.built:
+        model.build((None, height, width, 3))
+    taken = getattr(model, "input_shape", (None, height, width, 3))  # a subclassed model has none
+    if not isinstance(taken, tuple) or len(taken) != 4 or not _fits(taken[1:], (height, width, 3)):
+        raise TrialError(
+            f"the model takes {taken}, the feed gives images of {(None, height, width, 3)}; build it for "
+            "context.image_size, or pass the image_size that it takes"
+        )
+    shape = _output_shape(model, (None, height, width, 3))
+    output = ModelOutput(shape, _loss_name(model), output_values(gives_logits(model), trial.outputs))
+    context.task.check_output(output)
+    noise = np.random.default_rng(0).integers(0, 256, (_SAMPLE_ROWS, height, width, 3))
+    check_answers(model, context.task, context.task.describe_output(output), noise)
+    return output
+
+
+def check_answers(model: keras.Model, task: Task, described: Mapping[str, Any], images: Any) -> None:
+    """Checks what a model makes of some images, if its last layer does not show what its values are.
+
+    Raises:
+        TrialError: If it does not fit the task, or the description of the output.
+    """
+    if layers_give_logits(model) is not None:
+        return
+    try:
+        outputs = keras.tree.map_structure(np.asarray, model(np.asarray(images, np.float32), training=False))
+    except Exception:  # noqa: BLE001 - the user's own code, which may need other batches
+        return
+    task.answers(outputs, described)
+
+
+def _compiled_model(model: object) -> keras.Model:
+    """Checks that a Trial gave a compiled model with a plain optimizer."""
     if not isinstance(model, keras.Model):
         raise TrialError(f"build_model gave {type(model).__name__}; it must give a keras.Model")
     if not model.compiled or model.optimizer is None:
@@ -68,19 +108,7 @@ def check_model(model: object, context: TrialContext) -> ModelOutput:
             "build_model wraps its optimizer in hvd.DistributedOptimizer, which the job does itself; compile the model "
             "with the plain optimizer"
         )
-    height, width = context.image_size
-    if not model.built:
-        model.build((None, height, width, 3))
-    taken = getattr(model, "input_shape", (None, height, width, 3))  # a subclassed model has none
-    if not isinstance(taken, tuple) or len(taken) != 4 or not _fits(taken[1:], (height, width, 3)):
-        raise TrialError(
-            f"the model takes {taken}, the feed gives images of {(None, height, width, 3)}; build it for "
-            "context.image_size, or pass the image_size that it takes"
-        )
-    shape = _output_shape(model, (None, height, width, 3))
-    output = ModelOutput(shape, _loss_name(model), lambda: gives_logits(model, (height, width, 3)))
-    context.task.check_output(output)
-    return output
+    return model
 
 
 def refuse_backups(callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -104,13 +132,13 @@ def _loss_name(model: keras.Model) -> str:
 def _output_shape(model: keras.Model, taken: tuple[int | None, ...]) -> Any:
     """Returns the shape of what the model gives; None for a model without a shape before its first images."""
     try:
-        return model.output_shape
-    except AttributeError:  # a subclassed model has none
-        pass
-    try:
-        return keras.tree.map_structure(lambda given: given.shape, model.compute_output_spec(keras.KerasTensor(taken)))
+        # `output_shape` lacks the dict around a single output.
+        given = model.compute_output_spec(keras.KerasTensor(taken))
     except Exception:  # noqa: BLE001 - the user's own code, which may need real images
         return None
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        given = given[0]  # as the call of a functional model gives it; `check_answers` finds other models
+    return keras.tree.map_structure(lambda tensor: tensor.shape, given)
 
 
 def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ....errors import NotFiniteError
+from ....errors import NotFiniteError, TrialError
 from ... import distributed as world
+from .checks import check_answers
 from .metric_sums import metrics_over_ranks
 from .model_state import statistics_of
 from .noise import copies_of
@@ -42,11 +43,21 @@ class Validation:
         # Without a known length Keras warns after each epoch that the data ran out.
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
         self._rows = rows
+        self._first_images: Any = None
 
-    def measure(self, model: keras.Model, callbacks: keras.callbacks.CallbackList | None) -> dict[str, float]:
+    def measure(
+        self,
+        model: keras.Model,
+        task: Task,
+        described: Mapping[str, Any],
+        callbacks: keras.callbacks.CallbackList | None,
+    ) -> dict[str, float]:
         """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged.
 
         Callbacks hear of the validation as `fit` tells them, those of a rank without rows too.
+
+        Raises:
+            TrialError: If the model's values for the first rows are not what its description says; on every rank.
         """
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
@@ -56,10 +67,24 @@ class Validation:
         elif callbacks is not None:
             callbacks.on_test_begin()
             callbacks.on_test_end(values)
+        self._check_answers(model, task, described)
         measured = metrics_over_ranks(model, values, self._rows)
         for copy, value in running:
             copy.assign(value)
         return {f"val_{name}": value for name, value in measured.items()}
+
+    def _check_answers(self, model: keras.Model, task: Task, described: Mapping[str, Any]) -> None:
+        failure: TrialError | None = None
+        if self._dataset is not None:
+            if self._first_images is None:
+                self._first_images = np.asarray(next(iter(self._dataset.take(1)))[0])[:_SHOWN]
+            try:
+                check_answers(model, task, described, self._first_images)
+            except TrialError as error:
+                failure = error
+        for each in world.allgather_object(failure, name="lakelens.answers"):
+            if each is not None:
+                raise each
 
     def count(self, model: keras.Model, task: Task, described: Mapping[str, Any]) -> Counts:
         """Counts for the task's evaluation, on the rows of this rank.

@@ -17,6 +17,7 @@ from ...rank.process_context import log_to_driver
 from ..rank_state import RankState, of_rank
 from .built_trial import BuiltTrial
 from .metric_sums import MetricSums
+from .modes import set_to_training
 from .process import remember_settings
 from .rank_noise import capture, restore, restore_statistics, running_of, statistics_of
 from .rows import on_device
@@ -68,8 +69,7 @@ class TorchBackend:
     def begin(self, pace: Pace) -> None:
         """Gives all ranks rank 0's weights and optimizer state, and opens the batches; see `Backend.begin`."""
         self._pace = pace
-        self.described = self._world.broadcast_object(self.described, name="lakelens.described")
-        self._model.train()
+        set_to_training(self._model)
         self._built.step.distribute()
         if self._state is not None:
             self._restore(self._state)

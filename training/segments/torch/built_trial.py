@@ -15,7 +15,7 @@ from ...checkpoints.torch_warm_start import take_weights
 from ...rank.process_context import log_to_driver
 from ...trials.torch_trial import TorchTrial
 from ..rank_state import rank_seed
-from .checks import check_model
+from .checks import check_model, check_scheduler, require_saved
 from .learning_rate import LearningRate
 from .process import set_up
 from .rows import without_padding
@@ -42,7 +42,7 @@ class BuiltTrial:
 
     Attributes:
         model: The model, on the rank's device; on rank 0 with the checkpoint's weights.
-        described: On rank 0 the task's description of the model's output.
+        described: The task's description of the model's output.
         optimizer: Its optimizer.
         learning_rate: Its learning rate, with the scheduler.
         step: Trains on a batch.
@@ -65,16 +65,18 @@ class BuiltTrial:
         self.model = self.trial.build_model()
         if isinstance(self.model, torch.nn.Module):
             self.model.to(world.device, memory_format=torch.channels_last)
-        output = check_model(self.model, context, world.device)
-        self.described = context.task.describe_output(output) if world.rank == 0 else {}
+        output = check_model(self.model, self.trial, world.device)
+        self.described = context.task.describe_output(output)
         if rules.sync_batch_norm and world.size > 1:
             _require_rows_on_each_rank(job, world.size)
             self._synchronise_batch_norm()
         self.optimizer = self.trial.build_optimizer(self.model)
         self.learning_rate = LearningRate(self.trial, self.optimizer, rules, world.size, job.schedule.steps_per_epoch)
+        check_scheduler(self.trial, self.learning_rate.scheduler, job.config.goal)
         self.step = TrainingStep(self.trial, self.model, self.optimizer, rules, world)
         self.validation = Validation.of(self.trial, job, world)
         self._given = self.trial.build_training_dataset()
+        require_saved(self.trial, self.model)
         context.require_all_used()
         # From here on seeds are for noise: everything that must be equal on all ranks is built.
         resized = state is not None and not state.is_of(world.size, 1)

@@ -9,16 +9,20 @@ import torch
 
 from ....errors import TrialError
 from ...checkpoints.warm_start import listed
+from ...tasks.output_values import output_values
 from ...tasks.task import ModelOutput
+from .modes import in_evaluation
+from .output import loss_takes_logits, operations_give_logits
 
 if TYPE_CHECKING:
-    from ...trials.context import TrialContext
+    from ...trials.metrics import Goal
+    from ...trials.torch_trial import TorchTrial
     from .world import TorchWorld
 
 _SAMPLE_ROWS = 2
 
 
-def check_model(model: object, context: TrialContext, device: torch.device) -> ModelOutput:
+def check_model(model: object, trial: TorchTrial, device: torch.device) -> ModelOutput:
     """Checks that a Trial's model takes the feed's images, and that its output fits the task.
 
     Returns:
@@ -27,37 +31,75 @@ def check_model(model: object, context: TrialContext, device: torch.device) -> M
     Raises:
         TrialError: If it does not.
     """
+    context = trial.context
     if not isinstance(model, torch.nn.Module):
         raise TrialError(f"build_model gave {type(model).__name__}; it must give a torch.nn.Module")
     images = torch.randint(
         0, 256, (_SAMPLE_ROWS, 3, *context.image_size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
-    was_training = model.training
     try:
-        with torch.enable_grad():  # whose graph shows the last operation
-            output = model.eval()(images.to(device))
+        with in_evaluation(model), torch.enable_grad():  # whose graph shows the last operation
+            output = model(images.to(device))
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise TrialError(
             f"the model does not take the feed's images, uint8 {tuple(images.shape)}: {error}. Make scaling to floats "
             "a part of the model, and build it for context.image_size"
         ) from error
-    finally:
-        model.train(was_training)
-    shape = (None, *output.shape[1:]) if isinstance(output, torch.Tensor) else None
-    found = ModelOutput(shape, "", lambda: _gives_logits(output))
+    shown = operations_give_logits(output) if isinstance(output, torch.Tensor) else None
+    if shown is None and trial.outputs is None:
+        shown = loss_takes_logits(trial, model, images.to(device))
+    found = ModelOutput(_shape(output), "", output_values(shown, trial.outputs))
     context.task.check_output(found)
+    if shown is None:
+        context.task.answers(output.detach().float().cpu().numpy(), context.task.describe_output(found))
     return found
 
 
-def _gives_logits(output: Any) -> bool | None:
-    """Finds out whether values are logits: by the last operation if it is an activation, else by their sums."""
-    if not isinstance(output, torch.Tensor) or output.ndim != 2:
-        return None
-    if type(output.grad_fn).__name__ in ("SigmoidBackward0", "SoftmaxBackward0"):
-        return False
-    values = output.detach().float()
-    is_distribution = (values >= 0).all() and (values.sum(1) - 1).abs().max() < 1e-3
-    return values.shape[1] == 1 or not bool(is_distribution)
+def _shape(output: Any) -> Any:
+    """Returns the shape of a tensor with any number of rows, nested like the output; of other objects their type."""
+    if isinstance(output, torch.Tensor):
+        return (None, *output.shape[1:])
+    if isinstance(output, Mapping):
+        return {name: _shape(each) for name, each in output.items()}
+    if isinstance(output, (list, tuple)):
+        return [_shape(each) for each in output]
+    return type(output).__name__
+
+
+def check_scheduler(trial: TorchTrial, scheduler: object, goal: Goal) -> None:
+    """Checks that a scheduler that reads a metric gets it, and looks in the direction in which it improves.
+
+    Raises:
+        TrialError: If it is stepped without the metric, or its mode is the opposite one.
+    """
+    if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        return
+    if trial.scheduler_interval != "epoch":
+        raise TrialError(
+            f"build_scheduler returned ReduceLROnPlateau, and scheduler_interval is {trial.scheduler_interval!r}; a "
+            "metric is known once per epoch, so set it to 'epoch'"
+        )
+    if scheduler.mode != goal.mode:
+        raise TrialError(
+            f"build_scheduler returned ReduceLROnPlateau(mode={scheduler.mode!r}), which reads {goal.metric!r}, whose "
+            f"best value is its {goal.mode}imum; give it mode={goal.mode!r}"
+        )
+
+
+def require_saved(trial: TorchTrial, model: torch.nn.Module) -> None:
+    """Checks that averages of the weights are part of the model: others are neither saved nor scored.
+
+    Raises:
+        TrialError: If the Trial keeps an `AveragedModel` outside the model.
+    """
+    saved = {id(module) for module in model.modules()}
+    for name, value in vars(trial).items():
+        if isinstance(value, torch.optim.swa_utils.AveragedModel) and id(value) not in saved:
+            raise TrialError(
+                f"the Trial keeps an AveragedModel in self.{name}, outside the model of build_model, so checkpoints "
+                "lack its weights, and a resume and score do not know them; let build_model return a module that "
+                "contains both, and uses the average in evaluation mode (docs/pytorch.md)"
+            )
 
 
 def loss_and_means(given: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

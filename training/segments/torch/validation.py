@@ -10,7 +10,9 @@ import torch
 
 from ....errors import NotFiniteError, TrialError
 from ...tasks.task import Task
+from .checks import require_saved
 from .metric_sums import MetricSums
+from .modes import in_evaluation
 from .rows import on_device, without_padding
 
 if TYPE_CHECKING:
@@ -59,17 +61,17 @@ class Validation:
         sums = MetricSums()
         for metric in self._metrics.values():
             metric.reset()
-        failure: str | None = None
+        failure: TrialError | None = None
         try:
             for images, outputs, labels in self._outputs(model):
                 for metric in self._metrics.values():
                     metric.update(outputs, labels)
                 sums.add(self._trial.context.task.measure(_arrays(outputs), _arrays(labels), described), len(images))
         except TrialError as error:
-            failure = str(error)
-        failures = [each for each in self._world.allgather_object(failure, name="lakelens.measured") if each]
-        if failures:
-            raise TrialError(failures[0])
+            failure = error
+        for each in self._world.allgather_object(failure, name="lakelens.measured"):
+            if each is not None:
+                raise each
         found = sums.over_ranks(self._world) | {name: _number(name, each) for name, each in self._metrics.items()}
         return {f"val_{name}": value for name, value in found.items()}
 
@@ -109,15 +111,12 @@ class Validation:
 
     def _outputs(self, model: torch.nn.Module) -> Iterator[tuple[torch.Tensor, Any, Any]]:
         """Yields images, outputs and labels of each batch with rows."""
-        was_training = model.training
-        model.eval()
-        try:
+        require_saved(self._trial, model)  # a step may have made an average
+        with in_evaluation(model):
             for images, labels in self._batches():
                 with torch.inference_mode():
                     outputs = self._trial.validation_step(model, (images, labels))
                 yield images, outputs, labels
-        finally:
-            model.train(was_training)
 
     def _batches(self) -> Iterator[tuple[torch.Tensor, Any]]:
         if self._kept is not None:

@@ -1,0 +1,59 @@
+"""What the values of a model are: as its framework shows it, or as its Trial says. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...errors import NotProbabilitiesError, TrialError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+LOGITS, PROBABILITIES = "logits", "probabilities"
+# By how much rounding to half precision may move a probability out of its range.
+_ROUNDING = 1e-2
+
+
+def output_values(gives_logits: bool | None, stated: Any) -> str | None:
+    """Returns `LOGITS` or `PROBABILITIES`; None if nothing shows it.
+
+    Args:
+        gives_logits: What the model and its loss show; None if they do not.
+        stated: `Trial.outputs`.
+
+    Raises:
+        TrialError: If the Trial states something else than the model shows, or neither of the two.
+    """
+    shown = None if gives_logits is None else LOGITS if gives_logits else PROBABILITIES
+    if stated is None:
+        return shown
+    if stated not in (LOGITS, PROBABILITIES):
+        raise TrialError(f"the Trial has outputs = {stated!r}; give {LOGITS!r} or {PROBABILITIES!r}, or remove it")
+    if shown not in (None, stated):
+        raise TrialError(
+            f"the Trial has outputs = {stated!r}, but the model's last layer or its loss shows {shown}; correct one of "
+            "them"
+        )
+    return str(stated)
+
+
+def require_probabilities(values: npt.NDArray[Any]) -> None:
+    """Checks the values of a model that gives probabilities; values that are not finite have an error of their own.
+
+    Independent probabilities, as sigmoids give them, need not sum to 1.
+
+    Raises:
+        NotProbabilitiesError: If one lies outside 0 to 1 by more than rounding.
+    """
+    import numpy as np
+
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return
+    least, most = float(finite.min()), float(finite.max())
+    if least < -_ROUNDING or most > 1 + _ROUNDING:
+        raise NotProbabilitiesError(
+            f"the model is recorded as giving probabilities, but gives values from {least:.4g} to {most:.4g}. End the "
+            f"model with a softmax or sigmoid, or, if these are {LOGITS}, set from_logits=True in the loss, or "
+            f"outputs = {LOGITS!r} in the Trial; then train again"
+        )
