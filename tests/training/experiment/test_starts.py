@@ -32,8 +32,8 @@ Keys = dict[str, Any]
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory) -> Keys:
     folder = tmp_path_factory.mktemp("starts")
-    rate = 'Adam(self.context.get_hparam("learning_rate", 0.01))'
-    (folder / "noisy.py").write_text(textwrap.dedent(NOISY).replace("Adam(0.01)", rate))
+    rate = 'Adam(self.context.get_hparam("learning_rate", 0.01),'
+    (folder / "noisy.py").write_text(textwrap.dedent(NOISY).replace("Adam(0.01,", rate))
     return {
         "entrypoint": f"{folder / 'noisy.py'}:Noisy",
         "data": {"table": str(coloured_table(folder / "squares")), "version": 0},

@@ -102,7 +102,7 @@ def test_a_training_goes_on_exactly_within_a_group_of_steps_and_within_the_warm_
 @pytest.mark.tensorflow
 def test_a_rate_that_follows_a_schedule_is_not_scaled(place):
     scheduled = place.folder / "scheduled.py"
-    text = textwrap.dedent(NOISY).replace("Adam(0.01)", "Adam(keras.optimizers.schedules.CosineDecay(0.1, 9))")
+    text = textwrap.dedent(NOISY).replace("Adam(0.01,", "Adam(keras.optimizers.schedules.CosineDecay(0.1, 9),")
     scheduled.write_text(text)
     job = place.job("scheduled", optimizations={"warmup_epochs": 1.0})
     with pytest.raises(TrialError, match=r"warmup_epochs change .* optimizer follows CosineDecay; scale it"):

@@ -123,5 +123,5 @@ def test_a_validation_refuses_values_that_left_the_probabilities():
     validation = Validation(tf.data.Dataset.from_tensor_slices(rows).batch(2), 4, 2)
     task = Classification(["a", "b", "c"])
     with pytest.raises(NotProbabilitiesError, match="values from 193 to 193"):
-        validation.measure(model, task, {"values": "probabilities"})
-    assert validation.measure(model, task, {"values": "logits"})["val_loss"] > 0
+        validation.measure(model, task, {"values": "probabilities"}, None)
+    assert validation.measure(model, task, {"values": "logits"}, None)["val_loss"] > 0
