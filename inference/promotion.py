@@ -264,27 +264,16 @@ def _decided(
 
 @dataclass(frozen=True, repr=False)
 class Staleness(ReadableResult):
-    """Whether a model is stale: its table has changed enough to train again.
+    """Whether a model is stale: its table has changed enough to train again."""
 
-    Attributes:
-        stale: Whether it is; true if no version of the model was trained on the table, or its version is gone.
-        reason: Why, in a sentence.
-        table: Location of the table.
-        version: The version that would be trained on.
-        trained_on: The version that the newest registered model was trained on; None without one.
-        new_rows: Rows that were added or changed since.
-        drift: The largest change of a class's share of the rows, 0..1.
-        drifted_class: The class of that change.
-    """
-
-    stale: bool
-    reason: str
-    table: str
-    version: int
-    trained_on: int | None = None
-    new_rows: int = 0
-    drift: float = 0.0
-    drifted_class: str | None = None
+    stale: bool  # Whether it is; true if no version of the model was trained on the table, or its version is gone
+    reason: str  # Why, in a sentence
+    table: str  # Location of the table
+    version: int  # The version that would be trained on
+    trained_on: int | None = None  # The version that the newest registered model was trained on; None without one
+    new_rows: int = 0  # Rows that were added or changed since
+    drift: float = 0.0  # The largest change of a class's share of the rows, 0..1
+    drifted_class: str | None = None  # The class of that change
 
 
 @named_options
@@ -302,20 +291,6 @@ def staleness(
 
     A model is stale if it does not exist, if enough rows are new, or if a class's share of the rows has moved. Only a
     catalog table needs Spark.
-
-    Args:
-        name: Registered model; need not exist yet.
-        table: The table: path, URI or catalog name; `table@version` names the version that would be trained on.
-        min_new_rows: Number of added or changed rows from which the model is stale.
-        max_drift: Change of a class's share of all rows, 0..1, above which the model is stale.
-        tracking_uri: As for `train`.
-        storage_options: Access to an object store.
-        spark: The session, which only a catalog name needs.
-
-    Raises:
-        InvalidArgumentError: If `min_new_rows` or `max_drift` is out of its range.
-        NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table or the version that would be
-            trained on does not exist, or is not suitable.
     """
     whole_number("min_new_rows (--min-new-rows)", min_new_rows, least=0)
     _check_share("max_drift (--max-drift)", max_drift)

@@ -120,11 +120,7 @@ def _checked(batches: Iterator[pd.Series | tuple[pd.Series, ...]]) -> Iterator[A
 
 
 def _require_source(column: Any) -> None:
-    """Refuses a fifth column that is not an ingest's `source`; Spark gives a struct as a DataFrame.
-
-    Raises:
-        InvalidArgumentError: If it has other fields.
-    """
+    """Refuses a fifth column that is not an ingest's `source`; Spark gives a struct as a DataFrame."""
     fields = list(getattr(column, "columns", ()))
     if not set(fields).issuperset(SourceFile._fields):
         found = ", ".join(map(str, fields)) or "no fields"
@@ -139,9 +135,6 @@ def _require_encoded(images: Sequence[bytes]) -> None:
 
     A bad image, alone or among good ones, is an error of its row. If a batch has two images or more, none is encoded,
     and each has 64 whole pixels or more, the call is wrong.
-
-    Raises:
-        InvalidArgumentError: If the images are such a batch.
     """
     # One good image, usually the first, ends the search.
     if len(images) < 2 or not all(_may_be_pixels(data) for data in images):

@@ -53,11 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Returns:
-        0 done, 1 failed, 2 usage or configuration, 130 after Ctrl-C, 143 after SIGTERM.
-    """
+    """Runs the command line."""
 
     def parsed() -> tuple[Run, argparse.Namespace]:
         args = build_parser().parse_args(argv)

@@ -92,15 +92,6 @@ def run_command(parse: Callable[[], tuple[Run, argparse.Namespace]], *, ends_pro
 
     Errors of lakelens are one message on stderr; anything else keeps its traceback, because it is a defect or the
     cluster's. Either way the last stdout line is a JSON object, so that a caller can always parse it.
-
-    Args:
-        parse: Gives the job and its flags.
-        ends_process: Whether nothing follows but the end of this process, so that its handlers of signals may stay.
-
-    Returns:
-        0 when the job is done, 1 when it failed, 2 when its input or configuration has to change; 130 after Ctrl-C, 143
-        after SIGTERM and 141 when the reader of stdout has gone (`lakelens table history ... | head`), as a shell would
-        say.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A class or file may have a name that the terminal's encoding lacks.
@@ -217,11 +208,7 @@ def _failed(error: Exception, exit_code: int, report: Callable[[dict[str, Any]],
 
 
 def report_result(result: dict[str, Any], result_file: str | None = None) -> None:
-    """Hands a result on: into a file, to the tasks of a Databricks job that come after, and as the last stdout line.
-
-    Raises:
-        LakelensError: If the file cannot be written.
-    """
+    """Hands a result on: into a file, to the tasks of a Databricks job that come after, and as the last stdout line."""
     if result_file is not None:
         from lakelens.locations import absolute_path
         from lakelens.stores.data_files import local_form, write_bytes
@@ -264,15 +251,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_action(actions: Any, name: str, text: str, run: Run, more: str = "") -> argparse.ArgumentParser:
-    """Adds an action of a command, such as `pause` of `lakelens runs`.
-
-    Args:
-        actions: What the command's `add_subparsers` returned.
-        name: The action's name.
-        text: What it does, in the imperative.
-        run: Runs it.
-        more: More sentences about it.
-    """
+    """Adds an action of a command, such as `pause` of `lakelens runs`."""
     description = f"{text[0].upper()}{text[1:]}. {more}"
     action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=description)
     action.set_defaults(run=run)
@@ -309,17 +288,7 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def session_of(args: argparse.Namespace, app_name: str, *modules: str) -> Callable[[], Any]:
-    """Checks the flags of `add_session_arguments`; gives what opens the session, for when all else is checked too.
-
-    Args:
-        args: The flags.
-        app_name: The name that the Spark UI shows.
-        modules: What the session's Python workers import; checked where they run on this interpreter.
-
-    Raises:
-        InvalidArgumentError: If a `--conf` is not a Spark setting.
-        MissingDependencyError: If one of `modules` is not installed.
-    """
+    """Checks the flags of `add_session_arguments`; gives what opens the session, for when all else is checked too."""
     from lakelens.spark.session import check_settings
 
     settings = key_values(args.conf, "--conf")
@@ -353,11 +322,7 @@ def sees_the_files_of_executors(args: argparse.Namespace) -> bool:
 
 
 def key_values(pairs: Sequence[str], flag: str) -> dict[str, str]:
-    """Splits `KEY=VALUE` flags.
-
-    Raises:
-        InvalidArgumentError: If one has no `=` or no key.
-    """
+    """Splits `KEY=VALUE` flags."""
     result: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

@@ -202,11 +202,7 @@ def _tell_ignored(args: argparse.Namespace, ignored: Mapping[str, Mapping[str, i
 
 
 def fractions(pairs: list[str]) -> dict[str, float]:
-    """Reads `NAME=FRACTION` flags.
-
-    Raises:
-        InvalidArgumentError: If a fraction is not a number.
-    """
+    """Reads `NAME=FRACTION` flags."""
     result: dict[str, float] = {}
     for name, text in key_values(pairs, "--split").items():
         try:

@@ -82,11 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Writes the files and returns their names.
-
-    Raises:
-        InvalidArgumentError: If a file cannot be written there, or the model's name is not an identifier.
-    """
+    """Writes the files and returns their names."""
     folder = args.folder.expanduser().absolute()
     table = Table.unversioned(args.table, "lakelens init").location
     model = args.model or re.split(r"[/.]", table.rstrip("/"))[-1]
@@ -115,14 +111,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def project_files(folder: Path, table: str, source: str, model: str) -> dict[str, str]:
-    """Gives the project's files by their names in the folder.
-
-    Args:
-        folder: Where they will lie.
-        table: The image table, absolute.
-        source: The images.
-        model: Name of the registered model.
-    """
+    """Gives the project's files by their names in the folder."""
     name = "".join(part.title() for part in re.split(r"[_-]", model)) + "Trial"
     files = {
         "experiment.yaml": _EXPERIMENT.format(model=model, table=table, trial=f"trial.py:{name}"),

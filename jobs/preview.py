@@ -12,15 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dict[str, Any]:
-    """Prints how many trials of a search train for how long.
-
-    Args:
-        config: The experiment.
-        seconds: Of an epoch of one trial on its slots; None for no estimate of slot hours.
-
-    Raises:
-        InvalidArgumentError: If seconds are given and cannot be used, or no hyperparameter has a space.
-    """
+    """Prints how many trials of a search train for how long."""
     from lakelens.search import preview
     from lakelens.search.settings import require_space, searcher_section
     from lakelens.training.configuration.space import Space

@@ -18,12 +18,7 @@ _LONGEST_ENTRY = 40
 
 
 def table_lines(rows: Sequence[Sequence[str]], right_from: int | None = None) -> list[str]:
-    """Aligns rows of cells in columns.
-
-    Args:
-        rows: The cells, with the heading first.
-        right_from: The first column that is aligned to the right, as numbers are; None for none.
-    """
+    """Aligns rows of cells in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     first = len(widths) if right_from is None else right_from
     return [

@@ -32,11 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Traces and returns what was found.
-
-    Raises:
-        InvalidArgumentError: If the flags name neither a prediction nor a run, or both.
-    """
+    """Traces and returns what was found."""
     if (args.run_id is None) == (args.predictions is None and args.path is None):
         raise InvalidArgumentError("give a predictions table and a path, or --run RUN")
     from lakelens.jobs.run_lines import trace_lines

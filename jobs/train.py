@@ -115,11 +115,7 @@ def resume_run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def image_size(text: str) -> list[int]:
-    """Reads `--image-size`: one side, or height and width.
-
-    Raises:
-        InvalidArgumentError: If it is neither.
-    """
+    """Reads `--image-size`: one side, or height and width."""
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdecimal() for side in sides):
         raise InvalidArgumentError(f"--image-size {text}: give one side or HEIGHTxWIDTH, in pixels, as 224 or 240x320")

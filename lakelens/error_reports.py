@@ -20,15 +20,7 @@ _RAISED = re.compile(r"^(?:\s*)lakelens\.errors\.(?P<kind>\w+): (?P<message>.+)$
 
 
 def report_of(error: BaseException, frames: TracebackType | None = None) -> dict[str, Any]:
-    """Describes an error as JSON values.
-
-    Args:
-        error: The error.
-        frames: The frames that the traceback shows; None shows none.
-
-    Returns:
-        `type` (its full name), `message`, `traceback`, and `attributes` for an error of lakelens.
-    """
+    """Describes an error as JSON values."""
     kind = type(error)
     return {
         "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",

@@ -39,15 +39,7 @@ OLDEST = {"keras": "3.11.3", "mlflow": "3.11"}
 
 
 def require(call: str, *modules: str) -> None:
-    """Checks, without importing them, that the packages which a call needs are installed and not too old.
-
-    Args:
-        call: What needs them, as the error names it.
-        modules: Their modules, such as `tensorflow`.
-
-    Raises:
-        MissingDependencyError: If one is not; names all that are missing or too old, and the line that installs them.
-    """
+    """Checks, without importing them, that the packages which a call needs are installed and not too old."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise _missing(call, missing)

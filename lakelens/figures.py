@@ -31,16 +31,7 @@ _FONT, _ELLIPSIS = "DejaVu Sans", "…"
 
 
 def empty_figure(width: float, height: float, dpi: int = _DPI) -> Figure:
-    """Makes a figure without axes, which no window shows.
-
-    Args:
-        width: Inches.
-        height: Inches.
-        dpi: Pixels per inch.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Makes a figure without axes, which no window shows."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -52,16 +43,7 @@ def empty_figure(width: float, height: float, dpi: int = _DPI) -> Figure:
 
 
 def new_figure(height: float, columns: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, Any]:
-    """Makes a figure with axes next to each other.
-
-    Args:
-        height: Inches.
-        columns: Number of axes.
-        ratios: Relative widths of the axes.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Makes a figure with axes next to each other."""
     figure = empty_figure(_WIDTH_INCHES, height)
     axes = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
     for axis in axes:
@@ -96,16 +78,7 @@ def draw_bars(
     ticks: int = 8,
     note: str = "{:,.0f}",
 ) -> None:
-    """Draws horizontal bars with their values, the first row at the top.
-
-    Args:
-        axis: Where to draw.
-        counts: A row for each bar; its columns are the parts of a stacked bar, or their own bars.
-        colours: Colour of each column.
-        stacked: Whether the parts of a row are one bar.
-        ticks: Number of ticks, at most.
-        note: Format of the values; a bar without a value has a dash.
-    """
+    """Draws horizontal bars with their values, the first row at the top."""
     places, left = np.arange(len(counts)), np.zeros(len(counts))
     height = 0.78 if stacked else 0.78 / counts.shape[1]
     offsets = (
@@ -147,14 +120,7 @@ def draw_histogram(axis: Axes, values: Any, bins: int, bounds: tuple[float, floa
 
 
 def draw_shares(axis: Axes, shares: pd.DataFrame, colours: Sequence[str], names: Sequence[str]) -> None:
-    """Draws values from 0 to 1 as bars next to each other.
-
-    Args:
-        axis: Where to draw.
-        shares: A row for each name; each column has its own bars.
-        colours: Colour of each column.
-        names: Texts at the bars, drawn as they are.
-    """
+    """Draws values from 0 to 1 as bars next to each other."""
     draw_bars(axis, shares, colours, stacked=False, note="{:.2f}")
     axis.set_yticks(range(len(names)), names)
     axis.set_xlim(0, 1.1)

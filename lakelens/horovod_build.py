@@ -105,13 +105,7 @@ def wheel_key(tensorflow: str, *, gpu: bool = False) -> str:
 
 
 def kept_wheel(tensorflow: str, *, gpu: bool = False, root: Path | None = None) -> Path | None:
-    """Finds the kept wheel for `tensorflow` and this interpreter; None when it has to be compiled.
-
-    Args:
-        tensorflow: Version of TensorFlow.
-        gpu: The wheel that was compiled with NCCL.
-        root: Folder of kept wheels; default: `cache_root()`.
-    """
+    """Finds the kept wheel for `tensorflow` and this interpreter; None when it has to be compiled."""
     for wheel in sorted(((root or cache_root()) / wheel_key(tensorflow, gpu=gpu)).glob("horovod-*.whl")):
         if wheel_is_for(wheel, tensorflow):
             return wheel
@@ -119,20 +113,7 @@ def kept_wheel(tensorflow: str, *, gpu: bool = False, root: Path | None = None) 
 
 
 def ensure(*, gpu: bool = False, force: bool = False, wheel_dir: Path | None = None) -> str:
-    """Makes the running environment's Horovod fit its TensorFlow, from the cache or by compiling.
-
-    Args:
-        gpu: Compile with NCCL for allreduce on GPUs.
-        force: Compile although a fitting Horovod is installed or kept.
-        wheel_dir: Folder of kept wheels that machines share; default: `cache_root()`.
-
-    Returns:
-        One line that describes the result.
-
-    Raises:
-        MissingDependencyError: If TensorFlow, pip or a tool for compiling is missing.
-        BuildError: If the compilation fails or its result does not run; names the log.
-    """
+    """Makes the running environment's Horovod fit its TensorFlow, from the cache or by compiling."""
     tensorflow = tensorflow_version()
     if tensorflow is None:
         raise MissingDependencyError("TensorFlow has to be installed before Horovod: pip install 'lakelens[training]'")
@@ -163,11 +144,7 @@ def ensure(*, gpu: bool = False, force: bool = False, wheel_dir: Path | None = N
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Returns:
-        0 when Horovod fits, 1 when the compilation failed, 2 when something has to be installed first.
-    """
+    """Runs the command line."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Compile Horovod for this environment's TensorFlow.")
     parser.add_argument("--gpu", action="store_true", help="allreduce on GPUs with NCCL")
     parser.add_argument("--force", action="store_true", help="compile even if a fitting Horovod is installed or kept")

@@ -32,17 +32,11 @@ HEADERS = "-include cstdint -include stdexcept -include string"
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that the compilation needs, and the packages that bring it.
+    """A program that the compilation needs, and the packages that bring it."""
 
-    Attributes:
-        name: What it is called in a message.
-        programs: Any of these on PATH will do.
-        packages: How apt, dnf and brew call it.
-    """
-
-    name: str
-    programs: tuple[str, ...]
-    packages: str
+    name: str  # What it is called in a message
+    programs: tuple[str, ...]  # Any of these on PATH will do
+    packages: str  # How apt, dnf and brew call it
 
 
 TOOLS = (
@@ -64,22 +58,14 @@ IMPORTED = {"cloudpickle": "cloudpickle", "packaging": "packaging", "psutil": "p
 
 
 def check_imported() -> None:
-    """Checks that the packages that Horovod imports are installed, before it is compiled and tried.
-
-    Raises:
-        MissingDependencyError: If one is missing; names all of them.
-    """
+    """Checks that the packages that Horovod imports are installed, before it is compiled and tried."""
     missing = [package for name, package in IMPORTED.items() if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependencyError(f"Horovod imports packages that are missing: pip install {' '.join(missing)}")
 
 
 def check_tools(environ: Mapping[str, str] = os.environ) -> None:
-    """Checks that what the compilation needs is on PATH, before anything is downloaded.
-
-    Raises:
-        MissingDependencyError: If a tool is missing; names the package that brings it.
-    """
+    """Checks that what the compilation needs is on PATH, before anything is downloaded."""
     path = environ.get("PATH", os.defpath)
     missing = []
     for tool in TOOLS:
@@ -92,12 +78,7 @@ def check_tools(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def compile_wheel(folder: Path, log: Path, tensorflow: str, *, gpu: bool) -> Path:
-    """Compiles a wheel into a folder.
-
-    Raises:
-        MissingDependencyError: If a tool is missing.
-        BuildError: If it does not compile.
-    """
+    """Compiles a wheel into a folder."""
     check_tools()
     with tempfile.TemporaryDirectory(prefix="lakelens-horovod-") as workspace:
         environment = _build_environment(Path(workspace), gpu=gpu)
@@ -181,11 +162,7 @@ def pip_environment() -> dict[str, str]:
 
 
 def run_pip(arguments: Sequence[str], environment: Mapping[str, str], failure: str) -> None:
-    """Runs pip for this interpreter.
-
-    Raises:
-        BuildError: If it fails; begins with `failure`.
-    """
+    """Runs pip for this interpreter."""
     command = [sys.executable, "-m", "pip", *arguments]
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
     if done.returncode != 0:

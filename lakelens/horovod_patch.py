@@ -23,19 +23,12 @@ MARK = "lakelens1"
 
 @dataclass(frozen=True)
 class Replacement:
-    """One place of the source.
+    """One place of the source."""
 
-    Attributes:
-        file: Below the source's folder.
-        after: A text that stands once in the file; the place is behind it.
-        old: The first occurrence behind `after` is replaced.
-        new: By what.
-    """
-
-    file: str
-    after: str
-    old: str
-    new: str
+    file: str  # Below the source's folder
+    after: str  # A text that stands once in the file; the place is behind it
+    old: str  # The first occurrence behind `after` is replaced
+    new: str  # By what
 
 
 _XLA_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")'
@@ -74,11 +67,7 @@ REPLACEMENTS = (
 
 
 def apply(source: Path) -> None:
-    """Changes an unpacked source.
-
-    Raises:
-        BuildError: If a place is not there: another release of Horovod.
-    """
+    """Changes an unpacked source."""
     for replacement in REPLACEMENTS:
         path = source / replacement.file
         before, found, behind = path.read_text(encoding="utf-8").partition(replacement.after)

@@ -19,11 +19,7 @@ _TIMEOUT_S = 120
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs both ranks, or one of them (`RANK`).
-
-    Returns:
-        0 when both ranks computed the right values.
-    """
+    """Runs both ranks, or one of them (`RANK`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return _rank(int(arguments[0])) if arguments else _ranks()
 

@@ -19,16 +19,7 @@ if TYPE_CHECKING:
 
 
 def render(package: str, template: str, **values: Any) -> str:
-    """Renders a template.
-
-    Args:
-        package: The package whose folder holds the template.
-        template: Its file name.
-        values: What the template refers to.
-
-    Raises:
-        MissingDependencyError: If Jinja2 is not installed.
-    """
+    """Renders a template."""
     return _environment(package).get_template(template).render(**values)
 
 

@@ -16,9 +16,6 @@ def image_counter(file: str | None) -> Iterator[Callable[[bool], None]]:
 
     It appends one byte to a file, in one step, so that many tasks may. It counts nothing where the file is out of
     reach, as on another machine.
-
-    Args:
-        file: The file that an `ImageCount` reads.
     """
     try:
         descriptor = None if file is None else os.open(file, os.O_WRONLY | os.O_APPEND)
@@ -38,11 +35,7 @@ def image_counter(file: str | None) -> Iterator[Callable[[bool], None]]:
 
 
 class ImageCount:
-    """Reads what tasks have counted.
-
-    Args:
-        file: An existing file; tasks append to it.
-    """
+    """Reads what tasks have counted."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

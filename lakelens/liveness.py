@@ -15,19 +15,12 @@ _SAME_START_S = 5.0
 
 @dataclass(frozen=True)
 class Process:
-    """Names a process for other processes, also of other machines.
+    """Names a process for other processes, also of other machines."""
 
-    Attributes:
-        host: Name of its host, for messages.
-        machine: What gives process ids: equal for two processes that see each other under the same id.
-        pid: Its id.
-        started: When it started, in seconds since 1970.
-    """
-
-    host: str
-    machine: str
-    pid: int
-    started: float
+    host: str  # Name of its host, for messages
+    machine: str  # What gives process ids: equal for two processes that see each other under the same id
+    pid: int  # Its id
+    started: float  # When it started, in seconds since 1970
 
     @classmethod
     def this(cls) -> Process:

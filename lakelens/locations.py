@@ -47,9 +47,6 @@ def absolute(location: str | Path) -> str:
     """Makes a table's local path absolute, as `absolute_path` does, and leaves URIs and catalog names as they are.
 
     A `Path`, and a text under which something exists, is a path, even if it looks like `schema.table`.
-
-    Raises:
-        InvalidArgumentError: If `location` is empty, or a `file:` URI of another machine.
     """
     is_name = isinstance(location, str) and is_table_name(location) and not Path(location).exists()
     return str(location) if is_name else absolute_path(location)
@@ -60,9 +57,6 @@ def absolute_path(location: str | Path) -> str:
 
     `..` and symbolic links are resolved and `file:` URIs become plain paths, so that one place on disk has one
     spelling. Paths are keys of image tables: with two spellings, every image would be stored twice.
-
-    Raises:
-        InvalidArgumentError: If `location` is empty, or a `file:` URI of another machine.
     """
     text = str(location)
     if not text.strip():
@@ -120,15 +114,7 @@ def without_password(text: str) -> str:
 
 
 def require_writable(name: str, folder: Path) -> None:
-    """Checks that files can be written into a folder, which may not exist yet, before work that may take hours.
-
-    Args:
-        name: The argument that names the folder, for the error.
-        folder: The folder.
-
-    Raises:
-        InvalidArgumentError: If it is a file, or below one, or you may not write there.
-    """
+    """Checks that files can be written into a folder, which may not exist yet, before work that may take hours."""
     # os.path.exists answers False below a file or an unreadable folder, where Path.exists may raise.
     above = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))  # noqa: PTH110
     if not above.is_dir():

@@ -26,17 +26,6 @@ def run_logged(
     """Runs `command`, and ends it with all its children when this process is interrupted.
 
     Progress is shown on stderr: in place on a terminal, else one line every 20 s.
-
-    Args:
-        command: The program and its arguments.
-        log: File for stdout and stderr together; overwritten.
-        title: What is under way.
-        progress_of: Reads one line of output; a text is shown next to the title, None keeps the text before.
-        environment: The command's environment; None passes on this process's.
-        keep_open: File descriptors that the command holds too: a lock then lasts as long as either of the two lives.
-
-    Returns:
-        The exit code.
     """
     with log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(

@@ -35,16 +35,7 @@ def near_miss(name: object, known: Iterable[str]) -> str:
 
 
 def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Checks keywords by name.
-
-    Args:
-        call: What they are given to, for the message.
-        given: Names of keywords.
-        known: Names that there are.
-
-    Raises:
-        UnknownOptionError: If one is not known.
-    """
+    """Checks keywords by name."""
     names = list(known)
     for name in given:
         if name not in names:
@@ -52,16 +43,7 @@ def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Returns a whole number, NumPy's too, as Python's own.
-
-    Args:
-        name: What it is called in the message.
-        value: What was given.
-        least: The smallest allowed value; None for any.
-
-    Raises:
-        InvalidArgumentError: If it is not a whole number, or too small.
-    """
+    """Returns a whole number, NumPy's too, as Python's own."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -25,13 +25,7 @@ _LINE_EVERY_S = 30.0
 
 
 class ProgressBar:
-    """A bar, in a terminal or a notebook: amount, rate, time left.
-
-    Args:
-        name: What is under way, shown left of the bar.
-        file: Where it is drawn; None is stderr, or a notebook's widget.
-        unit: Of amounts.
-    """
+    """A bar, in a terminal or a notebook: amount, rate, time left."""
 
     def __init__(self, name: str, file: TextIO | None = None, unit: str = "images") -> None:
         self._name = name
@@ -68,14 +62,7 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """A line every half minute, for logs: amount, rate, time left.
-
-    Args:
-        name: What is under way.
-        file: Where it is written; None is stderr.
-        every_s: Seconds between two lines.
-        unit: Of amounts.
-    """
+    """A line every half minute, for logs: amount, rate, time left."""
 
     def __init__(
         self, name: str, file: TextIO | None = None, every_s: float = _LINE_EVERY_S, unit: str = "images"
@@ -124,12 +111,7 @@ def _number(value: float) -> str:
 
 @contextmanager
 def shown_progress(name: str, unit: str = "images") -> Iterator[ProgressBar | ProgressLines]:
-    """Opens a bar in a terminal or a notebook; elsewhere what writes a line every half minute.
-
-    Args:
-        name: What is under way.
-        unit: Of amounts.
-    """
+    """Opens a bar in a terminal or a notebook; elsewhere what writes a line every half minute."""
     bar = sys.stderr.isatty() or in_notebook()
     shown = ProgressBar(name, unit=unit) if bar else ProgressLines(name, unit=unit)
     try:
@@ -157,16 +139,7 @@ def in_notebook() -> bool:
 
 @contextmanager
 def image_progress(name: str, total: int, counted: Callable[[], tuple[int, int]] | None = None) -> Iterator[str | None]:
-    """Shows how many images are done, and how many of them are bad, while the body runs.
-
-    Args:
-        name: What is under way.
-        total: Images in all; 0 shows nothing.
-        counted: Gives images done and bad ones, where tasks cannot write the file.
-
-    Yields:
-        The file that tasks count in, with `image_counter`.
-    """
+    """Shows how many images are done, and how many of them are bad, while the body runs."""
     if not total:
         yield None
         return

@@ -15,28 +15,14 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Retries:
-    """How often and after which waits a writer tries.
+    """How often and after which waits a writer tries."""
 
-    Attributes:
-        attempts: The most attempts.
-        first_wait_s: Bounds the wait before the second attempt; the bound doubles with each further one.
-        longest_wait_s: Bounds every wait.
-    """
-
-    attempts: int
-    first_wait_s: float
-    longest_wait_s: float
+    attempts: int  # The most attempts
+    first_wait_s: float  # Bounds the wait before the second attempt; the bound doubles with each further one
+    longest_wait_s: float  # Bounds every wait
 
     def run(self, work: Callable[[], _Value], gave_up: str) -> _Value:
-        """Calls `work` until it raises no conflict.
-
-        Args:
-            work: Raises `TableConflictError` if another writer was faster.
-            gave_up: Begins the message of the error after the last attempt.
-
-        Raises:
-            TableConflictError: If every attempt met a conflict.
-        """
+        """Calls `work` until it raises no conflict."""
         for attempt in range(self.attempts):
             self.wait(attempt)
             try:

@@ -24,17 +24,12 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True)
 class Table:
-    """Names a Delta table; nothing is opened until `snapshot`. Public functions make it by `Table.of`.
+    """Names a Delta table; nothing is opened until `snapshot`. Public functions make it by `Table.of`."""
 
-    Attributes:
-        location: Absolute path without a slash at its end, URI, or name in the catalog.
-        storage_options: Access to an object store, under delta-rs' names. They may hold secrets: no message shows them.
-        version: The version that is meant, as `version_of` returns it.
-    """
-
-    location: str
+    location: str  # Absolute path without a slash at its end, URI, or name in the catalog
+    # Access to an object store, under delta-rs' names. They may hold secrets: no message shows them
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    version: Version = None
+    version: Version = None  # The version that is meant, as `version_of` returns it
 
     @classmethod
     def of(
@@ -43,18 +38,7 @@ class Table:
         version: object = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Table:
-        """Reads the arguments by which a caller names a table.
-
-        Args:
-            table: Path, URI or catalog name, also as `table@version`; or a Table, whose fields the arguments change.
-                A text that names an existing path is that path, even with an `@`.
-            version: As `version_of` takes it.
-            storage_options: Access to an object store.
-
-        Raises:
-            InvalidArgumentError: If the location is empty, two different versions are named, or `version` is of
-                another type.
-        """
+        """Reads the arguments by which a caller names a table."""
         wanted = version_of(version)
         if isinstance(table, Table):
             options = table.storage_options if storage_options is None else dict(storage_options)
@@ -69,16 +53,7 @@ class Table:
     def unversioned(
         cls, table: str | Path | Table, call: str, storage_options: Mapping[str, str] | None = None
     ) -> Table:
-        """Reads a table where no version can be chosen by its name.
-
-        Args:
-            table: As `of` takes it.
-            call: The function that receives the table, for the message.
-            storage_options: Access to an object store.
-
-        Raises:
-            InvalidArgumentError: If `table` names a version.
-        """
+        """Reads a table where no version can be chosen by its name."""
         named = cls.of(table, None, storage_options)
         if named.version is not None:
             raise InvalidArgumentError(
@@ -97,11 +72,7 @@ class Table:
 
     @property
     def path(self) -> str:
-        """The absolute path or URI.
-
-        Raises:
-            NotADeltaTableError: If it is a catalog name, which only Spark can resolve.
-        """
+        """The absolute path or URI."""
         if self.is_name:
             raise NotADeltaTableError(
                 f"{self.location} is a catalog name; give the table's path: the location that "
@@ -119,11 +90,7 @@ class Table:
         return replace(self, version=version_of(version))
 
     def snapshot(self) -> Snapshot:
-        """Opens the version: its files, rows, schema and properties, from the log alone.
-
-        Raises:
-            TableError: Its subclasses, as `lakelens.log.snapshot.open_snapshot` raises them.
-        """
+        """Opens the version: its files, rows, schema and properties, from the log alone."""
         from .log.snapshot import open_snapshot
 
         return open_snapshot(self)
@@ -136,15 +103,7 @@ class Table:
 def version_of(version: object) -> Version:
     """Reads what a caller names a version by.
 
-    Args:
-        version: A number (NumPy's too), a time (`datetime`, `date`, or ISO 8601 text), the name of a pin, or "latest"
-            or None.
-
-    Returns:
-        A number, a time, None for the latest, or a text that is the name of a pin or a time.
-
-    Raises:
-        InvalidArgumentError: If it is something else.
+    Returns a number, a time, None for the latest, or a text that is the name of a pin or a time.
     """
     if version is None or isinstance(version, datetime):
         return version

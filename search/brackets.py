@@ -15,19 +15,13 @@ from .settings import SearcherSettings
 
 @dataclass(frozen=True)
 class Bracket:
-    """One run of successive halving.
+    """One run of successive halving."""
 
-    Attributes:
-        lengths: Length of each rung, cumulative, in the searcher's unit; the last one is that of a whole trial.
-        trials: Number of trials that count.
-        concurrent: Number of concurrent trials.
-        divisor: One in `divisor` trials is promoted to the next rung.
-    """
-
+    # Length of each rung, cumulative, in the searcher's unit; the last one is that of a whole trial
     lengths: tuple[int, ...]
-    trials: int
-    concurrent: int
-    divisor: Fraction
+    trials: int  # Number of trials that count
+    concurrent: int  # Number of concurrent trials
+    divisor: Fraction  # One in `divisor` trials is promoted to the next rung
 
     def kept(self, trials: int) -> int:
         """Returns how many of a rung's `trials` are promoted: `floor(trials / divisor)`."""

@@ -30,11 +30,7 @@ class Grid:
     """
 
     def __init__(self, space: Space, path: str = "hyperparameters") -> None:
-        """Counts the points.
-
-        Raises:
-            ConfigurationError: If a number has no `count`.
-        """
+        """Counts the points."""
         self._space = space
         self._axes: list[tuple[KeyPath, Leaf, int]] = [
             (place, leaf, _points(f"{path}.{'.'.join(place)}", leaf)) for place, leaf in space.leaves()

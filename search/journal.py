@@ -22,20 +22,12 @@ Event = dict[str, Any]
 
 
 def journal_folder(root: Path, run_id: str) -> Path:
-    """Gives the folder of a search's journal.
-
-    Args:
-        root: `checkpoint_storage.path`.
-        run_id: The search's MLflow run.
-    """
+    """Gives the folder of a search's journal."""
     return root / run_id / JOURNAL_FOLDER
 
 
 class Journal:
     """Adds entries. A process that adds to a journal to which another one has added meanwhile gets an error.
-
-    Args:
-        folder: Where the entries lie; made when missing.
 
     Attributes:
         entries: Their number.
@@ -46,12 +38,7 @@ class Journal:
         self.entries = len(_entries(folder))
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Adds events, each with an `event` and a `time`, as one entry; once this returns they are on disk.
-
-        Raises:
-            CheckpointError: If the disk refuses.
-            InvalidArgumentError: If another process runs the search.
-        """
+        """Adds events, each with an `event` and a `time`, as one entry; once this returns they are on disk."""
         name = f"{self.entries:08d}.jsonl"
         text = "".join(json.dumps(event) + "\n" for event in events)
         try:
@@ -72,11 +59,7 @@ class Journal:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Reads the events of a journal.
-
-    Raises:
-        InvalidArgumentError: If the journal does not exist, or an entry is damaged.
-    """
+    """Reads the events of a journal."""
     entries = _entries(folder)
     if not entries:
         raise InvalidArgumentError(f"there is no journal in {folder}; is the run a search?")

@@ -50,11 +50,7 @@ def searcher_section(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def require_space(config: ExperimentConfig) -> None:
-    """Checks that the trials of a search can differ.
-
-    Raises:
-        ConfigurationError: If each hyperparameter is a value.
-    """
+    """Checks that the trials of a search can differ."""
     if all(isinstance(leaf, Const) for _, leaf in Space.read(config.hyperparameters).leaves()):
         known = ", ".join(config.hyperparameters) or "no hyperparameter"
         raise ConfigurationError(
@@ -66,11 +62,7 @@ def require_space(config: ExperimentConfig) -> None:
 
 
 def read_sections(searcher_config: Any, hyperparameters: Any) -> Sections:
-    """Reads both sections; None stands for no hyperparameters.
-
-    Raises:
-        ConfigurationError: If a key is unknown, missing or breaks its rule.
-    """
+    """Reads both sections; None stands for no hyperparameters."""
     given = {"searcher": searcher_config, "hyperparameters": {} if hyperparameters is None else hyperparameters}
     try:
         return Sections.model_validate(given)

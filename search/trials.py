@@ -22,74 +22,43 @@ ENDED = frozenset({STOPPED, COMPLETED, FAILED, INVALID})
 
 @dataclass(frozen=True)
 class Measurement:
-    """A validation.
+    """A validation."""
 
-    Attributes:
-        length: Where it was, in the search's unit.
-        step: Where it was, in steps.
-        epoch: Epochs complete or begun there.
-        metric: Value of the metric that decides.
-        metrics: All values.
-    """
-
-    length: float
-    step: int
-    epoch: int
-    metric: float
-    metrics: Mapping[str, float]
+    length: float  # Where it was, in the search's unit
+    step: int  # Where it was, in steps
+    epoch: int  # Epochs complete or begun there
+    metric: float  # Value of the metric that decides
+    metrics: Mapping[str, float]  # All values
 
 
 @dataclass
 class Span:
-    """One stretch of time for which a trial held slots.
+    """One stretch of time for which a trial held slots."""
 
-    Attributes:
-        slots: The slots.
-        start: In seconds since the epoch.
-        end: In seconds since the epoch; infinite while the trial runs.
-        length: What the trial had reached by then.
-        failed: Whether it ended in a failure.
-    """
-
-    slots: tuple[int, ...]
-    start: float
-    end: float = math.inf
-    length: float = 0
-    failed: bool = False
+    slots: tuple[int, ...]  # The slots
+    start: float  # In seconds since the epoch
+    end: float = math.inf  # In seconds since the epoch; infinite while the trial runs
+    length: float = 0  # What the trial had reached by then
+    failed: bool = False  # Whether it ended in a failure
 
 
 @dataclass
 class TrialState:
-    """One trial.
+    """One trial."""
 
-    Attributes:
-        number: Its number, from 0 in the order of creation.
-        hyperparameters: Drawn for it.
-        asked: The length that it was last asked to reach.
-        state: `waiting` for slots, `running`, `paused`, or how it has ended: `stopped`, `completed`, `failed`,
-            `invalid`.
-        curve: Its validations, by length.
-        best: Its best validation; None before one that gave a number.
-        spans: When it held slots.
-        run_id: Its MLflow run, once it has been launched.
-        restarts: How often it was started again after a failure.
-        error: Why it failed.
-        was_in_flight: Whether it held slots when the search was killed; then it gets slots before others.
-        diverged: Whether its loss or output was not finite, so that it is never the best.
-    """
-
-    number: int
-    hyperparameters: dict[str, Any]
-    asked: int
+    number: int  # Its number, from 0 in the order of creation
+    hyperparameters: dict[str, Any]  # Drawn for it
+    asked: int  # The length that it was last asked to reach
+    # `waiting` for slots, `running`, `paused`, or how it has ended: `stopped`, `completed`, `failed`, `invalid`
     state: str = WAITING
-    curve: dict[float, Measurement] = field(default_factory=dict)
-    best: Measurement | None = None
-    spans: list[Span] = field(default_factory=list)
-    run_id: str | None = None
-    restarts: int = 0
-    error: str | None = None
-    was_in_flight: bool = False
-    diverged: bool = False
+    curve: dict[float, Measurement] = field(default_factory=dict)  # Its validations, by length
+    best: Measurement | None = None  # Its best validation; None before one that gave a number
+    spans: list[Span] = field(default_factory=list)  # When it held slots
+    run_id: str | None = None  # Its MLflow run, once it has been launched
+    restarts: int = 0  # How often it was started again after a failure
+    error: str | None = None  # Why it failed
+    was_in_flight: bool = False  # Whether it held slots when the search was killed; then it gets slots before others
+    diverged: bool = False  # Whether its loss or output was not finite, so that it is never the best
 
     @property
     def length(self) -> float:
@@ -110,9 +79,6 @@ class TrialState:
 class Trials:
     """The trials of a search, in the order of their creation.
 
-    Args:
-        goal: The metric that decides.
-
     Attributes:
         all: The trials.
         given_up: Whether the search was ended before it was finished.
@@ -130,9 +96,6 @@ class Trials:
         """Gives the trial with the best validation; of equal ones the first.
 
         Invalid trials and those whose loss or output was not finite are left out.
-
-        Args:
-            besides: Trials to leave out too.
         """
         best: TrialState | None = None
         for trial in self.all:

@@ -26,12 +26,7 @@ def untrained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def build_for(model: keras.Model, batch: Any) -> None:
-    """Builds the loss and the metrics of a compiled model, as `fit` does.
-
-    Args:
-        model: The model.
-        batch: Specification of a batch (images, labels, weights).
-    """
+    """Builds the loss and the metrics of a compiled model, as `fit` does."""
     # `fit` draws a batch for it, and the feed would then start after that batch.
     model._symbolic_build(data_batch=batch)
 

@@ -39,38 +39,23 @@ _ROUNDING = 1e-9
 
 
 class Problem(NamedTuple):
-    """Something about an annotation that was repaired, dropped or is a reason to quarantine the image.
+    """Something about an annotation that was repaired, dropped or is a reason to quarantine the image."""
 
-    Attributes:
-        reason: One of `record.REASONS`.
-        detail: The value that breaks the rule, at most 200 characters.
-    """
-
-    reason: str
-    detail: str
+    reason: str  # One of `record.REASONS`
+    detail: str  # The value that breaks the rule, at most 200 characters
 
 
 @dataclass(frozen=True)
 class Box:
-    """One object in an image.
+    """One object in an image."""
 
-    Attributes:
-        label_name: Name of its class.
-        xmin: Left edge in pixels.
-        ymin: Top edge in pixels.
-        xmax: Right edge in pixels, exclusive.
-        ymax: Bottom edge in pixels, exclusive.
-        difficult: Whether evaluation may skip it (VOC's `difficult`, COCO's `iscrowd`).
-        label: Number of its class; None until the table has given one.
-    """
-
-    label_name: str
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
-    difficult: bool = False
-    label: int | None = None
+    label_name: str  # Name of its class
+    xmin: float  # Left edge in pixels
+    ymin: float  # Top edge in pixels
+    xmax: float  # Right edge in pixels, exclusive
+    ymax: float  # Bottom edge in pixels, exclusive
+    difficult: bool = False  # Whether evaluation may skip it (VOC's `difficult`, COCO's `iscrowd`)
+    label: int | None = None  # Number of its class; None until the table has given one
 
     @property
     def corners(self) -> tuple[float, float, float, float]:
@@ -126,13 +111,7 @@ def upright_size(orientation: int, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def turn_upright(coordinates: Coordinates, orientation: int, size: tuple[int, int]) -> Coordinates:
-    """Carries boxes from the pixels of a file to the upright image.
-
-    Args:
-        coordinates: float64 [n, 4].
-        orientation: EXIF orientation 1-8; other values mean 1, as for the pixels.
-        size: (width, height) of the file's pixels, before turning.
-    """
+    """Carries boxes from the pixels of a file to the upright image."""
     width, height = size
     x0, y0, x1, y1 = coordinates.T
     across, along = (width - x1, width - x0), (height - y1, height - y0)
@@ -158,9 +137,6 @@ def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int])
 
     Both sizes are before turning upright. libjpeg rounds a reduced side up, so that the last decoded pixel may stand
     for less than a whole block: dividing the two sizes would shift edges by up to one decoded pixel.
-
-    Raises:
-        InvalidArgumentError: If no reduction leads from one size to the other.
     """
     for block in _DECODER_REDUCTIONS:
         if decoded_size == (math.ceil(file_size[0] / block), math.ceil(file_size[1] / block)):
@@ -176,10 +152,6 @@ def check_boxes(boxes: Sequence[Box], size: tuple[int, int]) -> PlacedBoxes:
     Repaired: corners in the wrong order are exchanged (`box_inverted`); a box that reaches over the edge is cut there
     (`box_clipped`). Dropped: coordinates that are not finite (`box_not_finite`), no area (`box_no_area`), no pixel
     within the image (`box_outside`).
-
-    Args:
-        boxes: In pixels of the image.
-        size: (width, height) of that image.
     """
     if not boxes:
         return PlacedBoxes((), ())
@@ -208,17 +180,8 @@ def place_boxes(
     Boxes are taken as drawn on the file's pixels, unless the size that the annotation declares is that of the upright
     image and not that of the file: then the tool had applied the EXIF orientation already.
 
-    Args:
-        boxes: In pixels of the annotated image.
-        source_size: (width, height) of the upright source, before any reduction by the decoder.
-        orientation: EXIF orientation of the file; values other than 1-8 mean 1, as for the pixels.
-        placement: Of the upright source in the stored image.
-        declared_size: (width, height) that the annotation gives; None when it gives none.
-        decoded_size: (width, height) of the upright image as the decoder gave it; None when it was not reduced.
-
-    Returns:
-        Boxes in pixels of the stored image, and the problems. `annotation_size_mismatch` among them means that the
-        boxes belong to an image of another size: none is returned, and the image is to be quarantined.
+    Returns boxes in pixels of the stored image, and the problems. `annotation_size_mismatch` among them means that the
+    boxes belong to an image of another size: none is returned, and the image is to be quarantined.
     """
     file_size = upright_size(orientation, source_size)
     if declared_size is not None and declared_size not in (source_size, file_size):
@@ -242,18 +205,7 @@ def place_boxes(
 def box_from_values(
     label_name: str, corners: Iterable[Any], *, difficult: bool = False, convention: str = "half_open"
 ) -> Box:
-    """Builds a box from four values of an annotation.
-
-    Args:
-        label_name: Name of its class.
-        corners: Four numbers, or texts of numbers, in the order of the convention.
-        difficult: As in `Box`.
-        convention: `half_open`, `inclusive` (VOC) or `corner_and_size` (COCO).
-
-    Raises:
-        InvalidArgumentError: If there are not four, one is not a number, or the convention is unknown. Numbers that are
-            not finite pass, since `check_boxes` counts them.
-    """
+    """Builds a box from four values of an annotation."""
     converters = {
         "half_open": lambda *values: values,
         "inclusive": from_inclusive,

@@ -35,61 +35,39 @@ _Id = int | str
 
 
 class CocoFile(NamedTuple):
-    """Where a COCO file lies and what it annotates.
+    """Where a COCO file lies and what it annotates."""
 
-    Attributes:
-        path: Path of the JSON file below the source folder.
-        image_folders: Folders below the source folder that may hold the images, best first; "" is the source itself.
-        split: The split that the file's or folder's name says, or None.
-    """
-
-    path: str
+    path: str  # Path of the JSON file below the source folder
+    # Folders below the source folder that may hold the images, best first; "" is the source itself
     image_folders: tuple[str, ...]
-    split: str | None
+    split: str | None  # The split that the file's or folder's name says, or None
 
 
 @dataclass
 class _Image:
-    """An entry of `images`.
+    """An entry of `images`."""
 
-    Attributes:
-        name: Its `file_name`.
-        image_id: Its id; None where no annotation can name it.
-        size: (width, height), if the entry gives it.
-        problem: What is wrong with the entry.
-    """
-
-    name: str
-    image_id: _Id | None = None
-    size: tuple[int, int] | None = None
-    problem: Problem | None = None
+    name: str  # Its `file_name`
+    image_id: _Id | None = None  # Its id; None where no annotation can name it
+    size: tuple[int, int] | None = None  # (width, height), if the entry gives it
+    problem: Problem | None = None  # What is wrong with the entry
 
 
 @dataclass(frozen=True)
 class CocoInstances:
-    """One COCO file in memory; `annotations` gives its records.
+    """One COCO file in memory; `annotations` gives its records."""
 
-    Attributes:
-        location: The file, for messages.
-        images: The entries of `images`.
-        objects: The entries of `annotations` by the id of their image; None for those without one.
-        class_names: The names of the categories by id.
-    """
-
-    location: str
-    images: Sequence[_Image]
+    location: str  # The file, for messages
+    images: Sequence[_Image]  # The entries of `images`
+    # The entries of `annotations` by the id of their image; None for those without one
     objects: Mapping[_Id | None, Sequence[Any]]
-    class_names: Mapping[_Id, str | None]
+    class_names: Mapping[_Id, str | None]  # The names of the categories by id
 
     def annotations(self, path_of: Callable[[str], str], split: str | None = None) -> Iterator[Annotation]:
         """Yields one record per image, ordered by path; images without annotations have no boxes.
 
         What belongs to no image becomes its own record with the problem `image_missing`: annotations whose image
         id no image has, one record per id.
-
-        Args:
-            path_of: Resolves a `file_name`; raises InvalidArgumentError when it cannot be a path.
-            split: The split of all images, or None.
         """
         records = [self._record(number, image, path_of) for number, image in enumerate(self.images)]
         records.sort(key=lambda record: record.path)
@@ -135,15 +113,7 @@ class CocoInstances:
 
 
 def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
-    """Reads a COCO instances file.
-
-    Args:
-        stream: The JSON file, opened for reading bytes.
-        location: Its path, for messages.
-
-    Raises:
-        AnnotationFileError: If it is not JSON in UTF-8, lacks `images`, or holds something else under the three keys.
-    """
+    """Reads a COCO instances file."""
     content = read_json_file(stream, location, _KEYS)
     arrays = [content.get(key, []) for key in _ARRAYS] if isinstance(content, dict) else []
     if not arrays or "images" not in content or not all(isinstance(array, list) for array in arrays):
@@ -187,9 +157,6 @@ def find_coco_files(paths: Collection[str]) -> list[CocoFile]:
 
     `annotations/instances_train2017.json` annotates `train2017/`, `images/train2017/`, `images/` or the source itself;
     `train/_annotations.coco.json` annotates the folder that it lies in. The split is what their names say.
-
-    Args:
-        paths: The JSON files of the source, relative to it.
     """
     found: list[CocoFile] = []
     for path in sorted(paths):
@@ -209,10 +176,6 @@ def named_coco_file(location: str, path: str | None) -> CocoFile:
     """Finds what a COCO file that the user has named annotates.
 
     A usual name means what it does where it is found; then come the source itself and the folder of the file.
-
-    Args:
-        location: Its path or URI.
-        path: Its path below the source folder; None when it lies elsewhere.
     """
     name = location.rpartition("/")[2]
     below = f"annotations/{name}" if path is None else path

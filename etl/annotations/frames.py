@@ -14,19 +14,12 @@ from .boxes import Coordinates, clip, turn_back, turn_upright, upright_size
 
 
 class SourceFile(NamedTuple):
-    """What a row keeps of its file, so that boxes find back: the column `source`.
+    """What a row keeps of its file, so that boxes find back: the column `source`."""
 
-    Attributes:
-        width: Width of the upright image in pixels, before it was resized.
-        height: Height of the upright image in pixels.
-        orientation: EXIF orientation of the file; values other than 1-8 mean 1.
-        resize: How it was placed in the stored image: `fit`, `crop`, `stretch` or `none`.
-    """
-
-    width: int
-    height: int
-    orientation: int
-    resize: str
+    width: int  # Width of the upright image in pixels, before it was resized
+    height: int  # Height of the upright image in pixels
+    orientation: int  # EXIF orientation of the file; values other than 1-8 mean 1
+    resize: str  # How it was placed in the stored image: `fit`, `crop`, `stretch` or `none`
 
     @property
     def size(self) -> tuple[int, int]:
@@ -36,25 +29,16 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageFrames:
-    """A stored image and its file.
+    """A stored image and its file."""
 
-    Attributes:
-        width: Width of the stored image in pixels.
-        height: Height of the stored image in pixels.
-        source: Its file; None if the table does not record it, and then the stored image is the source.
-    """
-
-    width: int
-    height: int
+    width: int  # Width of the stored image in pixels
+    height: int  # Height of the stored image in pixels
+    # Its file; None if the table does not record it, and then the stored image is the source
     source: SourceFile | None = None
 
     @classmethod
     def of(cls, width: int, height: int, source: Mapping[str, Any] | None) -> ImageFrames:
-        """Takes the size of a stored image, and the value of its row's column `source`.
-
-        Raises:
-            ImageError: If that is not what an ingest has written for an image of this size.
-        """
+        """Takes the size of a stored image, and the value of its row's column `source`."""
         if source is None or all(value is None for value in source.values()):
             return cls(width, height)
         found = SourceFile(**{name: source[name] for name in SourceFile._fields})
@@ -73,9 +57,6 @@ class ImageFrames:
         Boxes are cut at the edges of the stored image and of the file. If the decoder had reduced a JPEG to 1/2, 1/4 or
         1/8, edges are off by less than 2, 4 or 8 pixels of the file, half a pixel of the stored image: it rounds sides
         up, and a row does not keep that it did.
-
-        Args:
-            coordinates: float64 [n, 4].
         """
         inside = clip(coordinates, (self.width, self.height))
         if self.source is None:

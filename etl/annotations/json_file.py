@@ -14,17 +14,7 @@ MAX_JSON_BYTES = 1_000_000_000
 
 
 def read_json_file(stream: BinaryIO, location: str, keys: Collection[str] | None = None) -> Any:
-    """Reads a JSON document in UTF-8.
-
-    Args:
-        stream: The file, opened for reading bytes.
-        location: Its path, for messages.
-        keys: The keys of objects that are kept; others, such as the polygons of COCO, are dropped while the file is
-            read. None keeps all.
-
-    Raises:
-        AnnotationFileError: If it is not JSON, or has more than `MAX_JSON_BYTES` bytes.
-    """
+    """Reads a JSON document in UTF-8."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
     if size > MAX_JSON_BYTES:

@@ -60,15 +60,12 @@ _MAX_KEY_SETS = 1000
 
 @dataclass(frozen=True)
 class ManifestColumns:
-    """Which of a manifest's columns holds what.
+    """Which of a manifest's columns holds what."""
 
-    Attributes:
-        names: From our name (`path`, `label`, `boxes`, `split`, `width`, `height`, `difficult`, `xmin` ...) to the
-            manifest's own.
-        others: Other columns of the same meaning, by our name.
-    """
-
+    # From our name (`path`, `label`, `boxes`, `split`, `width`, `height`, `difficult`, `xmin` ...) to the manifest's
+    # own
     names: Mapping[str, str]
+    # Other columns of the same meaning, by our name
     others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -85,21 +82,13 @@ class ManifestColumns:
         return None if isinstance(value, float) and math.isnan(value) and name not in _SIDES else value
 
     def check_row(self, row: Mapping[str, Any], where: str) -> None:
-        """Checks that columns of the same meaning do not disagree; the number of a class may stand next to its name.
-
-        Raises:
-            AnnotationFileError: If two do; names both.
-        """
+        """Checks that columns of the same meaning do not disagree; the number of a class may stand next to its name."""
         for ours, others in self.others.items():
             check_agreement({name: row.get(name) for name in (self.names[ours], *others)}, where)
 
 
 def manifest_format(location: str) -> str:
-    """Tells a manifest's format from its suffix.
-
-    Raises:
-        InvalidArgumentError: If the suffix is unknown.
-    """
+    """Tells a manifest's format from its suffix."""
     suffix = location.rstrip("/").rpartition(".")[2].lower()
     if suffix not in _FORMAT_OF_SUFFIX:
         known = ", ".join(f".{name}" for name in _FORMAT_OF_SUFFIX)
@@ -108,12 +97,7 @@ def manifest_format(location: str) -> str:
 
 
 def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
-    """Finds the columns of a manifest, whatever their case.
-
-    Raises:
-        AnnotationFileError: If a column for the path is missing, or both a label and boxes, or two for the same thing;
-            names the columns.
-    """
+    """Finds the columns of a manifest, whatever their case."""
     folded = [_folded(name) for name in names]
     twice = next((name for name in folded if folded.count(name) > 1), None)
     if twice is not None:
@@ -150,15 +134,7 @@ def match_columns(names: Iterable[str]) -> ManifestColumns:
 
 
 def check_agreement(values: Mapping[str, Any], where: str) -> None:
-    """Checks that columns of the same meaning do not disagree, apart from numbers of classes.
-
-    Args:
-        values: By column, in order of precedence.
-        where: Names the row.
-
-    Raises:
-        AnnotationFileError: If two do; names both.
-    """
+    """Checks that columns of the same meaning do not disagree, apart from numbers of classes."""
     given = {name: str(value).strip() for name, value in values.items() if not _is_blank(value)}
     for first, value in itertools.islice(given.items(), 1):
         for name, other in given.items():
@@ -176,17 +152,7 @@ def _is_blank(value: Any) -> bool:
 def annotation_of_row(
     row: Mapping[str, Any], columns: ManifestColumns, path_of: Callable[[str], str], where: str
 ) -> Annotation:
-    """Reads one row.
-
-    Args:
-        row: From the manifest's own column names to values; texts, or typed values from JSON and Parquet.
-        columns: From `find_columns`.
-        path_of: Resolves the path; raises InvalidArgumentError when it cannot be one.
-        where: Names the row, as in `labels.csv#row=17`; stands for the path of a row that has none.
-
-    Raises:
-        AnnotationFileError: If two columns of the same meaning disagree.
-    """
+    """Reads one row."""
     columns.check_row(row, where)
     try:
         path = path_of(columns.value(row, "path"))
@@ -206,12 +172,7 @@ def annotation_of_row(
 
 
 def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a CSV file: UTF-8 with or without a byte order mark, quoting as in RFC 4180, a header line.
-
-    Raises:
-        AnnotationFileError: If it is not UTF-8, has no header, lacks a column, a row has more fields than the header,
-            or a field is longer than 16 MiB.
-    """
+    """Yields the rows of a CSV file: UTF-8 with or without a byte order mark, quoting as in RFC 4180, a header line."""
     csv.field_size_limit(_MAX_FIELD)
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     try:
@@ -238,12 +199,7 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
 
 
 def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a JSON file: the elements of an array, or one row per line.
-
-    Raises:
-        AnnotationFileError: If it begins as an array and is not one, is an array of more than 1 GB, or holds one
-            object on several lines.
-    """
+    """Yields the rows of a JSON file: the elements of an array, or one row per line."""
     start = _first_bytes(stream)
     if start == b"[":
         yield from map(_as_row, read_json_file(stream, location))
@@ -345,11 +301,7 @@ def _box(entry: Any, where: str) -> Box:
 
 
 def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callable[[str], str]) -> Iterator[Annotation]:
-    """Reads rows in a manifest's own order; JSON lines may each leave out other keys.
-
-    Raises:
-        AnnotationFileError: If the first row that is one lacks a column.
-    """
+    """Reads rows in a manifest's own order; JSON lines may each leave out other keys."""
     known: dict[tuple[str, ...], ManifestColumns] = {}
     checked = False
     for number, row in enumerate(rows, start=1):

@@ -40,15 +40,10 @@ _BATCH_BOXES = 50_000
 
 
 class Reason(NamedTuple):
-    """The consequence of a problem in an annotation.
+    """The consequence of a problem in an annotation."""
 
-    Attributes:
-        effect: `quarantined` (the image is not stored), `dropped` (one box is not) or `repaired` (stored, changed).
-        meaning: In words.
-    """
-
-    effect: str
-    meaning: str
+    effect: str  # `quarantined` (the image is not stored), `dropped` (one box is not) or `repaired` (stored, changed)
+    meaning: str  # In words
 
 
 REASONS: dict[str, Reason] = {
@@ -88,40 +83,25 @@ _SPLIT_ALIASES = {
 
 
 class ContentStamp(NamedTuple):
-    """The bytes that a source gives along with an annotation.
+    """The bytes that a source gives along with an annotation."""
 
-    Attributes:
-        content_hash: Their sha256.
-        length: Their number.
-        modified_us: When they were last changed, in microseconds since 1970.
-    """
-
-    content_hash: str
-    length: int
-    modified_us: int
+    content_hash: str  # Their sha256
+    length: int  # Their number
+    modified_us: int  # When they were last changed, in microseconds since 1970
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """The annotation of one image.
+    """The annotation of one image."""
 
-    Attributes:
-        path: The image, as the listing of the source names it.
-        label_name: Class of the whole image; None when the source gives none.
-        boxes: Objects in the image, in pixels of the annotated image; empty when it has none.
-        split: The split that the source puts the image into; None leaves it to the hash of the content.
-        size: (width, height) of the annotated image, if the source has it.
-        problems: What was found wrong so far.
-        stamp: The image's bytes; None if they are to be read from `path`.
-    """
-
-    path: str
-    label_name: str | None = None
-    boxes: tuple[Box, ...] = ()
-    split: str | None = None
-    size: tuple[int, int] | None = None
-    problems: tuple[Problem, ...] = ()
+    path: str  # The image, as the listing of the source names it
+    label_name: str | None = None  # Class of the whole image; None when the source gives none
+    boxes: tuple[Box, ...] = ()  # Objects in the image, in pixels of the annotated image; empty when it has none
+    split: str | None = None  # The split that the source puts the image into; None leaves it to the hash of the content
+    size: tuple[int, int] | None = None  # (width, height) of the annotated image, if the source has it
+    problems: tuple[Problem, ...] = ()  # What was found wrong so far
     # Equal annotations of one path are repeated ones, whatever bytes come with them.
+    # The image's bytes; None if they are to be read from `path`
     stamp: ContentStamp | None = field(default=None, compare=False)
 
     @property

@@ -23,17 +23,6 @@ def resolve_reference(reference: object, root: str) -> str:
     Relative references are joined to `root`, lexically: `..` leads up, a backslash separates folders as `/` does. A
     percent sign is a percent sign, except in a `file:` URI. In an absolute local path symbolic links to folders are
     resolved as in the path of a source; links below `root` keep their names, as in a listing.
-
-    Args:
-        reference: Relative path, absolute path or URI.
-        root: Absolute local path, or URI of a folder.
-
-    Returns:
-        As `sources` lists it: a `file://` URI with quoting for a local file, any other URI as it is.
-
-    Raises:
-        InvalidArgumentError: If the reference is empty, no text, beyond 4096 characters, holds control characters or
-            half a surrogate pair, or is an absolute path of Windows.
     """
     try:
         path = _resolved(reference, root)
@@ -73,10 +62,6 @@ def in_one_spelling(path: bytes, root: str) -> bytes:
     """Resolves the links in the folder of a file; the file may be a link, and those below `root` keep their names.
 
     What this machine does not see stays as it is.
-
-    Args:
-        path: Absolute local path.
-        root: Folder that images start from, without links in its own path; `/` or a URI where there is none.
     """
     folder, slash, name = path.rpartition(b"/")
     is_elsewhere = has_scheme(root) and not root.startswith("file:")
@@ -99,12 +84,7 @@ def _local(root: str) -> bytes:
 
 
 def relative_reference(path: str, root: str) -> str | None:
-    """Returns a listed path relative to the source folder, unquoted; None when it lies elsewhere.
-
-    Args:
-        path: As `sources` lists it.
-        root: The source folder as `sources.Listing` names it.
-    """
+    """Returns a listed path relative to the source folder, unquoted; None when it lies elsewhere."""
     if path.startswith("file:"):
         folder, here = local_path(root).rstrip(b"/") + b"/", local_path(path)
         return os.fsdecode(here[len(folder) :]) if here.startswith(folder) else None

@@ -63,11 +63,7 @@ def _transcoded(data: bytes, encoding: str) -> bytes:
 
 
 def _root_of(data: bytes) -> Element:
-    """Parses a whole document.
-
-    Raises:
-        _UnusableXmlError: If it is not an annotation in well-formed XML.
-    """
+    """Parses a whole document."""
     encoding = _multi_byte_encoding(data)
     if encoding is not None:
         data = _transcoded(data, encoding)
@@ -88,13 +84,8 @@ def _root_of(data: bytes) -> Element:
 def parse_voc(data: bytes, path: str) -> Annotation:
     """Reads one annotation file, whatever namespace its elements are in.
 
-    Args:
-        data: The XML file.
-        path: Given to the record as it is.
-
-    Returns:
-        The annotation, its boxes converted from 1-based inclusive pixels. A file that cannot be read gives a record
-        with the problem `annotation_unreadable`; an object without a class or a whole box gives `box_malformed`.
+    Returns the annotation, its boxes converted from 1-based inclusive pixels. A file that cannot be read gives a record
+    with the problem `annotation_unreadable`; an object without a class or a whole box gives `box_malformed`.
     """
     if len(data) > MAX_XML_BYTES:
         return Annotation(path).with_problem(ANNOTATION_UNREADABLE, f"{len(data)} bytes of XML")

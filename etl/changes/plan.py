@@ -45,52 +45,38 @@ _NUMBER = "number"
 
 @dataclass
 class Plan:
-    """The files of one ingest, each with what is to be done about it.
+    """The files of one ingest, each with what is to be done about it."""
 
-    Attributes:
-        files: The listing with the columns `status`, `in_quarantine`, `stored_hash`, `stored_class` and `restamped`,
-            kept by Spark until `release`. The status is `new`, `changed` or `known`; null for what is ignored; `gone`
-            for known paths below the source folder that it no longer holds. `restamped` files are known by their
-            content, although their size or time is new.
-        counts: Number of files by status.
-        comparable: Number of files, by status, that differ from their row in the content alone, if at all.
-        ignored: Number of ignored things, by reason.
-        class_ranks: Classes of the files that are to be read, with the number of their folder or None.
-        listed_by_class: Files of the source by class.
-        lost_by_class: Stored rows by class whose file is gone, or is of another class now.
-        relabelled: Number of files that are known, although the source gives them another class than their rows have,
-            by both classes, the stored one first.
-        gone_by_class: Stored rows by class whose file is gone.
-        changed_by_class: Stored rows by class whose file is to be read again.
-        known_in_quarantine: Number of files that are stored as they are and still in quarantine: an ingest was killed
-            between its two commits.
-        work_in_quarantine: Number of files to read that are in quarantine.
-        gone_in_quarantine: Number of files in quarantine that no longer exist.
-        restamped: Number of files with the column `restamped`.
-        box_classes: Classes of the boxes of the source's files, by whether these are to be read.
-        unusable_paths: Number of files to which the annotations give no path that can be read.
-        work_bytes: Bytes of the files that are to be read.
-        largest_bytes: Bytes of the largest of them.
-    """
-
+    # The listing with the columns `status`, `in_quarantine`, `stored_hash`, `stored_class` and `restamped`, kept by
+    # Spark until `release`. The status is `new`, `changed` or `known`; null for what is ignored; `gone` for known paths
+    # below the source folder that it no longer holds. `restamped` files are known by their content, although their size
+    # or time is new
     files: DataFrame
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)  # Number of files by status
+    # Number of files, by status, that differ from their row in the content alone, if at all
     comparable: Counter[str] = field(default_factory=Counter)
-    ignored: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)  # Number of ignored things, by reason
+    # Classes of the files that are to be read, with the number of their folder or None
     class_ranks: dict[str, int | None] = field(default_factory=dict)
-    listed_by_class: Counter[str] = field(default_factory=Counter)
+    listed_by_class: Counter[str] = field(default_factory=Counter)  # Files of the source by class
+    # Stored rows by class whose file is gone, or is of another class now
     lost_by_class: Counter[str] = field(default_factory=Counter)
+    # Number of files that are known, although the source gives them another class than their rows have, by both
+    # classes, the stored one first
     relabelled: Counter[tuple[str, str]] = field(default_factory=Counter)
-    gone_by_class: Counter[str] = field(default_factory=Counter)
+    gone_by_class: Counter[str] = field(default_factory=Counter)  # Stored rows by class whose file is gone
+    # Stored rows by class whose file is to be read again
     changed_by_class: Counter[str] = field(default_factory=Counter)
+    # Number of files that are stored as they are and still in quarantine: an ingest was killed between its two commits
     known_in_quarantine: int = 0
-    work_in_quarantine: int = 0
-    gone_in_quarantine: int = 0
-    restamped: int = 0
+    work_in_quarantine: int = 0  # Number of files to read that are in quarantine
+    gone_in_quarantine: int = 0  # Number of files in quarantine that no longer exist
+    restamped: int = 0  # Number of files with the column `restamped`
+    # Classes of the boxes of the source's files, by whether these are to be read
     box_classes: dict[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
-    unusable_paths: int = 0
-    work_bytes: int = 0
-    largest_bytes: int = 0
+    unusable_paths: int = 0  # Number of files to which the annotations give no path that can be read
+    work_bytes: int = 0  # Bytes of the files that are to be read
+    largest_bytes: int = 0  # Bytes of the largest of them
 
     @classmethod
     def of(cls, files: DataFrame) -> Plan:

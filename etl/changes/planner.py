@@ -40,15 +40,7 @@ _TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
 
 
 def make_plan(listing: Listing, stored: DataFrame, bad: DataFrame, reseen: DataFrame, rules: PlanRules) -> Plan:
-    """Compares a listing with the records of files, by path, size and time of change.
-
-    Args:
-        listing: What the source holds.
-        stored: The image table, at the version that the plan is for.
-        bad: Its quarantine.
-        reseen: More sizes and times of known contents, rows of `reseen_files.COLUMNS`.
-        rules: What makes a file known.
-    """
+    """Compares a listing with the records of files, by path, size and time of change."""
     known = (stored, bad, reseen)
     plan = Plan.of(_decided(listing, known, functools.partial(_decide, root=listing.root, rules=rules)))
     if plan.counts[GONE] and any(plan.ignored[reason] for reason in NOT_LOOKED_INTO):

@@ -38,31 +38,22 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class PlanRules:
-    """What makes a file known.
+    """What makes a file known."""
 
-    Attributes:
-        verify_content: Whether every known file is read and its content compared, for sources whose times lie.
-        retry_quarantine: Whether unchanged files in quarantine are read again; deleted ones are not.
-        classes: The only classes that are stored, None for all: a file that is in quarantine because its class was not
-            among them is read again once it is.
-    """
-
+    # Whether every known file is read and its content compared, for sources whose times lie
     verify_content: bool = False
-    retry_quarantine: bool = False
+    retry_quarantine: bool = False  # Whether unchanged files in quarantine are read again; deleted ones are not
+    # The only classes that are stored, None for all: a file that is in quarantine because its class was not among them
+    # is read again once it is
     classes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one place knows of each path.
+    """What one place knows of each path."""
 
-    Attributes:
-        here: Whether it knows the path at all.
-        columns: Its columns, null where it does not.
-    """
-
-    here: _Mask
-    columns: pa.Table
+    here: _Mask  # Whether it knows the path at all
+    columns: pa.Table  # Its columns, null where it does not
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         return self.columns.column(name)
@@ -83,20 +74,7 @@ def decide(
     root: str | None,
     rules: PlanRules,
 ) -> pa.Table:
-    """Decides about each path; all facts have one row per path, in the same order.
-
-    Args:
-        paths: The paths.
-        listed: What the source holds, with the columns of `Listing.files`.
-        stored: Rows of the table, with the columns `STORED`.
-        bad: Rows of its quarantine, with the columns `BAD`.
-        reseen: More stamps of stored or deleted files, with the columns `RESEEN`.
-        root: The source folder, below which a known path that is not listed is gone; None for another source.
-        rules: What makes a file known.
-
-    Returns:
-        The columns `DECIDED` (see `Plan.files`), and `counts`: whether the path is listed or gone at all.
-    """
+    """Decides about each path; all facts have one row per path, in the same order."""
     content, label = schema.CONTENT_HASH, schema.LABEL_NAME
     as_stored = _is_as_stored(listed, stored, reseen)
     # A restored version may hold the row of a file that has gone bad, or was deleted, since: the row counts.
@@ -152,12 +130,7 @@ def _is_as_bad(listed: Facts, bad: Facts, rules: PlanRules) -> _Mask:
 
 
 def decide_after_reading(decided: pa.Table, contents: pa.ChunkedArray) -> pa.Table:
-    """Decides again about files that were read: a file with the stored content counts as known.
-
-    Args:
-        decided: Rows with the columns `DECIDED`.
-        contents: Digest of each file, null where it was not read or cannot be.
-    """
+    """Decides again about files that were read: a file with the stored content counts as known."""
     status, known_hash = decided.column(STATUS), decided.column(STORED_HASH)
     is_restamped = _equal(status, CHANGED) & _equal(contents, known_hash)
     has_changed = _equal(status, KNOWN) & _differ(contents, known_hash)

@@ -32,19 +32,13 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class KnownClasses:
-    """The classes at one version.
+    """The classes at one version."""
 
-    Attributes:
-        table: The table, by its path.
-        ledger: Its ledger, with the classes that other writers have stored.
-        rows: Rows and boxes by class name and number, if they were looked at; empty otherwise.
-        wrong: Rows and boxes with a number that is not that of their class.
-    """
-
-    table: Table
-    ledger: Ledger
+    table: Table  # The table, by its path
+    ledger: Ledger  # Its ledger, with the classes that other writers have stored
+    # Rows and boxes by class name and number, if they were looked at; empty otherwise
     rows: Mapping[tuple[str, int], int] | None = None
-    wrong: tuple[WrongNumber, ...] = ()
+    wrong: tuple[WrongNumber, ...] = ()  # Rows and boxes with a number that is not that of their class
 
     @property
     def labels(self) -> dict[str, int]:
@@ -76,13 +70,7 @@ class KnownClasses:
 
 
 def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows: bool = False) -> KnownClasses:
-    """Finds the classes at a transaction's version.
-
-    Args:
-        spark: The session.
-        transaction: The transaction.
-        look_at_rows: Whether to look at the rows in any case.
-    """
+    """Finds the classes at a transaction's version."""
     table = transaction.table
     ledger = ledger_of(spark, table)
     if ledger.counts_at(transaction.version) is not None and not look_at_rows:
@@ -93,11 +81,7 @@ def known_classes(spark: SparkSession, transaction: Transaction, *, look_at_rows
 
 
 def sound_classes(spark: SparkSession, transaction: Transaction) -> KnownClasses:
-    """Finds what `known_classes` finds, and refuses damaged numbers.
-
-    Raises:
-        ClassNumbersError: If rows carry a number that is not that of their class.
-    """
+    """Finds what `known_classes` finds, and refuses damaged numbers."""
     known = known_classes(spark, transaction)
     if known.wrong:
         more = f"; and {len(known.wrong) - _MOST_NAMED} more" if len(known.wrong) > _MOST_NAMED else ""
@@ -110,11 +94,7 @@ def sound_classes(spark: SparkSession, transaction: Transaction) -> KnownClasses
 
 
 def ledger_of(spark: SparkSession, table: Table) -> Ledger:
-    """Reads the ledger of a table; an empty one where this process cannot read it and Spark sees none either.
-
-    Raises:
-        StoreError: If only Spark can read the table's ledger.
-    """
+    """Reads the ledger of a table; an empty one where this process cannot read it and Spark sees none either."""
     try:
         return read(table)
     except (InvalidArgumentError, MissingDependencyError):  # a place that can have none
@@ -128,14 +108,7 @@ def ledger_of(spark: SparkSession, table: Table) -> Ledger:
 def record_classes(
     table: Table, version: int, counts: Mapping[str, int] | None, labels: Mapping[str, int] | None = None
 ) -> None:
-    """Records the rows by class of a version that was just committed. If it fails, the next writer looks at the rows.
-
-    Args:
-        table: The table, by its path.
-        version: The version.
-        counts: Its rows by class; None where they are not known.
-        labels: Class numbers that the ledger does not have yet, as of a first ingest.
-    """
+    """Records the rows by class of a version just committed. If it fails, the next writer looks at the rows."""
 
     def recorded(ledger: Ledger) -> Ledger:
         new = {(name, number): 0 for name, number in (labels or {}).items() if name not in ledger.numbers}

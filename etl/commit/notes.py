@@ -15,12 +15,7 @@ SAME_ROWS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERT
 
 
 def write_note(kind: str, **others: Any) -> str:
-    """Writes the note of a commit.
-
-    Args:
-        kind: `INGEST`, `RESTORE`, ...
-        others: What else the history shows, by name.
-    """
+    """Writes the note of a commit."""
     texts = {name: encodable(value) if isinstance(value, str) else value for name, value in others.items()}
     return json.dumps({"lakelens": kind, **texts}, ensure_ascii=False)
 

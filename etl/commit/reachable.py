@@ -18,18 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> None:
-    """Checks that delta-rs can open and write what Spark is about to write, before anything is written.
-
-    Args:
-        spark: The session.
-        table: The table.
-        exists: Whether it is there; else the place is checked where it would be made.
-
-    Raises:
-        InvalidArgumentError: If delta-rs cannot spell the place, knows no store of it, or would open another one.
-        StoreError: If the store cannot be reached with the table's `storage_options` and the environment.
-        TableError: Its other subclasses, if the table does not open.
-    """
+    """Checks that delta-rs can open and write what Spark is about to write, before anything is written."""
     location = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
     found = Table(absolute_path(location).rstrip("/") or "/", table.storage_options)
     require_writable(found)
@@ -53,11 +42,7 @@ def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> Non
 
 
 def require_writable(table: Table) -> None:
-    """Checks a path or URI by its letters alone.
-
-    Raises:
-        InvalidArgumentError: If delta-rs cannot spell it, or knows no store of it.
-    """
+    """Checks a path or URI by its letters alone."""
     location = table.path
     uri_for_delta_rs(table)
     if local_form(location) is None:
@@ -71,10 +56,5 @@ def require_writable(table: Table) -> None:
 
 
 def is_same_place(path: str, seen: str | None) -> bool:
-    """Whether a path of this machine is what Spark takes it for.
-
-    Args:
-        path: The path.
-        seen: What Spark takes it for, as `place_to_spark` returns it.
-    """
+    """Whether a path of this machine is what Spark takes it for."""
     return seen is None or seen.startswith("file:") or local_form(seen) == path

@@ -43,19 +43,12 @@ _DELETION_VECTORS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 @dataclass(frozen=True)
 class Batch:
-    """The contents of a commit.
+    """The contents of a commit."""
 
-    Attributes:
-        rows: Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given.
-        user_metadata: What the history keeps of the commit; no other commit has the same.
-        stale: The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None.
-        properties: Table properties of a table that is made.
-    """
-
-    rows: DataFrame
-    user_metadata: str
-    stale: DataFrame | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    rows: DataFrame  # Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given
+    user_metadata: str  # What the history keeps of the commit; no other commit has the same
+    stale: DataFrame | None = None  # The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None
+    properties: Mapping[str, str] = field(default_factory=dict)  # Table properties of a table that is made
 
 
 def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table:
@@ -63,9 +56,6 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
 
     Delta creates no table in a folder that holds what a writer left that died before its commit; it replaces that as if
     it were a table. Of two that do so at once the number of the ingest lets one commit.
-
-    Raises:
-        TableConflictError: If the table is there already: another writer has made it meanwhile.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
@@ -95,19 +85,12 @@ class Transaction:
     application was committed since it began. The number is therefore the one after the last that the version read has:
     of two that have read the same last ingest, one commits, whatever else was committed between.
 
-    Args:
-        spark: A writing session.
-        table: The table; its version is not looked at.
-
     Attributes:
         path: The table's path or URI, as Spark takes it; the catalog has resolved its name.
         table: The table by its path, as delta-rs takes it.
         version: The version.
         properties: The table's properties at that version.
         columns: Names of its columns at that version.
-
-    Raises:
-        TableError: Its subclasses, if delta-rs cannot open the table.
     """
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
@@ -128,11 +111,7 @@ class Transaction:
     def commit(self, batch: Batch) -> int | None:
         """Writes the batch's rows and drops those of its `stale` paths.
 
-        Returns:
-            The version that this makes, or None if there is neither a row to write nor one to drop.
-
-        Raises:
-            TableConflictError: If another writer has changed the table since it was opened.
+        Returns the version that this makes, or None if there is neither a row to write nor one to drop.
         """
         # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
         self._require_latest()
@@ -225,8 +204,7 @@ def noted_version(spark: SparkSession, table: Table, after: int, note: str) -> i
 
     Serverless compute lets nobody set a note: there it is the only version above, as this session has committed one.
 
-    Returns:
-        None if there is none, or more than one without a note.
+    Returns None if there is none, or more than one without a note.
     """
     numbers = range(after + 1, open_table(table).version() + 1)
     version = find_note(table, numbers, note)
@@ -249,11 +227,7 @@ def user_name() -> str:
 
 
 def require_columns(transaction: Transaction) -> None:
-    """Checks that an image table has the columns that its rows are written to.
-
-    Raises:
-        NotAnImageTableError: If somebody has renamed or dropped one.
-    """
+    """Checks that an image table has the columns that its rows are written to."""
     columns = transaction.columns
     lacking = [name for name in schema.IMAGE_TABLE.names if name not in columns]
     if lacking:

@@ -14,36 +14,22 @@ from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, local_uri, visit
 
 
 class ListedFile(NamedTuple):
-    """One file of a folder, or one thing that is ignored.
+    """One file of a folder, or one thing that is ignored."""
 
-    Attributes:
-        path: Its `file://` URI.
-        length: Size in bytes.
-        modified_us: Time of the last change, microseconds since 1970, in whole milliseconds.
-        label_name: Its class, or None.
-        label_rank: The number of its class folder, such as 1 of `001.ak47`, or None.
-        ignored: Why it is ignored, or None.
-    """
-
-    path: str
-    length: int
-    modified_us: int
-    label_name: str | None
-    label_rank: int | None
-    ignored: str | None
+    path: str  # Its `file://` URI
+    length: int  # Size in bytes
+    modified_us: int  # Time of the last change, microseconds since 1970, in whole milliseconds
+    label_name: str | None  # Its class, or None
+    label_rank: int | None  # The number of its class folder, such as 1 of `001.ak47`, or None
+    ignored: str | None  # Why it is ignored, or None
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a layout looks for in a folder.
+    """What a layout looks for in a folder."""
 
-    Attributes:
-        layout: Its name.
-        suffixes: What the names of its files end with.
-    """
-
-    layout: str
-    suffixes: frozenset[str] = IMAGE_SUFFIXES
+    layout: str  # Its name
+    suffixes: frozenset[str] = IMAGE_SUFFIXES  # What the names of its files end with
 
     @property
     def has_classes(self) -> bool:
@@ -61,17 +47,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class TopLevel:
-    """What lies in a source folder itself.
+    """What lies in a source folder itself."""
 
-    Attributes:
-        folders: Names of its folders, sorted.
-        others: Names of everything else, sorted.
-        problem: `missing`, `file` or `unreadable`, when it is not a folder that can be listed.
-    """
-
-    folders: tuple[bytes, ...] = ()
-    others: tuple[bytes, ...] = ()
-    problem: str | None = None
+    folders: tuple[bytes, ...] = ()  # Names of its folders, sorted
+    others: tuple[bytes, ...] = ()  # Names of everything else, sorted
+    problem: str | None = None  # `missing`, `file` or `unreadable`, when it is not a folder that can be listed
 
     @property
     def names(self) -> tuple[bytes, ...]:
@@ -79,12 +59,7 @@ class TopLevel:
         return (*self.folders, *self.others)
 
     def check(self, root: str, wanted: Wanted) -> None:
-        """Checks that the folder is what a layout wants.
-
-        Raises:
-            SourceNotFoundError: If the folder does not exist, is a file, or cannot be listed.
-            InvalidArgumentError: If two folders name the same class.
-        """
+        """Checks that the folder is what a layout wants."""
         if self.problem == "missing":
             raise SourceNotFoundError(
                 f"{root} does not exist (as the executors see it); give an existing folder or URI"
@@ -98,11 +73,7 @@ class TopLevel:
 
 
 def check_class_folder(root: str, top: TopLevel, wanted: Wanted) -> None:
-    """Checks that a source folder has a class folder if its layout wants some.
-
-    Raises:
-        EmptySourceError: If it has none.
-    """
+    """Checks that a source folder has a class folder if its layout wants some."""
     if wanted.has_classes and not top.folders:
         raise EmptySourceError(
             f"{root} has no class folder, which layout {wanted.layout!r} wants: put the images of each class into "
@@ -127,13 +98,7 @@ def list_top(root: bytes) -> TopLevel:
 
 
 def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[ListedFile]:
-    """Lists everything below some of a folder's entries.
-
-    Args:
-        root: The source folder.
-        names: Names of entries in it.
-        wanted: What its layout looks for.
-    """
+    """Lists everything below some of a folder's entries."""
     classes: dict[tuple[bytes, ...], tuple[str | None, int | None]] = {}
     above_all = folder_id(root)
     for name in names:

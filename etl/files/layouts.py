@@ -22,11 +22,7 @@ _LARGEST_NUMBER = 2**31 - 1
 
 
 def check_layout(layout: str) -> None:
-    """Checks a layout's name.
-
-    Raises:
-        UnknownLayoutError: If it is not one of `LAYOUTS`.
-    """
+    """Checks a layout's name."""
     if layout not in LAYOUTS:
         raise UnknownLayoutError(f"layout = {layout!r} is not one that lakelens reads: {', '.join(LAYOUTS)}")
 
@@ -56,11 +52,7 @@ def class_of_parts(parts: Sequence[str], layout: str) -> str | None:
 
 
 def check_class_folders(folders: Sequence[str]) -> None:
-    """Checks that no two class folders name the same class.
-
-    Raises:
-        InvalidArgumentError: If two do, as `001.cat` and `cat` would.
-    """
+    """Checks that no two class folders name the same class."""
     seen: dict[str, str] = {}
     for folder in sorted(folders):
         name = class_of_folder(folder)

@@ -46,21 +46,13 @@ _REASONS = {
 
 
 class Entry(NamedTuple):
-    """One file, or one thing that was skipped.
+    """One file, or one thing that was skipped."""
 
-    Attributes:
-        path: Absolute path as bytes.
-        parts: The path's components below the folder that was walked.
-        length: Size in bytes.
-        modified_ms: Time of the last change in milliseconds since 1970.
-        ignored: Why it is skipped, or None.
-    """
-
-    path: bytes
-    parts: tuple[bytes, ...]
-    length: int = 0
-    modified_ms: int = 0
-    ignored: str | None = None
+    path: bytes  # Absolute path as bytes
+    parts: tuple[bytes, ...]  # The path's components below the folder that was walked
+    length: int = 0  # Size in bytes
+    modified_ms: int = 0  # Time of the last change in milliseconds since 1970
+    ignored: str | None = None  # Why it is skipped, or None
 
 
 def is_hidden(name: str) -> bool:
@@ -107,13 +99,6 @@ def visit(
     """Yields one file, or every file below one folder, and what was skipped.
 
     Symbolic links are followed; a link that leads back to a folder above itself is skipped as a loop.
-
-    Args:
-        path: Absolute path.
-        parts: The components that `path` has below the source folder, at least one.
-        look: Gives the status of what is at the end of `path`, links followed.
-        above: Device and inode of the folders that lead here.
-        suffixes: What the names of wanted files end with, in lower case.
     """
     name = os.fsdecode(parts[-1])
     if is_hidden(name):

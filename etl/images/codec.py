@@ -62,41 +62,21 @@ _DRAFT_MARGIN = 2
 
 @dataclass(frozen=True)
 class Decoded:
-    """One decoded source image.
+    """One decoded source image."""
 
-    Attributes:
-        image: The upright RGB image, smaller than the source when it was decoded at a fraction of its size.
-        width: Width of the upright source in pixels.
-        height: Height of the upright source in pixels.
-        orientation: EXIF orientation of the file, 1-8; 1 when it has none.
-        file_format: Pillow's name of the format that the bytes are in, whatever the file is called.
-        mode: Pillow's name of the pixel format before the conversion to RGB.
-        is_plain: Whether the file itself is a JPEG or PNG that every decoder shows alike: opaque 8-bit RGB or grey,
-            upright, one frame, without its own colour profile.
-    """
-
-    image: Image.Image
-    width: int
-    height: int
-    orientation: int
-    file_format: str
-    mode: str
+    image: Image.Image  # The upright RGB image, smaller than the source when it was decoded at a fraction of its size
+    width: int  # Width of the upright source in pixels
+    height: int  # Height of the upright source in pixels
+    orientation: int  # EXIF orientation of the file, 1-8; 1 when it has none
+    file_format: str  # Pillow's name of the format that the bytes are in, whatever the file is called
+    mode: str  # Pillow's name of the pixel format before the conversion to RGB
+    # Whether the file itself is a JPEG or PNG that every decoder shows alike: opaque 8-bit RGB or grey, upright, one
+    # frame, without its own colour profile
     is_plain: bool
 
 
 def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Decoded:
-    """Decodes an image file to upright RGB: the first frame of an animation, transparency over white, colours in sRGB.
-
-    Args:
-        data: The whole file.
-        target_size: Side in pixels that the image will be reduced to. When given, a JPEG that is at least four times
-            larger is decoded at a half, a quarter or an eighth of its size.
-        max_pixels: Largest width x height that is decoded.
-
-    Raises:
-        ImageError: With the reason `empty`, `not_an_image`, `too_many_pixels`, `truncated`, `corrupt`, `unsupported` or
-            `out_of_memory`.
-    """
+    """Decodes an image file to upright RGB: the first frame of an animation, transparency over white, in sRGB."""
     image, size, file_format, tiff_orientation = _load(data, target_size, max_pixels)
     remaining = orientation_of(image)
     # Pillow turns a TIFF's pixels as it loads them, and then takes the tag away.
@@ -121,11 +101,7 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
 
 
 def read_size(data: bytes) -> tuple[int, int]:
-    """Reads the height and width that an image file decodes to, from its header if it has them.
-
-    Raises:
-        ImageError: As `decode_source` does.
-    """
+    """Reads the height and width that an image file decodes to, from its header if it has them."""
     with _opened(data, DEFAULT_MAX_PIXELS) as image:
         if image.format in _SIZED_BY_HEADER:
             turned = orientation_of(image) in _TURNED
@@ -143,9 +119,8 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.Image, tuple[int, int], str, int]:
     """Reads the pixels.
 
-    Returns:
-        The image, its size before any reduction, the format that the bytes are in, and the orientation that a TIFF had
-        before Pillow read its pixels; 1 for other formats, which keep their tag.
+    Returns the image, its size before any reduction, the format that the bytes are in, and the orientation that a TIFF
+    had before Pillow read its pixels; 1 for other formats, which keep their tag.
     """
     with _opened(data, max_pixels) as image:
         file_format = image.format or ""

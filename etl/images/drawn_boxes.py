@@ -16,29 +16,16 @@ _LINE_PX = 12
 
 
 class DrawnBox(NamedTuple):
-    """A box as it is drawn.
+    """A box as it is drawn."""
 
-    Attributes:
-        corners: xmin, ymin, xmax, ymax in pixels.
-        colour: Of its outline and of its label.
-        name: Its label, at the bottom of the box; empty for none.
-        score: Of a detection, whose label is at the top and shows it.
-    """
-
-    corners: Sequence[float]
-    colour: str
-    name: str = ""
-    score: float | None = None
+    corners: Sequence[float]  # xmin, ymin, xmax, ymax in pixels
+    colour: str  # Of its outline and of its label
+    name: str = ""  # Its label, at the bottom of the box; empty for none
+    score: float | None = None  # Of a detection, whose label is at the top and shows it
 
 
 def draw_boxes(image: Image.Image, boxes: Iterable[DrawnBox], size: tuple[int, int]) -> None:
-    """Draws boxes into an image; not those without finite corners or an area, nor detections with a score below 0.3.
-
-    Args:
-        image: An RGB image.
-        boxes: The boxes.
-        size: Width and height of the image before it was scaled, to which the boxes belong.
-    """
+    """Draws boxes into an image; not those without finite corners or an area, nor detections with a score below 0.3."""
     draw = ImageDraw.Draw(image)
     scales = (image.width / size[0], image.height / size[1]) * 2
     labels: list[Label] = []

@@ -13,26 +13,16 @@ class Placement:
 
     A point (x, y) of the source, in pixels with the origin at the outer corner of the first pixel, lies at
     (x * scale_x + offset_x, y * scale_y + offset_y) of the stored image.
-
-    Attributes:
-        scaled_width: Width of the resized source in pixels.
-        scaled_height: Height of the resized source in pixels.
-        offset_x: Pixels from the stored image's left edge to the resized source; negative when it is cropped.
-        offset_y: The same from the top edge.
-        width: Width of the stored image in pixels.
-        height: Height of the stored image in pixels.
-        scale_x: Stored pixels per source pixel, horizontally.
-        scale_y: Stored pixels per source pixel, vertically.
     """
 
-    scaled_width: int
-    scaled_height: int
-    offset_x: int
-    offset_y: int
-    width: int
-    height: int
-    scale_x: float
-    scale_y: float
+    scaled_width: int  # Width of the resized source in pixels
+    scaled_height: int  # Height of the resized source in pixels
+    offset_x: int  # Pixels from the stored image's left edge to the resized source; negative when it is cropped
+    offset_y: int  # The same from the top edge
+    width: int  # Width of the stored image in pixels
+    height: int  # Height of the stored image in pixels
+    scale_x: float  # Stored pixels per source pixel, horizontally
+    scale_y: float  # Stored pixels per source pixel, vertically
 
 
 def place(resize: str, source_width: int, source_height: int, size: int) -> Placement:

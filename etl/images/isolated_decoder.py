@@ -41,15 +41,10 @@ _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 @dataclass(frozen=True)
 class SourceImage:
-    """What a child is to decode: a local file, or bytes that were already read.
+    """What a child is to decode: a local file, or bytes that were already read."""
 
-    Attributes:
-        path: Local path as bytes, or None.
-        data: The file's content, or None when the child reads `path`.
-    """
-
-    path: bytes | None = None
-    data: bytes | None = None
+    path: bytes | None = None  # Local path as bytes, or None
+    data: bytes | None = None  # The file's content, or None when the child reads `path`
 
 
 class IsolatedDecoder:
@@ -212,11 +207,7 @@ def _unpack(frame: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def read_file(path: bytes, max_bytes: int) -> bytes:
-    """Reads a regular file of at most `max_bytes` bytes.
-
-    Raises:
-        ImageError: With the reason `unreadable` or `too_many_bytes`.
-    """
+    """Reads a regular file of at most `max_bytes` bytes."""
     try:
         # A pipe would make a plain open wait for its writer.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -18,29 +18,18 @@ _HASHED_SIDE = 36
 
 
 def decode_small(row: Mapping[str, Any]) -> Decoded:
-    """Decodes a row's image at a size that is enough to hash it.
-
-    Raises:
-        ImageError: If it does not decode.
-    """
+    """Decodes a row's image at a size that is enough to hash it."""
     return decode_image(StoredImage.of_row(row), target_size=_HASHED_SIDE)
 
 
 @dataclass(frozen=True, eq=False)
 class SplitNeighbours:
-    """The nearest images of each image in each split; u distinct hashes, s splits.
+    """The nearest images of each image in each split; u distinct hashes, s splits."""
 
-    Attributes:
-        codes: Number of each row's hash, [n].
-        held: How many rows have a hash and a split, [u, s].
-        first_rows: The first row that has a hash and a split, [u, s]; -1 for none.
-        nearest: The nearest other hash of each split.
-    """
-
-    codes: npt.NDArray[np.int64]
-    held: npt.NDArray[np.int64]
-    first_rows: npt.NDArray[np.int64]
-    nearest: Nearest
+    codes: npt.NDArray[np.int64]  # Number of each row's hash, [n]
+    held: npt.NDArray[np.int64]  # How many rows have a hash and a split, [u, s]
+    first_rows: npt.NDArray[np.int64]  # The first row that has a hash and a split, [u, s]; -1 for none
+    nearest: Nearest  # The nearest other hash of each split
 
     def is_near(self, split: int, other: int) -> npt.NDArray[np.bool_]:
         """Which hashes of a split, [u], are those of images that look like one of another split, or of the same."""
@@ -48,11 +37,7 @@ class SplitNeighbours:
         return (self.held[:, other] > (split == other)) | (self.nearest.rows[:, other] >= 0)
 
     def pairs(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-        """Yields pairs of rows of different splits that look alike, and the bits that differ; the nearest first.
-
-        Args:
-            wanted: For which hashes and splits a partner is looked for, [u, s].
-        """
+        """Yields pairs of rows of different splits that look alike, and the bits that differ; the nearest first."""
         found = [np.empty((0, 3), np.int64)]
         for split, other in np.ndindex(self.held.shape[1], self.held.shape[1]):
             if split == other:
@@ -68,13 +53,7 @@ class SplitNeighbours:
 
 
 def find_neighbours(hashes: Hashes, splits: npt.NDArray[Any], split_count: int) -> SplitNeighbours:
-    """Finds the images that look alike.
-
-    Args:
-        hashes: uint64 [n, 2].
-        splits: Number of each row's split, [n].
-        split_count: Number of splits.
-    """
+    """Finds the images that look alike."""
     unique, codes = np.unique(hashes, axis=0, return_inverse=True)
     codes = codes.reshape(-1)
     held = np.zeros((len(unique), split_count), np.int64)

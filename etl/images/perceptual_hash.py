@@ -33,22 +33,16 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class Nearest(NamedTuple):
-    """For each hash and group, the nearest other hash of that group: int64 [n, groups] each.
+    """For each hash and group, the nearest other hash of that group: int64 [n, groups] each."""
 
-    Attributes:
-        rows: Its row; -1 where none is near.
-        distances: Bits by which the two differ; more than the hashes have where none is near.
-    """
-
-    rows: npt.NDArray[np.int64]
-    distances: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]  # Its row; -1 where none is near
+    distances: npt.NDArray[np.int64]  # Bits by which the two differ; more than the hashes have where none is near
 
 
 def perceptual_hash(image: Image.Image) -> tuple[int, int] | None:
     """Hashes what an image looks like into 128 bits: whether grey falls to the right, and downwards, on a 9 x 9 grid.
 
-    Returns:
-        Two numbers of 64 bits, or None for an image that is nearly of one colour.
+    Returns two numbers of 64 bits, or None for an image that is nearly of one colour.
     """
     grid = np.asarray(
         image.convert("L").resize((_SIDE + 1, _SIDE + 1), Image.Resampling.BOX, reducing_gap=None), dtype=np.int16
@@ -67,10 +61,6 @@ def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_]) -> Nearest:
     Two hashes that differ in at most d bits are equal in at least one of d + 1 bands. Hashes are sorted by each band in
     turn and compared with some neighbours in it: near-linear in their number, and of many thousands a pair may be
     missed. What is held does not grow with the pairs, whose number grows with the square of the frames of one scene.
-
-    Args:
-        hashes: uint64 [n, 2], no two rows equal.
-        groups: bool [n, groups], which groups each hash is in.
     """
     bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(len(hashes), 16), axis=1)
     nearest = Nearest(np.full(groups.shape, -1, np.int64), np.full(groups.shape, HASH_BITS + 1, np.int64))

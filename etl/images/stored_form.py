@@ -16,33 +16,19 @@ from .recipe import Limits, Recipe
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """What a row keeps of one source file.
+    """What a row keeps of one source file."""
 
-    Attributes:
-        image: The stored bytes; for `raw_rgb` height x width x 3 bytes, row by row.
-        format: `jpeg`, `png` or `raw_rgb`.
-        height: Height of the stored image in pixels.
-        width: Width of the stored image in pixels.
-        content_hash: SHA-256 of the source file, in hexadecimal.
-        orientation: EXIF orientation of the source.
-        placement: Where the upright source lies in the stored image.
-        source_width: Width of the upright source in pixels.
-        source_height: Height of the upright source in pixels.
-        decoded_width: Width that the decoder gave, smaller than the source's when it decoded at a fraction.
-        decoded_height: The same of the height.
-    """
-
-    image: bytes
-    format: str
-    height: int
-    width: int
-    content_hash: str
-    orientation: int
-    placement: Placement
-    source_width: int
-    source_height: int
-    decoded_width: int
-    decoded_height: int
+    image: bytes  # The stored bytes; for `raw_rgb` height x width x 3 bytes, row by row
+    format: str  # `jpeg`, `png` or `raw_rgb`
+    height: int  # Height of the stored image in pixels
+    width: int  # Width of the stored image in pixels
+    content_hash: str  # SHA-256 of the source file, in hexadecimal
+    orientation: int  # EXIF orientation of the source
+    placement: Placement  # Where the upright source lies in the stored image
+    source_width: int  # Width of the upright source in pixels
+    source_height: int  # Height of the upright source in pixels
+    decoded_width: int  # Width that the decoder gave, smaller than the source's when it decoded at a fraction
+    decoded_height: int  # The same of the height
 
 
 def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedImage:
@@ -50,9 +36,6 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedIma
 
     `original` keeps the file's own bytes when they are a JPEG or PNG that every decoder shows alike (RGB or grey, 8
     bits, upright, opaque); any other file becomes a PNG of the source's size, so that no reader has to know EXIF.
-
-    Raises:
-        ImageError: If the bytes cannot become a stored image; carries the reason.
     """
     if len(data) > limits.max_bytes:
         raise ImageError(

@@ -43,19 +43,12 @@ Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class StoredImage(NamedTuple):
-    """What a row stores of an image.
+    """What a row stores of an image."""
 
-    Attributes:
-        data: The stored bytes; None is null.
-        format: `jpeg`, `png`, `raw_rgb` or another encoded form; None for any encoded form.
-        height: Height in pixels, which `raw_rgb` needs.
-        width: Width in pixels, which `raw_rgb` needs.
-    """
-
-    data: Bytes | None
-    format: str | None = None
-    height: int | None = None
-    width: int | None = None
+    data: Bytes | None  # The stored bytes; None is null
+    format: str | None = None  # `jpeg`, `png`, `raw_rgb` or another encoded form; None for any encoded form
+    height: int | None = None  # Height in pixels, which `raw_rgb` needs
+    width: int | None = None  # Width in pixels, which `raw_rgb` needs
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> StoredImage:
@@ -80,24 +73,16 @@ def simplejpeg_works() -> bool:
 
 @dataclass(frozen=True)
 class PixelDecoder:
-    """Decodes stored images into arrays.
+    """Decodes stored images into arrays."""
 
-    Attributes:
-        resize: Whether an image of another size is resized, bilinear with antialiasing; else that is an error.
-        letterbox: Whether a resized image keeps its proportions, in the middle of white; else each side is scaled.
-        simplejpeg: Whether simplejpeg decodes JPEG.
-    """
-
+    # Whether an image of another size is resized, bilinear with antialiasing; else that is an error
     resize: bool = True
-    simplejpeg: bool = field(default_factory=simplejpeg_works)
+    simplejpeg: bool = field(default_factory=simplejpeg_works)  # Whether simplejpeg decodes JPEG
+    # Whether a resized image keeps its proportions, in the middle of white; else each side is scaled
     letterbox: bool = False
 
     def decode(self, image: StoredImage, pixels: Pixels) -> None:
-        """Decodes an image into `pixels`: [height, width, channels], of 3 channels or of 1 (grey).
-
-        Raises:
-            ImageError: If it does not decode, or has another size and is not to be resized; `pixels` may hold a part.
-        """
+        """Decodes an image into `pixels`: [height, width, channels], of 3 channels or of 1 (grey)."""
         data = _present(image)
         try:
             if image.is_raw:
@@ -153,11 +138,7 @@ class PixelDecoder:
 
 
 def decode_image(image: StoredImage, *, target_size: int | None = None) -> Decoded:
-    """Decodes a stored image for Pillow, at its own size, or at a fraction of it that suits `target_size`.
-
-    Raises:
-        ImageError: If it does not decode.
-    """
+    """Decodes a stored image for Pillow, at its own size, or at a fraction of it that suits `target_size`."""
     data = _present(image)
     if not image.is_raw:
         return decode_source(bytes(data), target_size=target_size)
@@ -166,11 +147,7 @@ def decode_image(image: StoredImage, *, target_size: int | None = None) -> Decod
 
 
 def size_of(image: StoredImage) -> tuple[int, int]:
-    """Finds the height and width that a stored image decodes to: the row's own of pixels, else those of the file.
-
-    Raises:
-        ImageError: If it tells none.
-    """
+    """Finds the height and width that a stored image decodes to: the row's own of pixels, else those of the file."""
     data = _present(image)
     if image.is_raw:
         height, width, _ = _raw_pixels(data, image).shape

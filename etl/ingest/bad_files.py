@@ -25,23 +25,15 @@ _FILES_AT_ONCE = 1
 
 @dataclass(frozen=True)
 class BadFiles:
-    """Files for the quarantine.
+    """Files for the quarantine."""
 
-    Attributes:
-        frame: Rows of `schema.QUARANTINE`, or None without bad files; valid as long as the decoded files.
-        reasons: Number of files by reason.
-    """
-
+    # Rows of `schema.QUARANTINE`, or None without bad files; valid as long as the decoded files
     frame: DataFrame | None
-    reasons: Mapping[str, int]
+    reasons: Mapping[str, int]  # Number of files by reason
 
 
 def find_bad_files(prepared: Prepared, decoded: DecodedFiles) -> BadFiles:
-    """Finds the files that did not become rows. Those whose reason is in doubt are read a second time, each alone.
-
-    Raises:
-        InvalidArgumentError: If files are neither rows nor bad: a DataFrame does not have them any more.
-    """
+    """Finds the files that did not become rows. Those whose reason is in doubt are read a second time, each alone."""
     from pyspark.sql import functions as F
 
     if decoded.stored + sum(decoded.refused.values()) != prepared.plan.work:

@@ -23,13 +23,6 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     """Checks source and table of an ingest whose executors see the same files as this process.
 
     Object stores, and names of the catalog, are left to Spark.
-
-    Raises:
-        SourceNotFoundError: If the source does not exist.
-        EmptySourceError: If it has no class folder, the layout wants some, and no row is to be removed.
-        NotADeltaTableError: If something else is where the table is to be.
-        InvalidArgumentError: If the table was made by another recipe, a manifest's suffix is unknown, or a class is
-            neither of the source's folders nor of the table.
     """
     source = request.source
     is_text = source.layout == MANIFEST and manifest_format(str(source.location)) != "parquet"
@@ -61,11 +54,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
 
 
 def check_classes_known(wanted: Collection[str], known: Collection[str], source: str, location: str) -> None:
-    """Checks that classes that were asked for are known.
-
-    Raises:
-        InvalidArgumentError: If one is not; names the nearest.
-    """
+    """Checks that classes that were asked for are known."""
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InvalidArgumentError(
@@ -75,11 +64,7 @@ def check_classes_known(wanted: Collection[str], known: Collection[str], source:
 
 
 def check_place(location: str) -> None:
-    """Checks that a table may be made, or exists, at a location.
-
-    Raises:
-        NotADeltaTableError: If something else is there.
-    """
+    """Checks that a table may be made, or exists, at a location."""
     path = Path(absolute(location))
     is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
     # A log without a version is what a first ingest leaves that died before its commit; its files disturb no writer.

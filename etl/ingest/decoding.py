@@ -27,22 +27,15 @@ _PROBLEM = "problem"
 
 @dataclass(frozen=True)
 class DecodedFiles:
-    """The files of a plan after they were read.
+    """The files of a plan after they were read."""
 
-    Attributes:
-        task: What the tasks that read them know.
-        outcomes: Rows of `schema.OUTCOMES`, kept on the executors' disks.
-        counts: Number of rows by class.
-        refused: Number of files that cannot be stored, by reason.
-        lost: Files that had a row and will have none, by the row's class and the reason.
-        repairs: Repaired and dropped boxes by reason, most frequent first.
-    """
-
-    task: BatchTask
-    outcomes: DataFrame
-    counts: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, int] = field(default_factory=dict)
+    task: BatchTask  # What the tasks that read them know
+    outcomes: DataFrame  # Rows of `schema.OUTCOMES`, kept on the executors' disks
+    counts: Mapping[str, int] = field(default_factory=dict)  # Number of rows by class
+    refused: Mapping[str, int] = field(default_factory=dict)  # Number of files that cannot be stored, by reason
+    # Files that had a row and will have none, by the row's class and the reason
     lost: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # Repaired and dropped boxes by reason, most frequent first
     repairs: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -62,11 +55,6 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
 
     They need disk space on the executors until then. In return a loss is found before the commit, the history has exact
     counts, and a batch of bad files alone makes no version.
-
-    Args:
-        prepared: The ingest.
-        batch_id: Written into every row.
-        name: What the progress is called.
     """
     from pyspark import StorageLevel
 

@@ -35,17 +35,6 @@ def ingest_available(
 
     The table itself is the checkpoint: a file is done when it is recorded, as stored or as bad, by path, size and time.
     After a kill at any moment the next call continues: no file is stored twice or left out.
-
-    Args:
-        spark: The session.
-        table: The table, created by the first batch if it is not there.
-        request: The request, the same for every batch.
-        max_files: The most files that one batch reads.
-        on_batch: Called with the result of each batch as soon as it is committed.
-
-    Raises:
-        TableConflictError: If other writers kept committing first.
-        UsageError: Its subclasses, as `ingest` does; but an empty folder is not an error.
     """
     whole_number("max_files", max_files, 1)
     done: list[IngestResult] = []

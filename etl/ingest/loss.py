@@ -15,12 +15,7 @@ FILE_GONE = "the source no longer holds their files"
 
 
 class LossGuard:
-    """What one ingest, or all batches of one stream, take out of a table.
-
-    Args:
-        table: The table, for messages.
-        allowed: Whether any loss is.
-    """
+    """What one ingest, or all batches of one stream, take out of a table."""
 
     def __init__(self, table: str, *, allowed: bool) -> None:
         self._table = table
@@ -29,15 +24,7 @@ class LossGuard:
         self._lost: Counter[tuple[str, str]] = Counter()
 
     def add(self, lost: Mapping[tuple[str, str], int], count_stored: Callable[[], Mapping[str, int]]) -> None:
-        """Adds rows that are about to be taken out.
-
-        Args:
-            lost: Number of rows by class and by reason.
-            count_stored: Counts the table's rows by class; asked once, and only if something is lost.
-
-        Raises:
-            IngestLossError: If that is too many, with those that were added before.
-        """
+        """Adds rows that are about to be taken out."""
         self._lost.update(lost)
         found = self._too_many(count_stored)
         if found:

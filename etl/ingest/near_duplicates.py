@@ -42,48 +42,28 @@ _MOST_EXAMPLES = 10
 
 
 class NearPair(NamedTuple):
-    """Two images of different splits that look alike.
+    """Two images of different splits that look alike."""
 
-    Attributes:
-        path: The new image.
-        split: Its split.
-        other_path: The other.
-        other_split: Its split.
-        distance: Bits of 128 by which their perceptual hashes differ.
-    """
-
-    path: str
-    split: str
-    other_path: str
-    other_split: str
-    distance: int
+    path: str  # The new image
+    split: str  # Its split
+    other_path: str  # The other
+    other_split: str  # Its split
+    distance: int  # Bits of 128 by which their perceptual hashes differ
 
 
 @dataclass(frozen=True, repr=False)
 class NearDuplicates(ReadableResult):
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        images: Images that came in and look like one of another split.
-        compared: Images of the table that were compared; pictures of nearly one colour are not.
-        examples: The nearest pairs, each image that came in at most once.
-    """
-
-    images: int
-    compared: int
-    examples: tuple[NearPair, ...]
+    images: int  # Images that came in and look like one of another split
+    compared: int  # Images of the table that were compared; pictures of nearly one colour are not
+    examples: tuple[NearPair, ...]  # The nearest pairs, each image that came in at most once
 
 
 def find_across_splits(spark: SparkSession, location: str, version: int, batch_ids: Collection[str]) -> NearDuplicates:
     """Compares the rows of some batches with all rows of a version.
 
     The workers decode and hash; the driver holds about 30 bytes for each image and compares in near-linear time.
-
-    Args:
-        spark: The session.
-        location: The table.
-        version: The version that holds the batches.
-        batch_ids: The batches.
     """
     from pyspark.sql import functions as F
 
@@ -104,16 +84,7 @@ def find_across_splits(spark: SparkSession, location: str, version: int, batch_i
 def compare(
     hashes: Hashes, splits: npt.NDArray[Any], is_new: npt.NDArray[np.bool_]
 ) -> tuple[int, list[tuple[int, int, int]]]:
-    """Counts new rows that are near a row of another split, and names the nearest pairs; pure.
-
-    Args:
-        hashes: uint64 [n, 2].
-        splits: Number of each row's split, [n].
-        is_new: Which rows are asked about, [n].
-
-    Returns:
-        The count, and pairs by the first row of each hash and split: the new row, the other, the bits that differ.
-    """
+    """Counts new rows that are near a row of another split, and names the nearest pairs; pure."""
     if not len(hashes):
         return 0, []
     found = find_neighbours(hashes, splits, int(splits.max()) + 1)

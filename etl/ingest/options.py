@@ -49,19 +49,7 @@ class IngestOptions(RecipeOptions, total=False):
 def request_of(
     source: str | Path | DataFrame, layout: str, options: Mapping[str, Any], call: str = "ingest", *own: str
 ) -> IngestRequest:
-    """Makes the request that keywords ask for.
-
-    Args:
-        source: As for `ImageTable.ingest`.
-        layout: As for `ImageTable.ingest`.
-        options: The keywords of an ingest.
-        call: The method that they are given to, for the message.
-        *own: Other keywords of the method, for the message.
-
-    Raises:
-        UnknownOptionError: If the keyword does not exist.
-        InvalidArgumentError: If `recipe` or `limits` is something else.
-    """
+    """Makes the request that keywords ask for."""
     check_names(call, options, ("source", "layout", *own, *IngestOptions.__annotations__))
     asked = dict(options)
     place = {name: asked.pop(name, None) for name in ("annotations", "images")}

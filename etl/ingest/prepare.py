@@ -43,33 +43,20 @@ _IMPORTED = ("numpy", "pyarrow", "PIL")
 
 @dataclass
 class Prepared:
-    """An ingest up to the point where the first image is read; a context manager that frees what Spark keeps for it.
+    """An ingest up to the point where the first image is read; a context manager that frees what Spark keeps for it."""
 
-    Attributes:
-        spark: A separate session.
-        table: The table.
-        request: The source and options of the ingest.
-        transaction: The open transaction; None when the table is to be created.
-        recipe: How sources become rows.
-        listing: What the source holds.
-        plan: What is to be done.
-        guard: What keeps the ingest from taking most of the table out.
-        known: The classes of the table; None when it is to be created, or nothing is to be written.
-        class_names: The classes of the files that are to be stored.
-        opened: What is to be freed.
-    """
-
-    spark: SparkSession
-    table: Table
-    request: IngestRequest
-    transaction: Transaction | None
-    recipe: Recipe
-    listing: Listing
-    plan: Plan
-    guard: LossGuard
+    spark: SparkSession  # A separate session
+    table: Table  # The table
+    request: IngestRequest  # The source and options of the ingest
+    transaction: Transaction | None  # The open transaction; None when the table is to be created
+    recipe: Recipe  # How sources become rows
+    listing: Listing  # What the source holds
+    plan: Plan  # What is to be done
+    guard: LossGuard  # What keeps the ingest from taking most of the table out
+    # The classes of the table; None when it is to be created, or nothing is to be written
     known: KnownClasses | None = None
-    class_names: tuple[str, ...] = ()
-    opened: ExitStack = field(default_factory=ExitStack)
+    class_names: tuple[str, ...] = ()  # The classes of the files that are to be stored
+    opened: ExitStack = field(default_factory=ExitStack)  # What is to be freed
 
     @property
     def version(self) -> int | None:
@@ -97,11 +84,7 @@ class Prepared:
         return tuple(sorted(name for name in lost if stored.get(name) == self.plan.lost_by_class[name]))
 
     def with_plan(self, plan: Plan) -> Prepared:
-        """Returns the same with another plan, and the class numbers that the table has after that one.
-
-        Raises:
-            ClassNumbersError: If two classes of the table have one number, or one has two.
-        """
+        """Returns the same with another plan, and the class numbers that the table has after that one."""
         is_write = plan.work or (self.request.delete_missing and plan.counts[GONE])
         known = None
         if self.transaction is not None and is_write:
@@ -116,9 +99,6 @@ class Prepared:
 
         The commit that creates a table comes before its ledger, because Delta wants an empty folder; of two ingests
         that create it at the same time one fails and plans again.
-
-        Raises:
-            TableConflictError: If a class of the plan has another name by now.
         """
         if not self.plan.work:
             return {}
@@ -132,11 +112,7 @@ class Prepared:
         return labels
 
     def check_not_empty(self) -> None:
-        """Checks that the source holds files; one that was emptied may be ingested to remove the rows of its files.
-
-        Raises:
-            EmptySourceError: If it holds none, and no row is to be removed.
-        """
+        """Checks that the source holds files; one that was emptied may be ingested to remove the rows of its files."""
         plan, source = self.plan, self.request.source
         if plan.rows_in or (self.request.delete_missing and plan.counts[GONE]):
             return
@@ -151,11 +127,7 @@ class Prepared:
         )
 
     def check_layout_kept(self) -> None:
-        """Checks that stored rows do not have the classes of another folder layout.
-
-        Raises:
-            InvalidArgumentError: If some do: their files are known, so that the new layout would not change them.
-        """
+        """Checks that stored rows do not have the classes of another folder layout."""
         source = self.request.source
         if source.is_frame or source.layout not in FOLDER_LAYOUTS:
             return
@@ -177,14 +149,7 @@ class Prepared:
 
 
 def prepare(user_session: SparkSession, table: Table, request: IngestRequest) -> Prepared:
-    """Opens the table, lists the source and plans; the caller's session stays as it is.
-
-    Raises:
-        EmptySourceError: If the source holds nothing, and nothing is to be removed.
-        InvalidArgumentError: If the table has the source's files by another layout.
-        ClusterConfigurationError: If the session's Python workers cannot run lakelens.
-        UsageError: Its other subclasses, for every input that cannot be ingested.
-    """
+    """Opens the table, lists the source and plans; the caller's session stays as it is."""
     spark = writing_session(user_session)
     transaction = open_transaction(spark, table)
     configuration = None if transaction is None else transaction.properties
@@ -221,11 +186,7 @@ def _stored(spark: SparkSession, table: Table, transaction: Transaction | None) 
 
 
 def check_classes(prepared: Prepared) -> None:
-    """Checks that the requested classes are classes of the source or of the table.
-
-    Raises:
-        InvalidArgumentError: If one is of neither; names the nearest.
-    """
+    """Checks that the requested classes are classes of the source or of the table."""
     wanted, plan = prepared.request.classes, prepared.plan
     if wanted is None:
         return
@@ -235,13 +196,7 @@ def check_classes(prepared: Prepared) -> None:
 
 
 def open_transaction(spark: SparkSession, table: Table) -> Transaction | None:
-    """Opens a transaction on the table; None if the table does not exist yet, and may be created.
-
-    Raises:
-        NotADeltaTableError: If something else is there.
-        InvalidArgumentError: If only Spark could read the table.
-        StoreError: If its store cannot be reached without Spark.
-    """
+    """Opens a transaction on the table; None if the table does not exist yet, and may be created."""
     exists = is_delta_table(spark, table.location)
     if not exists and table.is_name:
         require_schema(spark, table.location)

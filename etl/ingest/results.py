@@ -20,35 +20,21 @@ CONTENT = "content"
 
 @dataclass(frozen=True)
 class IngestRequest:
-    """The source and options of an ingest, checked as far as they can be without looking at the source or the table.
+    """The source and options of an ingest, checked as far as they can be without looking at the source or the table."""
 
-    Attributes:
-        source: Where the images come from.
-        recipe_changes: Fields of `Recipe` that were given, None for those that were not.
-        limits: What one source may cost.
-        delete_missing: Whether to delete the rows of files that the source no longer holds.
-        verify: How an unchanged file is recognised: by its `stamp` (size and time) or its `content`.
-        classes: The only classes that may be stored; None takes every class that the source names.
-        batch_id: Name of the batch in every row and in the table's history; None makes one up.
-        near_duplicates: Whether to look for images that came in and look like one of another split; decodes the whole
-            table once more, at an eighth of its size.
-        allow_loss: Whether it may take most stored rows out of the table, or all of a class.
-        retry_quarantine: Whether to read unchanged files that are in quarantine again.
-
-    Raises:
-        InvalidArgumentError: If an argument is outside its rule.
-    """
-
-    source: Source
-    recipe_changes: Mapping[str, Any]
-    limits: Limits = dataclasses.field(default_factory=Limits)
-    delete_missing: bool = False
-    verify: str = STAMP
+    source: Source  # Where the images come from
+    recipe_changes: Mapping[str, Any]  # Fields of `Recipe` that were given, None for those that were not
+    limits: Limits = dataclasses.field(default_factory=Limits)  # What one source may cost
+    delete_missing: bool = False  # Whether to delete the rows of files that the source no longer holds
+    verify: str = STAMP  # How an unchanged file is recognised: by its `stamp` (size and time) or its `content`
+    # The only classes that may be stored; None takes every class that the source names
     classes: Sequence[str] | None = None
-    batch_id: str | None = None
+    batch_id: str | None = None  # Name of the batch in every row and in the table's history; None makes one up
+    # Whether to look for images that came in and look like one of another split; decodes the whole table once more, at
+    # an eighth of its size
     near_duplicates: bool = False
-    allow_loss: bool = False
-    retry_quarantine: bool = False
+    allow_loss: bool = False  # Whether it may take most stored rows out of the table, or all of a class
+    retry_quarantine: bool = False  # Whether to read unchanged files that are in quarantine again
 
     def __post_init__(self) -> None:
         Recipe().with_changes(**self.recipe_changes)
@@ -160,30 +146,18 @@ class StreamResult(ReadableResult):
 
 @dataclass(frozen=True, repr=False)
 class IngestPreview(ReadableResult):
-    """What an ingest would do; nothing is written.
+    """What an ingest would do; nothing is written."""
 
-    Attributes:
-        version: The table's version that was compared with; None if the table does not exist yet.
-        rows_in: Files of the source.
-        new: Files that the table does not know.
-        changed: Known files with other content, or another annotation.
-        known: Files that would be skipped.
-        gone: Known files below the source folder that it no longer holds.
-        ignored: Things in the source other than image files, by reason.
-        ignored_suffixes: The same by reason, then by suffix, as in `IngestResult`.
-        new_classes: Classes that would get a number.
-        vanished_classes: Classes of stored rows that no file of the source has any more.
-        files: Paths by what would be done about them (`new`, `changed`, `gone`), as many of each as were asked for.
-    """
-
-    version: int | None
-    rows_in: int
-    new: int
-    changed: int
-    known: int
-    gone: int
-    ignored: Mapping[str, int]
-    new_classes: tuple[str, ...]
-    vanished_classes: tuple[str, ...]
+    version: int | None  # The table's version that was compared with; None if the table does not exist yet
+    rows_in: int  # Files of the source
+    new: int  # Files that the table does not know
+    changed: int  # Known files with other content, or another annotation
+    known: int  # Files that would be skipped
+    gone: int  # Known files below the source folder that it no longer holds
+    ignored: Mapping[str, int]  # Things in the source other than image files, by reason
+    new_classes: tuple[str, ...]  # Classes that would get a number
+    vanished_classes: tuple[str, ...]  # Classes of stored rows that no file of the source has any more
+    # Paths by what would be done about them (`new`, `changed`, `gone`), as many of each as were asked for
     files: Mapping[str, Sequence[str]]
+    # The same by reason, then by suffix, as in `IngestResult`
     ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)

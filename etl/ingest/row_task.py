@@ -41,26 +41,16 @@ class BatchTask:
 
     Its rows keep a time of change beyond 9999-12-30 as that day, since Python could not read the table otherwise. The
     next ingest finds another time and looks at the content: a stored file is then known, a bad one is read again.
-
-    Attributes:
-        recipe: How sources become rows.
-        limits: What one source may cost.
-        labels: Class numbers by name.
-        batch_id: Written into every row.
-        has_annotations: Whether the layout has boxes; without, the column is null rather than empty.
-        classes: The only classes that may be stored, or None.
-        count_file: Where `outcomes` counts what it has done, as `lakelens.progress` reads it.
-        done: Count the good and the bad sources of tasks that have ended.
     """
 
-    recipe: Recipe
-    limits: Limits
-    labels: Mapping[str, int]
-    batch_id: str
-    has_annotations: bool = False
-    classes: frozenset[str] | None = None
-    count_file: str | None = None
-    done: tuple[TaskCounter, TaskCounter] | None = None
+    recipe: Recipe  # How sources become rows
+    limits: Limits  # What one source may cost
+    labels: Mapping[str, int]  # Class numbers by name
+    batch_id: str  # Written into every row
+    has_annotations: bool = False  # Whether the layout has boxes; without, the column is null rather than empty
+    classes: frozenset[str] | None = None  # The only classes that may be stored, or None
+    count_file: str | None = None  # Where `outcomes` counts what it has done, as `lakelens.progress` reads it
+    done: tuple[TaskCounter, TaskCounter] | None = None  # Count the good and the bad sources of tasks that have ended
 
     def outcomes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields a row of `schema.OUTCOMES` for each source: a row of the image table, or why there is none."""

@@ -42,12 +42,6 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
     """Runs one ingest into a table, creating it if it is not there.
 
     Another writer that commits meanwhile makes it plan again, so that no file is stored twice.
-
-    Raises:
-        TableConflictError: If other writers kept committing first; nothing was committed.
-        QuarantineConflictError: If they kept changing the quarantine alone, after the images were committed.
-        IngestLossError: If it would take most stored rows out of the table, or all of a class; nothing was committed.
-        UsageError: Its other subclasses, for every input that cannot be ingested.
     """
 
     def planned_and_run() -> IngestResult:
@@ -65,17 +59,7 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
 
 @naming_failures
 def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: int) -> IngestPreview:
-    """Plans an ingest and reports what it would do; reads no image and writes nothing.
-
-    Args:
-        spark: The session.
-        table: The table.
-        request: What would be asked for.
-        limit: How many paths of each kind to name.
-
-    Raises:
-        UsageError: Its subclasses, as `ingest` does.
-    """
+    """Plans an ingest and reports what it would do; reads no image and writes nothing."""
     with prepare(spark, table, request) as prepared:
         check_classes(prepared)
         plan = prepared.plan
@@ -99,18 +83,7 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
 
 
 def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
-    """Reads, writes and commits what was planned, on top of the version that it was planned for.
-
-    Args:
-        prepared: The ingest.
-        name: What its progress is called; default: the source's name.
-
-    Raises:
-        TableConflictError: If another writer was faster.
-        IngestLossError: If too many rows would be lost; nothing was committed.
-        SourceNotFoundError: If a file that Spark reads was removed meanwhile; nothing was committed.
-        InvalidArgumentError: If a DataFrame gave other rows than before; nothing was committed.
-    """
+    """Reads, writes and commits what was planned, on top of the version that it was planned for."""
     plan, batch_id = prepared.plan, prepared.request.batch_id or uuid.uuid4().hex
     vanished = prepared.vanished_classes()
     if prepared.request.delete_missing:
@@ -197,12 +170,7 @@ def _stale_paths(prepared: Prepared) -> DataFrame | None:
 
 
 def _settle_quarantine(prepared: Prepared, bad: BadFiles, version: int) -> None:
-    """Records bad files in the quarantine, and removes repaired and missing ones.
-
-    Raises:
-        QuarantineConflictError: If others kept changing the quarantine. Planning again, as after a conflict of the
-            table, would find all images known and report an ingest that stored none.
-    """
+    """Records bad files in the quarantine, and removes repaired and missing ones."""
     plan, leaving = prepared.plan, None
     if (
         plan.known_in_quarantine

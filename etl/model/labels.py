@@ -12,11 +12,7 @@ NO_CLASS = "(no class)"
 
 
 def labels_of(configuration: Mapping[str, str]) -> dict[str, int]:
-    """Reads the class numbers from a table's properties, ordered by number; empty when the table has none.
-
-    Raises:
-        NotAnImageTableError: If the property is not a JSON object of names and distinct numbers.
-    """
+    """Reads the class numbers from a table's properties, ordered by number; empty when the table has none."""
     text = configuration.get(LABELS_PROPERTY)
     if text is None:
         return {}

@@ -17,12 +17,7 @@ _TOLERANCE = 1e-6
 
 
 def check_splits(splits: Mapping[str, float]) -> dict[str, float]:
-    """Checks names and fractions and returns them as a plain dictionary, in the given order.
-
-    Raises:
-        InvalidArgumentError: If `splits` is empty, a name is unfit for a folder, two names differ in upper and lower
-            case alone, a fraction is not within 0..1, or the fractions do not sum to 1.
-    """
+    """Checks names and fractions and returns them as a plain dictionary, in the given order."""
     if not splits:
         raise InvalidArgumentError("splits is empty; give at least one, as in {'train': 0.8, 'validation': 0.2}")
     result: dict[str, float] = {}

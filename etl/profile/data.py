@@ -30,65 +30,41 @@ _CONFLICTS, _CONFLICT_PATHS = 20, 4
 
 @dataclass(frozen=True, eq=False)
 class VersionComparison:
-    """How the version differs from another one.
+    """How the version differs from another one."""
 
-    Attributes:
-        version: The other version, which counts as the earlier one.
-        timestamp: When that was committed.
-        classes: Images by class: `before` in the other version, `after` in this one.
-        changes: Images by kind of change, as `versions.changes` names the kinds.
-    """
-
-    version: int
-    timestamp: datetime | None
-    classes: pd.DataFrame
-    changes: Mapping[str, int]
+    version: int  # The other version, which counts as the earlier one
+    timestamp: datetime | None  # When that was committed
+    classes: pd.DataFrame  # Images by class: `before` in the other version, `after` in this one
+    changes: Mapping[str, int]  # Images by kind of change, as `versions.changes` names the kinds
 
 
 @dataclass(frozen=True, eq=False)
 class TableProfile:
-    """The numbers of one version.
+    """The numbers of one version."""
 
-    Attributes:
-        location: The table.
-        version: Its version.
-        timestamp: When that was committed.
-        files: Number of its data files.
-        file_bytes: Their bytes.
-        recipe: How the images were stored, from the table's properties.
-        labels: Class numbers by name.
-        images: A row for each image, with the columns of `rows.read_rows`; if near-duplicates were looked for, also
-            those of `images.look_at_images`.
-        boxes: A row for each box.
-        class_images: Images by class and split. Numbered classes precede the others; `(no class)` is last.
-        class_boxes: The same for boxes.
-        samples: Samples by class name, of the classes that are shown.
-        hidden_classes: Classes without samples because there are too many classes to look at.
-        similar: Near-duplicates; None if they were not looked for.
-        conflicts: Contents in several classes: classes and paths of the first of them.
-        conflict_count: Number of such contents.
-        quarantine: `path`, `reason` and `error` of the files that are in quarantine now, whatever version is profiled.
-        comparison: How the version differs from another one; None if none was requested.
-    """
-
-    location: str
-    version: int
-    timestamp: datetime | None
-    files: int
-    file_bytes: int
-    recipe: Mapping[str, object]
-    labels: Mapping[str, int]
+    location: str  # The table
+    version: int  # Its version
+    timestamp: datetime | None  # When that was committed
+    files: int  # Number of its data files
+    file_bytes: int  # Their bytes
+    recipe: Mapping[str, object]  # How the images were stored, from the table's properties
+    labels: Mapping[str, int]  # Class numbers by name
+    # A row for each image, with the columns of `rows.read_rows`; if near-duplicates were looked for, also those of
+    # `images.look_at_images`
     images: pd.DataFrame
-    boxes: pd.DataFrame
-    class_images: pd.DataFrame
-    class_boxes: pd.DataFrame
+    boxes: pd.DataFrame  # A row for each box
+    class_images: pd.DataFrame  # Images by class and split. Numbered classes precede the others; `(no class)` is last
+    class_boxes: pd.DataFrame  # The same for boxes
+    # `path`, `reason` and `error` of the files that are in quarantine now, whatever version is profiled
     quarantine: pd.DataFrame
+    # Samples by class name, of the classes that are shown
     samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
-    hidden_classes: int = 0
-    similar: SimilarImages | None = None
+    hidden_classes: int = 0  # Classes without samples because there are too many classes to look at
+    similar: SimilarImages | None = None  # Near-duplicates; None if they were not looked for
+    # Contents in several classes: classes and paths of the first of them
     conflicts: tuple[tuple[list[str], list[str]], ...] = ()
-    conflict_count: int = 0
-    comparison: VersionComparison | None = None
+    conflict_count: int = 0  # Number of such contents
+    comparison: VersionComparison | None = None  # How the version differs from another one; None if none was requested
 
     @property
     def rows(self) -> int:
@@ -130,13 +106,7 @@ def by_size(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_numbers(snapshot: Snapshot, before: Snapshot | None = None, quarantine: Table | None = None) -> TableProfile:
-    """Reads the numbers that do not need an image decoded.
-
-    Args:
-        snapshot: The version.
-        before: The version to compare it with.
-        quarantine: The quarantine; next to the table when None.
-    """
+    """Reads the numbers that do not need an image decoded."""
     images, boxes = read_rows(snapshot)
     labels = labels_at(snapshot)
     box_splits = images["split"].take(boxes["image"]).set_axis(boxes.index)

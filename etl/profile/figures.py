@@ -27,11 +27,7 @@ _MOST_BOXES_SHOWN = 30
 def draw_plots(profile: TableProfile) -> dict[str, bytes]:
     """Draws what a profile has data for.
 
-    Returns:
-        PNG files by name without suffix, in the order in which a page shows them.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
+    Returns PNG files by name without suffix, in the order in which a page shows them.
     """
     figures = {name: draw(profile) for name, draw in PLOTS.items()}
     return {name: style.to_png(figure) for name, figure in figures.items() if figure is not None}

@@ -25,15 +25,10 @@ _NAMES_LISTED = 6
 
 
 class ProfileFinding(NamedTuple):
-    """One sentence about a table.
+    """One sentence about a table."""
 
-    Attributes:
-        level: `warning`, `note` or `good`.
-        text: The sentence, plain text.
-    """
-
-    level: str
-    text: str
+    level: str  # `warning`, `note` or `good`
+    text: str  # The sentence, plain text
 
 
 def find_findings(profile: TableProfile) -> list[ProfileFinding]:

@@ -32,50 +32,29 @@ _LOOKS = [("stored_bytes", "f4"), ("brightness", "f4"), ("hash_across", "u8"), (
 
 @dataclass(frozen=True)
 class Sample:
-    """One image to show.
+    """One image to show."""
 
-    Attributes:
-        jpeg: A small JPEG of it, its boxes drawn in.
-        path: Its source.
-        split: Its split.
-        class_name: Its class.
-    """
-
-    jpeg: bytes
-    path: str
-    split: str
-    class_name: str
+    jpeg: bytes  # A small JPEG of it, its boxes drawn in
+    path: str  # Its source
+    split: str  # Its split
+    class_name: str  # Its class
 
 
 @dataclass(frozen=True, eq=False)
 class SimilarImages:
-    """Images that look alike.
+    """Images that look alike."""
 
-    Attributes:
-        compared: Images whose hashes were compared.
-        plain: Images of nearly one colour, which were not.
-        unreadable: Images that could not be decoded.
-        max_distance: Bits of 128 by which the hashes of two similar images differ at most.
-        near: Images of each split (rows) that look like one of a split (columns), which may be the same split.
-        pairs: The nearest pairs across splits, with their distance.
-    """
-
-    compared: int
-    plain: int
-    unreadable: int
-    max_distance: int
+    compared: int  # Images whose hashes were compared
+    plain: int  # Images of nearly one colour, which were not
+    unreadable: int  # Images that could not be decoded
+    max_distance: int  # Bits of 128 by which the hashes of two similar images differ at most
+    # Images of each split (rows) that look like one of a split (columns), which may be the same split
     near: pd.DataFrame
-    pairs: tuple[tuple[Sample, Sample, int], ...] = ()
+    pairs: tuple[tuple[Sample, Sample, int], ...] = ()  # The nearest pairs across splits, with their distance
 
 
 def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
-    """Decodes every image of a version.
-
-    Returns:
-        A row for each image: `stored_bytes`; `brightness`, the mean grey from 0 to 1, NaN where the image cannot be
-        decoded; `mode`, Pillow's name of its pixel format; `hashed`, whether it has enough contrasts to be compared;
-        `hash_across` and `hash_down`, the halves of its perceptual hash.
-    """
+    """Decodes every image of a version."""
     import pandas as pd
 
     looks = np.zeros(len(images), _LOOKS)
@@ -91,12 +70,7 @@ def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_similar(snapshot: Snapshot, images: pd.DataFrame) -> SimilarImages:
-    """Finds images that look alike, across splits and within them.
-
-    Args:
-        snapshot: The version.
-        images: A row for each image, with the columns of `read_rows` and of `look_at_images`.
-    """
+    """Finds images that look alike, across splits and within them."""
     import pandas as pd
 
     rows = np.flatnonzero(images["hashed"])

@@ -13,12 +13,7 @@ from .findings import MEDIUM_AREA, SMALL_AREA, changes_of, counted, find_finding
 
 
 def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
-    """Renders the page.
-
-    Args:
-        profile: The numbers.
-        plots: PNG files by name, as `figures.draw_plots` gives them.
-    """
+    """Renders the page."""
     return render(
         __package__,
         "page.html",

@@ -30,19 +30,12 @@ _LARGE_SIDE, _SMALL_SIDE = 260, 128
 
 @dataclass(frozen=True, repr=False)
 class ProfileResult(ReadableResult):
-    """Where a profile was written, and what it found.
+    """Where a profile was written, and what it found."""
 
-    Attributes:
-        page: The HTML page.
-        plots: The PNG files.
-        profile: The numbers.
-        findings: What to look at first.
-    """
-
-    page: Path
-    plots: tuple[Path, ...]
-    profile: TableProfile = field(repr=False)
-    findings: tuple[ProfileFinding, ...]
+    page: Path  # The HTML page
+    plots: tuple[Path, ...]  # The PNG files
+    profile: TableProfile = field(repr=False)  # The numbers
+    findings: tuple[ProfileFinding, ...]  # What to look at first
 
 
 def profile(
@@ -55,25 +48,7 @@ def profile(
     compare: int | str | datetime | None = None,
     quarantine: Table | None = None,
 ) -> ProfileResult:
-    """Writes the profile of one version.
-
-    Args:
-        table: An image table, or its path or URI.
-        version: Number, timestamp, pin's name, or None for the latest.
-        out: Folder for `profile.html` and the PNG files; a new one in the system's temporary folder when None. Files
-            of an earlier profile there are overwritten, and plots that this one has no data for are removed.
-        near_duplicates: Whether to look for them, which decodes every image.
-        samples_per_class: Pictures of each class, 0-12; None chooses by the number of classes.
-        compare: Another version, to report what was added and removed since; None compares with none.
-        quarantine: The table's quarantine; next to the table when None.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        VersionNotFoundError: If it has no such version, or none to compare with.
-        NotAnImageTableError: If it has no column `image`.
-        InvalidArgumentError: If a number is out of its range, or `out` cannot be a folder.
-        MissingDependencyError: If matplotlib or Jinja2 is not installed.
-    """
+    """Writes the profile of one version."""
     _check_samples(samples_per_class)
     table = Table.of(table, version)
     snapshot = table.snapshot()

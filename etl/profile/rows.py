@@ -35,19 +35,7 @@ _ROWS_AT_ONCE = 8 * _THREADS
 
 
 def read_rows(snapshot: Snapshot) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Reads the small columns of every row, about 80 bytes for each image and each box.
-
-    Returns:
-        The images in the version's order: `split`, `class_name`, `format` (categories), `width` and `height` (pixels,
-        NaN where not recorded), `source_width` and `source_height` (the same of the upright source), `source_bytes`,
-        `content` (uint64, a digest of the content hash), `boxes` (their number, NaN where the image was not annotated),
-        `file` (index of the data file).
-        The boxes: `image` (position of its image), `class_name`, `width`, `height` (pixels of the stored image),
-        `relative_width`, `relative_height`, `difficult`.
-
-    Raises:
-        NotAnImageTableError: If the table has no column `image`.
-    """
+    """Reads the small columns of every row, about 80 bytes for each image and each box."""
     import pandas as pd
 
     if schema.IMAGE not in snapshot.schema:
@@ -87,15 +75,7 @@ def for_each_row(
     columns: Sequence[str],
     work: Callable[[Mapping[str, Any]], Any],
 ) -> Iterator[tuple[int, Any]]:
-    """Calls `work(row)` in a few threads and yields (position, result) in the version's order.
-
-    Args:
-        snapshot: The version.
-        images: Its images, as `read_rows` gives them.
-        wanted: Positions of rows.
-        columns: Columns that a row has; those that a data file lacks are null.
-        work: Called with each row.
-    """
+    """Calls `work(row)` in a few threads and yields (position, result) in the version's order."""
     rows = _wanted_rows(snapshot, images, np.asarray(wanted, np.int64), columns)
     # Decoding silences warnings. Where several threads do so at the same time, none of them restores the filters, and
     # the process would never warn again.

@@ -24,37 +24,23 @@ _REASONS = {*REASONS, *(name for name, rule in ANNOTATION_REASONS.items() if rul
 
 @dataclass(frozen=True)
 class QuarantinedFile:
-    """A file that could not be stored.
+    """A file that could not be stored."""
 
-    Attributes:
-        path: Its URI.
-        reason: One of `REASONS` of `etl/quarantine/table.py`, or of `etl/annotations/record.py`.
-        error: What failed, in the decoder's words.
-        label_name: Its class, if its source has one.
-        source_length: Its bytes; None when it could not be opened.
-        source_modified: When it was last changed, in UTC; None likewise.
-        batch_id: The ingest that found it bad.
-    """
-
-    path: str
-    reason: str
-    error: str | None
-    label_name: str | None
-    source_length: int | None
-    source_modified: datetime | None
-    batch_id: str | None
+    path: str  # Its URI
+    reason: str  # One of `REASONS` of `etl/quarantine/table.py`, or of `etl/annotations/record.py`
+    error: str | None  # What failed, in the decoder's words
+    label_name: str | None  # Its class, if its source has one
+    source_length: int | None  # Its bytes; None when it could not be opened
+    source_modified: datetime | None  # When it was last changed, in UTC; None likewise
+    batch_id: str | None  # The ingest that found it bad
 
 
 @dataclass(frozen=True, repr=False)
 class QuarantineList(ReadableResult):
-    """Files in quarantine.
+    """Files in quarantine."""
 
-    Attributes:
-        files: The requested files by path, up to the limit.
-        reasons: The number of requested files by reason, the most frequent first; those beyond the limit count too.
-    """
-
-    files: tuple[QuarantinedFile, ...]
+    files: tuple[QuarantinedFile, ...]  # The requested files by path, up to the limit
+    # The number of requested files by reason, the most frequent first; those beyond the limit count too
     reasons: dict[str, int]
 
     @property
@@ -74,15 +60,6 @@ def list_quarantine(
 
     A file that was repaired, or is gone from a source that is ingested with `delete_missing`, leaves the quarantine
     with that ingest.
-
-    Args:
-        quarantine: The quarantine table, which need not exist.
-        batch_id: Only files that this ingest found bad.
-        reason: Only files with this reason.
-        limit: The most files to list; None lists all.
-
-    Raises:
-        InvalidArgumentError: If `reason` is unknown, or `limit` is negative.
     """
     if limit is not None:
         whole_number("limit", limit, 0)

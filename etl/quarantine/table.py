@@ -70,15 +70,7 @@ class Quarantine:
         return read_table(self._spark, self.location)
 
     def record(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
-        """Writes bad files, one row per path, and removes those that are repaired, in one commit.
-
-        Args:
-            bad: Rows of `schema.QUARANTINE`, or None.
-            leaving: Rows with a column `path`, or None.
-
-        Raises:
-            TableConflictError: If other writers kept changing the quarantine.
-        """
+        """Writes bad files, one row per path, and removes those that are repaired, in one commit."""
         RETRIES.run(lambda: self._write(bad, leaving), f"{self.location}: other writers kept committing first.")
 
     def _write(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:

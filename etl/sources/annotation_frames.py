@@ -46,16 +46,7 @@ _OF_LISTING = "is_listed"
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
-    """Joins images with annotations: a row for each image, and a reason for each annotation without one.
-
-    Args:
-        annotations: Rows of `ANNOTATIONS_DDL`, one per path.
-        paths: A column `path`, one row per image of the source.
-
-    Returns:
-        One row per path: images without annotation have the problem `annotation_missing`, annotations without image
-        `image_missing`.
-    """
+    """Joins images with annotations: a row for each image, and a reason for each annotation without one."""
     from pyspark.sql import functions as F
 
     annotated = annotations.withColumn(_OF_ANNOTATION, F.lit(True))
@@ -64,13 +55,7 @@ def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
 
 
 def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFrame:
-    """Joins the rows of each path, as `annotations.merge_annotations` does.
-
-    Args:
-        annotations: Rows of `ANNOTATIONS_DDL`.
-        has_order: Whether the rows of a path come in an order that is the source's own; else they are joined in the
-            order of their values, so that the same rows are the same annotation, however they come.
-    """
+    """Joins the rows of each path, as `annotations.merge_annotations` does."""
     # Spark's 200 shuffle partitions would be 200 Python tasks for data that is small compared with the images.
     tasks = 2 * parallelism(annotations.sparkSession)
     order = ["path"] if has_order else ["path", *(name for name in annotations.columns if name != "path")]
@@ -95,17 +80,6 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
     """Reads one file: a local one in a task, another one on the driver, through a temporary copy.
 
     A Connect session's driver is elsewhere: a task reads the file's bytes there.
-
-    Args:
-        spark: The session.
-        location: Path or URI.
-        records: Reads the open file.
-
-    Returns:
-        Rows of `ANNOTATIONS_DDL`.
-
-    Raises:
-        SourceNotFoundError: If the file does not exist.
     """
     check_exists(spark, location)
     absolute = absolute_path(location)
@@ -138,11 +112,7 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
 
 @contextmanager
 def annotation_errors() -> Iterator[None]:
-    """Raises what a task found wrong with an annotation file as an error of its own.
-
-    Raises:
-        AnnotationFileError: If a task has raised it.
-    """
+    """Raises what a task found wrong with an annotation file as an error of its own."""
     from pyspark.errors import PySparkException
 
     try:
@@ -173,12 +143,7 @@ def _read_ipc(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def check_exists(spark: SparkSession, location: str) -> None:
-    """Checks that a file or folder exists, before any job starts.
-
-    Raises:
-        SourceNotFoundError: If it does not, or cannot be looked at.
-        SessionError: If Spark has no file system for it.
-    """
+    """Checks that a file or folder exists, before any job starts."""
     absolute = absolute_path(location)
     if not has_scheme(absolute):
         if not Path(absolute).exists():

@@ -34,10 +34,6 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
     Without `Source.annotations` these are the files that have a usual name. The file names of a named one start from
     the folders that a usual name means, and else from the source: from the first of them in which an image of that
     name is.
-
-    Raises:
-        SourceNotFoundError: If the folder or file does not exist.
-        EmptySourceError: If no instances file has a usual name.
     """
     from pyspark.sql import functions as F
 
@@ -65,30 +61,13 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
 
 
 def coco_annotations(spark: SparkSession, location: str, image_root: str, split: str | None = None) -> DataFrame:
-    """Reads a COCO instances file.
-
-    Args:
-        spark: The session.
-        location: Path or URI of the JSON file.
-        image_root: Folder that its `file_name`s are relative to, as the listing names it: an absolute path or a URI.
-        split: The split of all its images, or None.
-
-    Returns:
-        One row per path, kept by Spark until `forget`.
-
-    Raises:
-        SourceNotFoundError: If the file does not exist.
-    """
+    """Reads a COCO instances file."""
     records = functools.partial(_coco_records, location=location, image_root=image_root, split=split)
     return keep(rows_of_one_file(spark, location, records))
 
 
 def _places(files: DataFrame, is_json: Column) -> tuple[list[str], list[str]]:
-    """Finds the JSON files, and the folders that hold other files, by one job.
-
-    Raises:
-        SourceNotFoundError: If a task could not list the source.
-    """
+    """Finds the JSON files, and the folders that hold other files, by one job."""
     from pyspark.sql import functions as F
 
     place = F.when(is_json, F.col(schema.PATH)).otherwise(F.regexp_replace(schema.PATH, "[^/]*$", ""))

@@ -33,13 +33,7 @@ _GONE = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]")
 
 
 def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
-    """Has Spark's tasks digest files: rows of `path` and `hash`, which is null where a file cannot be read.
-
-    Args:
-        listing: The source.
-        files: Rows with the columns `path`, `source_length` and `content_hash`.
-        count: How many they are, at most.
-    """
+    """Has Spark's tasks digest files: rows of `path` and `hash`, which is null where a file cannot be read."""
     from pyspark.sql import functions as F
 
     if listing.read_contents is not None:
@@ -73,17 +67,7 @@ def _hash_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> DataFrame:
-    """Adds a column `content` with the bytes of each file, read by Spark; null if the file does not exist.
-
-    Args:
-        spark: The session.
-        files: Rows with the columns `path` and `source_length`, below zero for what is not there; few enough that their
-            paths fit into the driver.
-        batch_rows: Largest number of files in one Arrow batch.
-
-    Raises:
-        SourceNotFoundError: If a file has gone since it was listed; `failure_of_source` knows one that goes later.
-    """
+    """Adds a column `content` with the bytes of each file, read by Spark; null if the file does not exist."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -106,12 +90,7 @@ def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> Dat
 
 
 def failure_of_source(error: Exception, table: str) -> UsageError | None:
-    """Returns the typed error when a Spark job failed because its source changed while it was read, else None.
-
-    Args:
-        error: What the job raised.
-        table: The table's location; its own files do not belong to the source.
-    """
+    """Returns the typed error when a Spark job failed because its source changed while it was read, else None."""
     # The message may name a file by the target of a mount, not by the source's folder.
     if OTHER_ROWS in str(error):
         return InvalidArgumentError(OTHER_ROWS)

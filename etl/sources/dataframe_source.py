@@ -40,14 +40,6 @@ def list_frame(spark: SparkSession, source: Source) -> Listing:
     or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all; a row without a
     path is listed under its number. Rows of Spark's `image` source are the files that they name: the pixels that it has
     decoded are not what the files hold, and would replace what a folder has stored under the same paths.
-
-    Args:
-        spark: A writing session.
-        source: The DataFrame, of any session.
-
-    Raises:
-        InvalidArgumentError: If the columns are not these.
-        AnnotationFileError: If two columns of the same meaning disagree in a row.
     """
     from pyspark.sql import functions as F
 
@@ -121,11 +113,7 @@ def _list_contents(frame: DataFrame) -> Listing:
 
 
 class _FrameContents:
-    """Reads the bytes of a frame's rows.
-
-    Args:
-        frame: The rows, with the columns `path` and `content`.
-    """
+    """Reads the bytes of a frame's rows."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
@@ -170,11 +158,7 @@ def _annotations(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], 
 
 
 def _key(path: object) -> str:
-    """Returns the path of a row that brings its bytes, which stays as it is.
-
-    Raises:
-        InvalidArgumentError: If it is not one.
-    """
+    """Returns the path of a row that brings its bytes, which stays as it is."""
     if not isinstance(path, str) or not path:
         raise InvalidArgumentError(f"{path!r} is not a path")
     return path

@@ -33,17 +33,11 @@ _LISTING_ROWS = 10_000
 
 @dataclass(frozen=True)
 class FolderListing:
-    """The files of a folder.
+    """The files of a folder."""
 
-    Attributes:
-        root: The folder's URI.
-        files: Rows of `FOLDER_LISTING`.
-        read_contents: How the bytes are read, as `Listing.read_contents`.
-    """
-
-    root: str
-    files: DataFrame
-    read_contents: ReadContents | None = None
+    root: str  # The folder's URI
+    files: DataFrame  # Rows of `FOLDER_LISTING`
+    read_contents: ReadContents | None = None  # How the bytes are read, as `Listing.read_contents`
 
 
 def list_class_folders(spark: SparkSession, source: Source) -> Listing:
@@ -56,10 +50,6 @@ def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderLis
     """Lists a folder: a local or mounted one by the workers, another one through Spark.
 
     What a worker refuses, a missing folder or two folders of one class, is a row whose reason is a `refusal`.
-
-    Raises:
-        SourceNotFoundError: If Hadoop finds no folder at a URI.
-        SessionError: If Spark has no file system for the URI.
     """
     list_by = list_folder_by_spark if has_scheme(location) else list_local_folder
     return list_by(spark, location, wanted)
@@ -77,10 +67,6 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> Fold
     """Lists a folder of any file system that Spark reads.
 
     Spark's own reader skips files whose names start with `_`; here they are listed and skipped with a reason.
-
-    Raises:
-        SourceNotFoundError: If Hadoop finds no folder there.
-        SessionError: If Spark has no file system for it.
     """
     from pyspark.sql import functions as F
 
@@ -133,12 +119,7 @@ def _all_files(spark: SparkSession, root: str) -> DataFrame:
 
 
 def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
-    """Asks Hadoop for the full URI of a folder; in a Connect session it has to be given.
-
-    Raises:
-        SourceNotFoundError: If Hadoop finds no folder there.
-        SessionError: If Spark has no file system for it.
-    """
+    """Asks Hadoop for the full URI of a folder; in a Connect session it has to be given."""
     try:
         if is_connect(spark):
             files_by_reader(spark, root)

@@ -57,12 +57,7 @@ def refusal(error: UsageError) -> str:
 
 
 def raise_refusal(reasons: Iterable[str]) -> None:
-    """Raises the error that a task has found.
-
-    Raises:
-        SourceNotFoundError: If the source does not exist or cannot be listed.
-        InvalidArgumentError: If two folders name the same class.
-    """
+    """Raises the error that a task has found."""
     found = next((reason for reason in reasons if reason.startswith(REFUSED)), None)
     if found is not None:
         name, _, message = found.removeprefix(REFUSED).partition(": ")
@@ -71,22 +66,18 @@ def raise_refusal(reasons: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a source.
+    """The files of a source."""
 
-    Attributes:
-        files: One row per file and one per thing that is ignored, with the reason in `ignored`: `path`,
-            `source_length`, `source_modified`, and the columns of annotations, null where the layout has none.
-        root: The folder's URI, below which recorded paths that are not listed no longer exist; None without one.
-        read_contents: How Spark reads the bytes; None when the Python workers open the local paths themselves.
-        has_annotations: Whether boxes and problems may be there.
-        cached: What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the
-            same place the files of this one.
-    """
-
+    # One row per file and one per thing that is ignored, with the reason in `ignored`: `path`, `source_length`,
+    # `source_modified`, and the columns of annotations, null where the layout has none
     files: DataFrame
+    # The folder's URI, below which recorded paths that are not listed no longer exist; None without one
     root: str | None = None
+    # How Spark reads the bytes; None when the Python workers open the local paths themselves
     read_contents: ReadContents | None = None
-    has_annotations: bool = False
+    has_annotations: bool = False  # Whether boxes and problems may be there
+    # What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the same
+    # place the files of this one
     cached: tuple[DataFrame, ...] = ()
 
     def described(self, aliases: Mapping[str, str], classes: Collection[str] | None = None) -> Listing:
@@ -94,10 +85,6 @@ class Listing:
 
         The digest is of what the source says, under its own names of classes, without the boxes that are not wanted:
         a box that was left out makes its file a changed one as soon as its class is wanted.
-
-        Args:
-            aliases: Class names by the old names of renamed classes.
-            classes: The only classes whose boxes are stored, under their names of today; None for all.
         """
         from pyspark.sql import functions as F
 

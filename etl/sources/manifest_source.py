@@ -26,10 +26,6 @@ def list_manifest(spark: SparkSession, source: Source) -> Listing:
     """Lists the images that a manifest in CSV, JSON (an array or lines) or Parquet names; rows of one path are joined.
 
     The suffix of its name gives the format.
-
-    Raises:
-        SourceNotFoundError: If the file does not exist.
-        InvalidArgumentError: If the suffix is unknown.
     """
     return list_named_images(spark, source, manifest_annotations(spark, source))
 

@@ -35,13 +35,7 @@ _STATUS = pa.schema([*ANNOTATION_ROWS, *schema.STAMP])
 
 
 def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: DataFrame) -> Listing:
-    """Joins annotations with the sizes and times of a folder's files, and adds the ignored files.
-
-    Args:
-        folder: The images of a source folder.
-        annotations: Rows of `ANNOTATION_ROWS`, one per path.
-        ignored: Rows of `FOLDER_LISTING`.
-    """
+    """Joins annotations with the sizes and times of a folder's files, and adds the ignored files."""
     stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
     # Sending one side to all tasks would be a job of its own.
     files = stamped_files(annotations.join(stamps.hint("merge"), schema.PATH, "left"))
@@ -50,13 +44,7 @@ def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: Da
 
 
 def list_named_images(spark: SparkSession, source: Source, annotations: DataFrame) -> Listing:
-    """Lists images that are named one by one, and finds their sizes and times.
-
-    Args:
-        spark: The session.
-        source: A manifest or DataFrame; its `image_root` is the folder that holds the images if they are not local.
-        annotations: Rows of `ANNOTATION_ROWS`, one per path.
-    """
+    """Lists images that are named one by one, and finds their sizes and times."""
     from pyspark.sql import functions as F
 
     image_root = source.image_root
@@ -82,11 +70,7 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
 
 
 def check_not_all_elsewhere(source: Source, plan: Plan) -> None:
-    """Checks that some image of a plan is in the file system of the source's `image_root`.
-
-    Raises:
-        InvalidArgumentError: If none is; names one that is elsewhere.
-    """
+    """Checks that some image of a plan is in the file system of the source's `image_root`."""
     from pyspark.sql import functions as F
 
     is_named_one_by_one = source.is_frame or source.layout == MANIFEST

@@ -16,23 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the images of an ingest come from.
+    """Where the images of an ingest come from."""
 
-    Attributes:
-        location: Folder, manifest, or DataFrame.
-        layout: One of `LAYOUTS`; without meaning for a DataFrame.
-        annotations: COCO: an instances file whose name is not one of the usual ones.
-        images: Manifest and DataFrame: the folder that relative paths start from.
-
-    Raises:
-        UnknownLayoutError: If the layout is not one that lakelens reads.
-        InvalidArgumentError: If an argument belongs to another layout.
-    """
-
-    location: str | Path | DataFrame
-    layout: str = CLASS_FOLDERS
-    annotations: str | None = None
-    images: str | None = None
+    location: str | Path | DataFrame  # Folder, manifest, or DataFrame
+    layout: str = CLASS_FOLDERS  # One of `LAYOUTS`; without meaning for a DataFrame
+    annotations: str | None = None  # COCO: an instances file whose name is not one of the usual ones
+    images: str | None = None  # Manifest and DataFrame: the folder that relative paths start from
 
     def __post_init__(self) -> None:
         check_layout(self.layout)

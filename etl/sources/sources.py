@@ -31,12 +31,5 @@ _LISTERS: Mapping[str, Callable[[SparkSession, Source], Listing]] = {
 
 
 def list_source(spark: SparkSession, source: Source) -> Listing:
-    """Lists a source.
-
-    Raises:
-        SourceNotFoundError: If it does not exist or cannot be listed.
-        EmptySourceError: If it lacks what its layout requires.
-        AnnotationFileError: If a manifest or COCO file is not one.
-        InvalidArgumentError: If two folders name the same class, or an argument does not fit.
-    """
+    """Lists a source."""
     return (list_frame if source.is_frame else _LISTERS[source.layout])(spark, source)

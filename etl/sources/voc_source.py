@@ -45,11 +45,7 @@ _VOC_IMAGES = "/JPEGImages/"
 
 
 def list_voc(spark: SparkSession, source: Source) -> Listing:
-    """Lists a Pascal VOC folder: JPEGImages, Annotations, ImageSets.
-
-    Raises:
-        SourceNotFoundError: If the folder does not exist.
-    """
+    """Lists a Pascal VOC folder: JPEGImages, Annotations, ImageSets."""
     from pyspark.sql import functions as F
 
     folder = list_folder(spark, source.folder, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
@@ -67,19 +63,7 @@ def list_voc(spark: SparkSession, source: Source) -> Listing:
 
 
 def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_local: bool) -> DataFrame:
-    """Reads the XML files and split lists of a Pascal VOC folder, and matches them with its images.
-
-    Args:
-        spark: The session.
-        paths: A column `path` with all files of the source as `sources` lists them: images, XML, lists. Files that are
-            none of these, but share a name with an annotation, must have been left out.
-        root: The source folder as `sources.Listing` names it.
-        is_local: Whether the workers can open the files.
-
-    Returns:
-        One row per path; images without XML have the problem `annotation_missing`, and XML without image is a row with
-        the XML's own path and `image_missing`.
-    """
+    """Reads the XML files and split lists of a Pascal VOC folder, and matches them with its images."""
     from pyspark.sql import functions as F
 
     # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.

@@ -50,12 +50,7 @@ _GOOGLE = (
 
 @contextmanager
 def naming_driver(location: str) -> Iterator[None]:
-    """Raises an error that names the missing package where Hadoop has no file system for a scheme.
-
-    Raises:
-        SessionError: If Spark lacks the package.
-        LakelensError: As `failures_named` does.
-    """
+    """Raises an error that names the missing package where Hadoop has no file system for a scheme."""
     try:
         yield
     except Exception as error:  # py4j wraps every Hadoop exception in one type
@@ -90,22 +85,13 @@ def sql_literal(text: str) -> str:
 
 
 def require_delta_table(spark: SparkSession, location: str) -> None:
-    """Checks that a Delta table is at `location`.
-
-    Raises:
-        NotADeltaTableError: If not.
-        SessionError: If Spark has no file system for the location.
-    """
+    """Checks that a Delta table is at `location`."""
     if not is_delta_table(spark, location):
         raise NotADeltaTableError(f"{location} holds no Delta table; ingest into it first, or check the path")
 
 
 def is_delta_table(spark: SparkSession, location: str) -> bool:
-    """Whether a Delta table is at `location`.
-
-    Raises:
-        SessionError: If Spark has no file system for the location.
-    """
+    """Whether a Delta table is at `location`."""
     from pyspark.errors import PySparkException
 
     if is_table_name(location):
@@ -158,11 +144,7 @@ def read_table(spark: SparkSession, location: str, version: int | None = None) -
 
 
 def require_schema(spark: SparkSession, name: str) -> None:
-    """Checks that the catalog has the schema of a table that is to be made; paths have none.
-
-    Raises:
-        NotADeltaTableError: If not.
-    """
+    """Checks that the catalog has the schema of a table that is to be made; paths have none."""
     from pyspark.errors import PySparkException
 
     if not is_table_name(name):
@@ -195,11 +177,7 @@ def resolved(spark: SparkSession, table: Table) -> Table:
 
 
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """Returns a location as a path of Hadoop's, and the file system that it is in.
-
-    Raises:
-        SessionError: If Hadoop has none for it.
-    """
+    """Returns a location as a path of Hadoop's, and the file system that it is in."""
     path = jvm(spark).org.apache.hadoop.fs.Path(_with_root(location))
     with naming_driver(location):
         return path, path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
@@ -211,12 +189,7 @@ def pattern_of(location: str) -> str:
 
 
 def files_by_reader(spark: SparkSession, location: str) -> DataFrame:
-    """Lists the files at or below a URI by `binaryFile`, which skips empty files and names that start with `_` or `.`.
-
-    Raises:
-        SessionError: If Spark has no file system for it.
-        AnalysisException: If nothing is there.
-    """
+    """Lists files at or below a URI by `binaryFile`, which skips empty files and names with a leading `_` or `.`."""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     with naming_driver(location):
         files = reader.load(pattern_of(_with_root(location)))
@@ -232,8 +205,7 @@ def _with_root(location: str) -> str:
 def place_to_spark(spark: SparkSession, path: str) -> str | None:
     """Returns the URI that Spark takes a path for: a path without a scheme may be one of HDFS, or of DBFS.
 
-    Returns:
-        The URI, or None if the runtime does not allow the question.
+    Returns the URI, or None if the runtime does not allow the question.
     """
     if is_connect(spark):
         return None
@@ -249,11 +221,7 @@ def place_to_spark(spark: SparkSession, path: str) -> str | None:
 
 
 def place_of_new(spark: SparkSession, name: str) -> str:
-    """Returns where the catalog will put a new table.
-
-    Raises:
-        InvalidArgumentError: If it does not tell.
-    """
+    """Returns where the catalog will put a new table."""
     from pyspark.errors import PySparkException
 
     schema_name, _, own_name = name.rpartition(".")

@@ -30,14 +30,7 @@ _CONFLICTS = (
 
 @contextlib.contextmanager
 def conflicts_named(read: str) -> Iterator[None]:
-    """Raises conflicts that Delta reports as `TableConflictError`, and every other error as it is.
-
-    Args:
-        read: What the slower writer had read, for the message.
-
-    Raises:
-        TableConflictError: If another writer was faster.
-    """
+    """Raises conflicts that Delta reports as `TableConflictError`, and every other error as it is."""
     try:
         yield
     except Exception as error:

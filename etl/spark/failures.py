@@ -46,17 +46,7 @@ def naming_failures(function: _OnTable[_Place, _Parameters, _Value]) -> _OnTable
 
 @contextmanager
 def failures_named(location: str) -> Iterator[None]:
-    """Raises an error of ours where Spark fails for a known cause, and every other error as it is.
-
-    Args:
-        location: The table that is read or written; a missing file of another place is not named.
-
-    Raises:
-        NoSpaceError: If a disk is full.
-        StoreError: If a bucket or container does not exist.
-        VersionFilesMissingError: If a data file is gone.
-        ConstraintError: If a row breaks a constraint of the table.
-    """
+    """Raises an error of ours where Spark fails for a known cause, and every other error as it is."""
     try:
         yield
     except LakelensError:
@@ -69,13 +59,7 @@ def failures_named(location: str) -> Iterator[None]:
 
 
 def failure_of(report: str, location: str, within: str | None = None) -> LakelensError | None:
-    """Finds the cause in Spark's message; None for an unknown message.
-
-    Args:
-        report: What Spark says.
-        location: The table, for the message.
-        within: The folder whose files alone are the table's; None takes any missing file for one of them.
-    """
+    """Finds the cause in Spark's message; None for an unknown message."""
     if _NO_SPACE.search(report):
         return NoSpaceError(
             f"{location}: no space is left on a disk: the table's own, or that of Spark's temporary files "

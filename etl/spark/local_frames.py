@@ -22,14 +22,6 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
 
     Of a list, `createDataFrame` makes one whose rows pass through a Python worker on every executor, which only hands
     them on; a session that has not used one before starts it for that.
-
-    Args:
-        spark: A `writing_session`, in which `ARROW_ENABLED` holds; any session for zero rows.
-        rows: The rows; None where a value is missing.
-        ddl: Their columns, in the order of the values.
-
-    Raises:
-        SessionError: If they are more than a Spark Connect session takes; nothing is sent.
     """
     with as_active_session(spark):
         if not rows:

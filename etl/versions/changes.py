@@ -28,47 +28,22 @@ _REQUIRED_COLUMNS = (schema.PATH, schema.CONTENT_HASH, schema.LABEL_NAME)
 
 @dataclass(frozen=True, repr=False)
 class VersionDiff(ReadableResult):
-    """How a second version differs from a first, in rows by class name; rows are identified by path.
+    """How a second version differs from a first, in rows by class name; rows are identified by path."""
 
-    Attributes:
-        first: Number of the first version.
-        second: Number of the second version.
-        added: Rows whose path only the second has.
-        removed: Rows whose path only the first has, by the first's class.
-        changed: Rows that both have, with other content or another class, each counted once.
-        content: Rows that both have, with other content.
-        label: Rows that both have, with another class.
-        split: Rows that both have, in another split.
-    """
-
-    first: int
-    second: int
-    added: dict[str, int]
-    removed: dict[str, int]
-    changed: dict[str, int]
-    content: dict[str, int] = field(default_factory=dict)
-    label: dict[str, int] = field(default_factory=dict)
-    split: dict[str, int] = field(default_factory=dict)
+    first: int  # Number of the first version
+    second: int  # Number of the second version
+    added: dict[str, int]  # Rows whose path only the second has
+    removed: dict[str, int]  # Rows whose path only the first has, by the first's class
+    changed: dict[str, int]  # Rows that both have, with other content or another class, each counted once
+    content: dict[str, int] = field(default_factory=dict)  # Rows that both have, with other content
+    label: dict[str, int] = field(default_factory=dict)  # Rows that both have, with another class
+    split: dict[str, int] = field(default_factory=dict)  # Rows that both have, in another split
 
 
 def changes(table: Table, first: Version, second: Version = None) -> pa.Table:
     """Lists what differs between two versions; only data files that one of them lacks are read, without their images.
 
     Holds a few hundred bytes for each row of those files in memory.
-
-    Args:
-        table: The table; its own version is not looked at.
-        first: Number, time or pin.
-        second: The same, or None for the latest.
-
-    Returns:
-        The columns `path`, `label_name` (of the second version; of the first for removed rows; null without a class)
-        and `change`, one row per kind of change: `added`, `removed`, `content`, `label`, `split`. Sorted by path.
-
-    Raises:
-        VersionNotFoundError: If the table has no such version.
-        VersionFilesMissingError: If data files that are to be read are gone.
-        NotAnImageTableError: If the table lacks a column that rows are compared by.
     """
     return _compare(table, first, second)[2]
 

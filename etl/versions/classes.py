@@ -20,9 +20,6 @@ def class_counts(snapshot: Snapshot) -> dict[str, int]:
 
     First the classes with a number, in its order, with 0 for a class without rows; then, by name, those that have
     none, as in a table that lakelens did not make; then `(no class)`. Empty for a table without classes.
-
-    Raises:
-        VersionFilesMissingError: If a data file is gone.
     """
     import pyarrow as pa
 
@@ -42,20 +39,12 @@ def labels_at(snapshot: Snapshot) -> dict[str, int]:
 
     They are in the ledger of a table that lakelens has made. Otherwise a property of the table may state them, or its
     rows carry them, as those of a clone do.
-
-    Raises:
-        NotAnImageTableError: If the property is not a JSON object of names and distinct numbers.
-        VersionFilesMissingError: If a data file that has to be read is gone.
     """
     return stated_labels(snapshot.table, snapshot.version, snapshot.configuration) or _labels_in_rows(snapshot)
 
 
 def stated_labels(table: Table, version: int, configuration: Mapping[str, str]) -> dict[str, int]:
-    """Returns the class numbers that the ledger of a table or its properties give, as of a version.
-
-    Raises:
-        NotAnImageTableError: If the property is not a JSON object of names and distinct numbers.
-    """
+    """Returns the class numbers that the ledger of a table or its properties give, as of a version."""
     try:
         ledger = read(table)
     except (InvalidArgumentError, NotADeltaTableError):  # a place that can have none, or a name in the catalog

@@ -24,17 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class DeleteResult(ReadableResult):
-    """The result of a deletion.
+    """The result of a deletion."""
 
-    Attributes:
-        version: The table's version that holds the result; the latest when no row met the condition.
-        deleted: Deleted rows by class.
-        committed: Whether a new version was made.
-    """
-
-    version: int
-    deleted: dict[str, int] = field(default_factory=dict)
-    committed: bool = False
+    version: int  # The table's version that holds the result; the latest when no row met the condition
+    deleted: dict[str, int] = field(default_factory=dict)  # Deleted rows by class
+    committed: bool = False  # Whether a new version was made
 
 
 @naming_failures
@@ -43,18 +37,6 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
 
     Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
     process is killed between the two commits, the rows are still there, and the next ingest removes the entries.
-
-    Args:
-        spark: The session.
-        table: The table.
-        where: A Spark SQL condition on the table's columns, such as "label_name = 'cat' AND width < 32".
-
-    Raises:
-        InvalidArgumentError: If `where` is not such a condition.
-        NotADeltaTableError: If the table does not exist.
-        NotAnImageTableError: If lakelens did not create it.
-        ClassNumbersError: If the table's class numbers are damaged.
-        TableConflictError: If another writer was faster; nothing was deleted.
     """
     check_condition(where)
     edit = open_edit(spark, table)

@@ -25,19 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableEdit:
-    """An image table that is about to be changed.
+    """An image table that is about to be changed."""
 
-    Attributes:
-        spark: A writing session.
-        table: The table.
-        transaction: A transaction at its latest version.
-        user: Who changes it.
-    """
-
-    spark: SparkSession
-    table: Table
-    transaction: Transaction
-    user: str = field(default_factory=user_name)
+    spark: SparkSession  # A writing session
+    table: Table  # The table
+    transaction: Transaction  # A transaction at its latest version
+    user: str = field(default_factory=user_name)  # Who changes it
 
     def rows(self) -> DataFrame:
         """Reads the transaction's version."""
@@ -46,18 +39,7 @@ class TableEdit:
     def commit(
         self, kind: str, stale: DataFrame, rows: DataFrame | None, counts: Mapping[str, int], **noted: object
     ) -> int:
-        """Replaces the rows of some paths as one commit; returns its version.
-
-        Args:
-            kind: What the history calls it.
-            stale: Rows of the table; every row of their paths is removed.
-            rows: The rows that replace them; None for none.
-            counts: Rows by class of the new version, for the ledger.
-            **noted: What else the history shows.
-
-        Raises:
-            TableConflictError: If another writer was faster; nothing was committed.
-        """
+        """Replaces the rows of some paths as one commit; returns its version."""
         paths = stale.select(column_in_one_form(schema.PATH).alias(schema.PATH)).distinct()
         new = local_frame(self.spark, [], schema.ddl_of(schema.IMAGE_TABLE)) if rows is None else rows
         # No other commit has the note, by which public writers find theirs.
@@ -70,12 +52,7 @@ class TableEdit:
 
 
 def open_edit(spark: SparkSession, table: Table) -> TableEdit:
-    """Opens an image table to change stored rows.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        NotAnImageTableError: If lakelens did not create it.
-    """
+    """Opens an image table to change stored rows."""
     session = writing_session(spark)
     require_delta_table(session, table.location)
     transaction = Transaction(session, table)

@@ -19,43 +19,25 @@ from ..model.labels import in_order
 
 @dataclass(frozen=True, repr=False)
 class VersionInfo(ReadableResult):
-    """One version of a table.
+    """One version of a table."""
 
-    Attributes:
-        version: Its number.
-        timestamp: When it was committed; None if its commit does not say.
-        operation: What Delta calls the commit, such as WRITE.
-        rows: Its rows; None if the log lacks the number of rows of its files, or can no longer rebuild the version.
-        class_counts: Rows by class name, as `class_counts` gives them; None after a commit of another writer that
-            may have changed rows, and for versions so old that the ledger has dropped them.
-        batch_id: The ingest's mark; None for a commit that is none.
-        source: What was ingested; None likewise.
-        user: Who made the commit with lakelens; None for another commit.
-        restored: Number of the version whose rows a restore has brought back; None for a commit that is none.
-    """
-
-    version: int
-    timestamp: datetime | None
-    operation: str
+    version: int  # Its number
+    timestamp: datetime | None  # When it was committed; None if its commit does not say
+    operation: str  # What Delta calls the commit, such as WRITE
+    # Its rows; None if the log lacks the number of rows of its files, or can no longer rebuild the version
     rows: int | None
+    # Rows by class name, as `class_counts` gives them; None after a commit of another writer that may have changed
+    # rows, and for versions so old that the ledger has dropped them
     class_counts: dict[str, int] | None
-    batch_id: str | None
-    source: str | None
-    user: str | None
+    batch_id: str | None  # The ingest's mark; None for a commit that is none
+    source: str | None  # What was ingested; None likewise
+    user: str | None  # Who made the commit with lakelens; None for another commit
+    # Number of the version whose rows a restore has brought back; None for a commit that is none
     restored: int | None = None
 
 
 def history(table: Table, limit: int | None = None) -> list[VersionInfo]:
-    """Lists the versions that the log still knows, the newest first; reads no data file.
-
-    Args:
-        table: The table; its version is not looked at.
-        limit: Only the newest, this many; None lists all.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        InvalidArgumentError: If `limit` is not a whole number above 0.
-    """
+    """Lists the versions that the log still knows, the newest first; reads no data file."""
     if limit is not None:
         whole_number("limit", limit, 1)
     try:

@@ -26,33 +26,17 @@ _SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 
 @dataclass(frozen=True, repr=False)
 class OptimizeResult(ReadableResult):
-    """The result of a compaction.
+    """The result of a compaction."""
 
-    Attributes:
-        version: The table's latest version, which holds the result.
-        files_removed: Data files that were replaced; they stay on disk for older versions until VACUUM.
-        files_added: Data files that took their place.
-        committed: Whether a new version was made; not where nothing is to be gained.
-    """
-
-    version: int
-    files_removed: int
-    files_added: int
-    committed: bool
+    version: int  # The table's latest version, which holds the result
+    files_removed: int  # Data files that were replaced; they stay on disk for older versions until VACUUM
+    files_added: int  # Data files that took their place
+    committed: bool  # Whether a new version was made; not where nothing is to be gained
 
 
 @naming_failures
 def optimize(spark: SparkSession, table: Table) -> OptimizeResult:
-    """Rewrites the small data files of each split into files of about 128 MiB, with row groups as ingests write them.
-
-    Args:
-        spark: The session.
-        table: The table.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        TableConflictError: If another writer removed files that were being rewritten; nothing was committed.
-    """
+    """Rewrites small data files of each split into files of about 128 MiB, with row groups as ingests write them."""
     session = writing_session(spark)
     require_delta_table(session, table.location)
     name, size = sql_name(table.location), str(schema.TARGET_FILE_BYTES)

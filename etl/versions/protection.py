@@ -19,17 +19,11 @@ from ...tracking.run_listing import deleted_runs
 
 @dataclass(frozen=True)
 class Protection:
-    """What keeps `vacuum` off the files of a version.
+    """What keeps `vacuum` off the files of a version."""
 
-    Attributes:
-        version: Its number.
-        by: `pin <name>` or `run <id>`.
-        since: When the pin was set, or the run began.
-    """
-
-    version: int
-    by: str
-    since: datetime
+    version: int  # Its number
+    by: str  # `pin <name>` or `run <id>`
+    since: datetime  # When the pin was set, or the run began
 
 
 def protections(table: Table) -> list[Protection]:
@@ -71,17 +65,6 @@ def pin_version(table: Table, name: str, *, replace: bool = False) -> int:
     """Names a version, which protects its files; returns its number.
 
     Waits while a VACUUM of lakelens is at work that may remove the version's files.
-
-    Args:
-        table: The table, at the version.
-        name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`.
-        replace: Whether a pin of that name may move.
-
-    Raises:
-        InvalidArgumentError: If the name is unfit, or already names another version; or if no ledger can be written.
-        VersionNotFoundError: If the table has no such version.
-        VersionFilesMissingError: If files of the version are gone: a pin could not bring them back.
-        TableConflictError: If a VACUUM was at work for ten minutes.
     """
     pins.check_pin_name(name)
     snapshot = table.snapshot()

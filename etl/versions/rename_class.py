@@ -28,21 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RenameResult(ReadableResult):
-    """The result of renaming a class.
+    """The result of renaming a class."""
 
-    Attributes:
-        version: The version that holds the result.
-        old: The name that the class had.
-        new: The name that it has.
-        number: Its number, which stays.
-        rows: Rows that were rewritten: those of the class, and those with boxes of it.
-    """
-
-    version: int
-    old: str
-    new: str
-    number: int
-    rows: int
+    version: int  # The version that holds the result
+    old: str  # The name that the class had
+    new: str  # The name that it has
+    number: int  # Its number, which stays
+    rows: int  # Rows that were rewritten: those of the class, and those with boxes of it
 
 
 @naming_failures
@@ -50,19 +42,6 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     """Renames a class as one commit; a later ingest stores files of either name under the new one.
 
     One that was killed before its commit is completed by the same call.
-
-    Args:
-        spark: The session.
-        table: The table.
-        old: The name of a class of the table, or the name that the class `new` had before.
-        new: A name that no other class of the table has or had.
-
-    Raises:
-        InvalidArgumentError: If class `old` does not exist, or `new` cannot be its name.
-        NotADeltaTableError: If the table does not exist.
-        NotAnImageTableError: If lakelens did not create it.
-        ClassNumbersError: If the table's class numbers are damaged.
-        TableConflictError: If another writer was faster; nothing was committed.
     """
     _check_new(new)
     edit = open_edit(spark, table)

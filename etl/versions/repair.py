@@ -22,37 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RepairResult(ReadableResult):
-    """The result of a repair, or of a dry run.
+    """The result of a repair, or of a dry run."""
 
-    Attributes:
-        version: The table's version that holds the result; the version before when nothing was committed.
-        findings: Descriptions of what was wrong; empty for a table without damage.
-        changes: Descriptions of what is changed.
-        labels: The class numbers afterwards.
-        committed: Whether a new version was made.
-    """
-
-    version: int
-    findings: tuple[str, ...] = ()
-    changes: tuple[str, ...] = ()
-    labels: dict[str, int] = field(default_factory=dict)
-    committed: bool = False
+    version: int  # The table's version that holds the result; the version before when nothing was committed
+    findings: tuple[str, ...] = ()  # Descriptions of what was wrong; empty for a table without damage
+    changes: tuple[str, ...] = ()  # Descriptions of what is changed
+    labels: dict[str, int] = field(default_factory=dict)  # The class numbers afterwards
+    committed: bool = False  # Whether a new version was made
 
 
 @naming_failures
 def repair(spark: SparkSession, table: Table, *, dry_run: bool = False) -> RepairResult:
-    """Corrects class numbers in rows and boxes: each class gets one number.
-
-    Args:
-        spark: The session.
-        table: The table.
-        dry_run: Only report what would change.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        NotAnImageTableError: If lakelens did not create it.
-        TableConflictError: If another writer was faster; nothing was committed.
-    """
+    """Corrects class numbers in rows and boxes: each class gets one number."""
     edit = open_edit(spark, table)
     known = known_classes(edit.spark, edit.transaction, look_at_rows=True)
     version = edit.transaction.version

@@ -35,25 +35,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RestoreResult(ReadableResult):
-    """The result of a restore.
+    """The result of a restore."""
 
-    Attributes:
-        version: The version that holds the restored rows: the table's latest.
-        restored: Number of the version whose rows they are.
-        added: Rows that came back, by class; all rows where the version before could not be compared.
-        removed: Rows that went, by class.
-        changed: Rows that have their old content or class again, by that class.
-        user: Who restored.
-        committed: Whether a new version was made; not when the table's rows were those already.
-    """
-
-    version: int
-    restored: int
-    added: dict[str, int]
-    removed: dict[str, int]
-    changed: dict[str, int]
-    user: str
-    committed: bool
+    version: int  # The version that holds the restored rows: the table's latest
+    restored: int  # Number of the version whose rows they are
+    added: dict[str, int]  # Rows that came back, by class; all rows where the version before could not be compared
+    removed: dict[str, int]  # Rows that went, by class
+    changed: dict[str, int]  # Rows that have their old content or class again, by that class
+    user: str  # Who restored
+    committed: bool  # Whether a new version was made; not when the table's rows were those already
 
 
 @naming_failures
@@ -61,18 +51,6 @@ def restore(spark: SparkSession, table: Table, version: int | str | datetime) ->
     """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
 
     The next ingest compares its source with the restored rows: it takes again what the restore has removed.
-
-    Args:
-        spark: The session.
-        table: The table; its own version is not looked at.
-        version: Number, time or pin of the version to bring back.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        NotAnImageTableError: If lakelens did not create it.
-        VersionNotFoundError: If it has no such version.
-        VersionFilesMissingError: If data files of the version are gone; names them, and the versions that are whole.
-        TableConflictError: If other writers kept committing first, or a VACUUM was at work for ten minutes.
     """
     session, user = writing_session(spark), user_name()
     require_delta_table(session, table.location)

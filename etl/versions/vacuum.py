@@ -28,19 +28,14 @@ DEFAULT_RETENTION_HOURS = 168
 
 @dataclass(frozen=True, repr=False)
 class VacuumResult(ReadableResult):
-    """The result of a VACUUM, or of a dry run.
+    """The result of a VACUUM, or of a dry run."""
 
-    Attributes:
-        files: Paths relative to the table, sorted.
-        dry_run: Whether the files are still there.
-        kept: Protected versions whose files were left, with the pins and runs that protect them.
-        unreadable: Protected versions that the table's log can no longer rebuild, with the pins and runs that protect
-            them: their files are unknown, and nothing can read them.
-    """
-
-    files: tuple[str, ...]
-    dry_run: bool
+    files: tuple[str, ...]  # Paths relative to the table, sorted
+    dry_run: bool  # Whether the files are still there
+    # Protected versions whose files were left, with the pins and runs that protect them
     kept: dict[int, tuple[str, ...]]
+    # Protected versions that the table's log can no longer rebuild, with the pins and runs that protect them: their
+    # files are unknown, and nothing can read them
     unreadable: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -58,20 +53,6 @@ def vacuum(
     or because a run has trained on it or scored it. Files outside the table's folder are never touched: a shallow
     clone's log names those of the table that it was cloned from. That table does not know of its clones; pin the
     version that was cloned.
-
-    Args:
-        table: The table; its version is not looked at.
-        retention_hours: Age in hours from which removed files go; None takes the table's own (168 by default).
-        dry_run: Only report which files would be removed.
-        keep_protected: Leave the files of protected versions and remove the others, instead of refusing.
-        allow_short_retention: Accept fewer hours than 168: readers and writers that are at work now may break.
-
-    Raises:
-        InvalidArgumentError: If `retention_hours` is negative, or short without `allow_short_retention`.
-        VersionProtectedError: If files of a protected version would go; names the versions and what protects them.
-        VersionUnreadableError: If a protected version cannot be opened now, so that its files are not known.
-        NotADeltaTableError: If the table does not exist.
-        TableConflictError: If another VACUUM was at work for ten minutes, or took this one for dead.
     """
     _check_retention(retention_hours, allow_short_retention)
     latest = table.at(None).snapshot()

@@ -25,12 +25,7 @@ _KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probabi
 
 
 def answer_counts(rows: DataFrame, slices: Sequence[str] = ()) -> pd.DataFrame:
-    """Counts the rows with equal labels, answers and values of slices; `metrics.measure` describes the columns.
-
-    Args:
-        rows: Answers.
-        slices: The columns of slices, which are columns of the result.
-    """
+    """Counts the rows with equal labels, answers and values of slices; `metrics.measure` describes the columns."""
     from pyspark.sql import functions
 
     columns = ("label", "label_name", "prediction", "predicted_name", "true_rank", "bin")

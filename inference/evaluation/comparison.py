@@ -20,59 +20,35 @@ _ANSWERS = ("before", "after")
 
 @dataclass(frozen=True)
 class ClassChange:
-    """One class under both models.
+    """One class under both models."""
 
-    Attributes:
-        name: The class.
-        label: Its number.
-        support: Rows whose true class it is.
-        recall_before: Recall of the first model, 0..1; None without rows.
-        recall_after: Recall of the second model.
-        fixed: Rows that only the second model answers correctly.
-        broken: Rows that only the first model answers correctly.
-        trained_before: Training rows of the class in the first model's table version; None if unknown.
-        trained_after: Training rows of the class in the second model's table version; None if unknown.
-        f1_before: F1 of the first model, 0..1; None without rows.
-        f1_after: F1 of the second model.
-    """
-
-    name: str
-    label: int
-    support: int
-    recall_before: float | None
-    recall_after: float | None
-    fixed: int
-    broken: int
-    trained_before: int | None = None
-    trained_after: int | None = None
-    f1_before: float | None = None
-    f1_after: float | None = None
+    name: str  # The class
+    label: int  # Its number
+    support: int  # Rows whose true class it is
+    recall_before: float | None  # Recall of the first model, 0..1; None without rows
+    recall_after: float | None  # Recall of the second model
+    fixed: int  # Rows that only the second model answers correctly
+    broken: int  # Rows that only the first model answers correctly
+    trained_before: int | None = None  # Training rows of the class in the first model's table version; None if unknown
+    trained_after: int | None = None  # Training rows of the class in the second model's table version; None if unknown
+    f1_before: float | None = None  # F1 of the first model, 0..1; None without rows
+    f1_after: float | None = None  # F1 of the second model
 
 
 @dataclass(frozen=True, repr=False)
 class ModelComparison(TaskComparison):
-    """How a second model's answers differ from a first one's.
+    """How a second model's answers differ from a first one's."""
 
-    Attributes:
-        rows: Labelled rows that both models answered.
-        changed: Rows whose answer differs.
-        fixed: Rows that only the second model answers correctly.
-        broken: Rows that only the first model answers correctly.
-        both_wrong: Rows that both models answer incorrectly, with different answers.
-        p_value: Of McNemar's exact test: the probability of a split of fixed and broken rows at least this uneven if
-            both models are equally good.
-        classes: By label number.
-        most_improved_class: The class with the most fixed minus broken rows; None if no class has gained.
-    """
-
-    rows: int
-    changed: int
-    fixed: int
-    broken: int
-    both_wrong: int
+    rows: int  # Labelled rows that both models answered
+    changed: int  # Rows whose answer differs
+    fixed: int  # Rows that only the second model answers correctly
+    broken: int  # Rows that only the first model answers correctly
+    both_wrong: int  # Rows that both models answer incorrectly, with different answers
+    # Of McNemar's exact test: the probability of a split of fixed and broken rows at least this uneven if both models
+    # are equally good
     p_value: float
-    classes: list[ClassChange]
-    most_improved_class: str | None
+    classes: list[ClassChange]  # By label number
+    most_improved_class: str | None  # The class with the most fixed minus broken rows; None if no class has gained
     _changed: ClassVar[str] = "{0.fixed} answers fixed, {0.broken} broken; p = {0.p_value:.2g} (McNemar)"
 
 
@@ -81,17 +57,7 @@ def compare(
     names: Mapping[int, str],
     trained: tuple[Mapping[int, int] | None, Mapping[int, int] | None] = (None, None),
 ) -> ModelComparison:
-    """Derives a comparison from counts of labelled rows.
-
-    Args:
-        pairs: One row per combination of `label` and the two answers, `before` and `after` (null for an error); `rows`
-            counts the table's rows with it.
-        names: Class names by number.
-        trained: Training rows by class number, of the first and of the second model; None if unknown.
-
-    Raises:
-        MissingDependencyError: If SciPy is not installed.
-    """
+    """Derives a comparison from counts of labelled rows."""
     numbers = pairs[["label", *_ANSWERS]].to_numpy(float)
     error = int(np.nanmin(numbers, initial=min([0, *names]))) - 1  # as an answer; no class has this number
     pairs = pairs.fillna(dict.fromkeys(_ANSWERS, error)).astype(int)

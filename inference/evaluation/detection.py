@@ -37,12 +37,7 @@ class DetectionEvaluator(Evaluator):
     scores: ClassVar[tuple[str, ...]] = SCORES
 
     def columns(self) -> dict[str, tuple[str, Column]]:
-        """Adds the annotations, and the frames of both; see `Evaluator.columns`.
-
-        Raises:
-            ModelMismatchError: If the table has none.
-            NotAnImageTableError: If they are not boxes with class numbers.
-        """
+        """Adds the annotations, and the frames of both; see `Evaluator.columns`."""
         from pyspark.sql import functions
 
         declared = self.source.snapshot.schema.get(schema.ANNOTATIONS)

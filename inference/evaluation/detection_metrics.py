@@ -23,22 +23,14 @@ from .result import TaskComparison, TaskMetrics
 
 @dataclass(frozen=True, repr=False)
 class DetectionMetrics(TaskMetrics):
-    """How well a model's detections match the annotated objects.
+    """How well a model's detections match the annotated objects."""
 
-    Attributes:
-        rows: Annotated rows; an image without objects is one.
-        errors: How many of those have an error instead of detections. All their objects count as missed.
-        unlabelled: Rows without annotations; no other number counts them.
-        objects: Objects of all classes, without difficult ones.
-        classes: Metrics per class, by label number.
-        curves: Precision over recall at an overlap of 0.5, of each class that has objects.
-    """
-
-    rows: int
-    errors: int
-    unlabelled: int
-    objects: int
-    classes: list[ClassPrecision]
+    rows: int  # Annotated rows; an image without objects is one
+    errors: int  # How many of those have an error instead of detections. All their objects count as missed
+    unlabelled: int  # Rows without annotations; no other number counts them
+    objects: int  # Objects of all classes, without difficult ones
+    classes: list[ClassPrecision]  # Metrics per class, by label number
+    # Precision over recall at an overlap of 0.5, of each class that has objects
     curves: Mapping[str, PrecisionRecall] = field(default_factory=dict, repr=False)
 
     @property
@@ -49,52 +41,32 @@ class DetectionMetrics(TaskMetrics):
 
 @dataclass(frozen=True)
 class DetectionChange:
-    """One class under both models; None without objects.
+    """One class under both models; None without objects."""
 
-    Attributes:
-        name: The class.
-        label: Its number.
-        objects: Its objects.
-        ap50_before: Average precision of the first model at an overlap of 0.5.
-        ap50_after: The same of the second model.
-        ap_before: COCO's average precision of the first model.
-        ap_after: The same of the second model.
-        recall50_before: Recall of the first model at an overlap of 0.5.
-        recall50_after: The same of the second model.
-    """
-
-    name: str
-    label: int
-    objects: int
-    ap50_before: float | None
-    ap50_after: float | None
-    ap_before: float | None
-    ap_after: float | None
-    recall50_before: float | None
-    recall50_after: float | None
+    name: str  # The class
+    label: int  # Its number
+    objects: int  # Its objects
+    ap50_before: float | None  # Average precision of the first model at an overlap of 0.5
+    ap50_after: float | None  # The same of the second model
+    ap_before: float | None  # COCO's average precision of the first model
+    ap_after: float | None  # The same of the second model
+    recall50_before: float | None  # Recall of the first model at an overlap of 0.5
+    recall50_after: float | None  # The same of the second model
 
 
 @dataclass(frozen=True, repr=False)
 class DetectionComparison(TaskComparison):
-    """How a second model's detections differ from a first one's.
+    """How a second model's detections differ from a first one's."""
 
-    Attributes:
-        rows: Annotated rows.
-        changed: Rows with another number of mistakes.
-        fixed: Rows in which the second model makes fewer mistakes.
-        broken: Rows in which it makes more.
-        p_value: Of a sign test: the probability of a split of fixed and broken rows at least this uneven if both
-            models are equally good.
-        classes: By label number.
-        most_improved_class: The class whose average precision at an overlap of 0.5 has risen most; None if none has.
-    """
-
-    rows: int
-    changed: int
-    fixed: int
-    broken: int
+    rows: int  # Annotated rows
+    changed: int  # Rows with another number of mistakes
+    fixed: int  # Rows in which the second model makes fewer mistakes
+    broken: int  # Rows in which it makes more
+    # Of a sign test: the probability of a split of fixed and broken rows at least this uneven if both models are
+    # equally good
     p_value: float
-    classes: list[DetectionChange]
+    classes: list[DetectionChange]  # By label number
+    # The class whose average precision at an overlap of 0.5 has risen most; None if none has
     most_improved_class: str | None
     _changed: ClassVar[str] = "fewer mistakes in {0.fixed} images, more in {0.broken}; p = {0.p_value:.2g} (sign test)"
 
@@ -108,16 +80,7 @@ def measure_detections(
     errors: int,
     unlabelled: int,
 ) -> DetectionMetrics:
-    """Derives the metrics from the matches of all annotated rows.
-
-    Args:
-        matches: int64 [detections, 4], as `box_matching.matches_of` gives them, in any order.
-        objects: Objects that count, by class number.
-        names: Class names by number; a number without a name is shown as its digits.
-        rows: Annotated rows.
-        errors: How many of those have an error.
-        unlabelled: Rows without annotations.
-    """
+    """Derives the metrics from the matches of all annotated rows."""
     count = max([*objects, *names, *matches[:, 0].tolist(), -1]) + 1
     listed = [names.get(label, str(label)) for label in range(count)]
     by_class = np.array([objects.get(label, 0) for label in range(count)], np.int64)
@@ -136,18 +99,7 @@ def measure_detections(
 def compare_detections(
     before: DetectionMetrics, after: DetectionMetrics, *, rows: int, fixed: int, broken: int
 ) -> DetectionComparison:
-    """Compares two models that were measured on the same rows.
-
-    Args:
-        before: The first model's metrics.
-        after: The second model's metrics.
-        rows: Annotated rows.
-        fixed: Rows in which the second model makes fewer mistakes.
-        broken: Rows in which it makes more.
-
-    Raises:
-        MissingDependencyError: If SciPy is not installed.
-    """
+    """Compares two models that were measured on the same rows."""
     earlier = {one.label: one for one in before.classes}
     classes = [_change_of(earlier.get(one.label), one) for one in after.classes]
     gains = {

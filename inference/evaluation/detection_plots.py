@@ -24,14 +24,7 @@ _QUALITY = 88
 
 
 def draw_detection_plots(evaluation: DetectionMetrics) -> dict[str, bytes]:
-    """Draws average precision and recall of each class, and precision over recall.
-
-    Returns:
-        PNG files by name without suffix.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draws average precision and recall of each class, and precision over recall."""
     if not evaluation.objects:
         return {}
     worst = sorted((one for one in evaluation.classes if one.objects), key=lambda one: one.ap50 or 0.0)
@@ -57,9 +50,6 @@ def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
     """Makes for each model a JPEG of the image, its objects in green and the model's detections in orange.
 
     The longer side is scaled to 320 pixels. Names stand at the bottom of an object and at the top of a detection.
-
-    Returns:
-        Nothing for an image that does not decode.
     """
     if shown.image is None:
         return []

@@ -43,13 +43,8 @@ _MADE = pa.schema(
 def truths_sql(column: str, declared: str) -> str | None:
     """Writes the SQL that makes `ANNOTATIONS_TYPE` of a column of boxes, whose fields may come in any order.
 
-    Args:
-        column: Its name.
-        declared: Delta's type of it, as `Snapshot.schema` has it.
-
-    Returns:
-        None if it is not an array of structs with a class number and four corners. A name or mark of difficult boxes
-        that it lacks is null.
+    Returns none if it is not an array of structs with a class number and four corners. A name or mark of difficult
+    boxes that it lacks is null.
     """
     kind = arrow_type(declared)
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
@@ -62,18 +57,7 @@ def truths_sql(column: str, declared: str) -> str | None:
 
 
 def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
-    """Matches the detections of each row with its objects, which are in pixels of the stored image.
-
-    Args:
-        rows: With columns `path`, `detections`, in pixels of the source file, `annotations` and `FRAME`, and those that
-            are passed.
-        passed: Columns that stay, with their SQL types.
-
-    Returns:
-        The passed columns, with `detections` in pixels of the stored image, and those of `_MADE`. `missed` counts the
-        objects that no detection finds, `invented` the detections with a score of 0.5 or more that find no object, both
-        at an overlap of 0.5.
-    """
+    """Matches the detections of each row with its objects, which are in pixels of the stored image."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -92,17 +76,11 @@ def with_matches(rows: DataFrame, passed: Mapping[str, str]) -> DataFrame:
 
 @dataclass(frozen=True)
 class MatchedRows:
-    """The matches of all annotated rows, on the driver: 24 bytes per detection, and the values of slices.
+    """The matches of all annotated rows, on the driver: 24 bytes per detection, and the values of slices."""
 
-    Attributes:
-        matches: A row per detection: `label`, `score`, `hits`, `skipped`.
-        objects: `objects` by `label`.
-        rows: `rows` and `errors` by `annotated`.
-    """
-
-    matches: pd.DataFrame
-    objects: pd.DataFrame
-    rows: pd.DataFrame
+    matches: pd.DataFrame  # A row per detection: `label`, `score`, `hits`, `skipped`
+    objects: pd.DataFrame  # `objects` by `label`
+    rows: pd.DataFrame  # `rows` and `errors` by `annotated`
 
     @classmethod
     def collect(cls, rows: DataFrame, slices: Sequence[str]) -> MatchedRows:
@@ -184,11 +162,7 @@ def _matched(
 
 
 def _require_usable(path: str, truths: Sequence[Mapping[str, Any] | None]) -> None:
-    """Refuses an object without a class or a corner, as a training does; only other writers than an ingest leave one.
-
-    Raises:
-        NotAnImageTableError: If there is one.
-    """
+    """Refuses an object without a class or a corner, as a training does; an ingest leaves none."""
     for box in truths:
         lacking = [name for name in ("label", *BOX_CORNERS) if box is None or box[name] is None]
         if lacking:

@@ -22,42 +22,24 @@ SLICE = "slice_{}"
 
 @dataclass(frozen=True)
 class Answered:
-    """One model with its answers on the rows of a table version.
+    """One model with its answers on the rows of a table version."""
 
-    Attributes:
-        model: The model.
-        rows: Its answers, as `Evaluator.kept` leaves them.
-    """
-
-    model: ModelRef
-    rows: DataFrame
+    model: ModelRef  # The model
+    rows: DataFrame  # Its answers, as `Evaluator.kept` leaves them
 
 
 class Evaluator(ABC):
-    """The evaluation of one task on one table version.
+    """The evaluation of one task on one table version."""
 
-    Args:
-        source: The table version.
-        slices: Columns of the table; the metrics are computed separately for each value of them.
-
-    Attributes:
-        scores: The metrics that are a single number, by which models can be compared.
-        less_is_better: Those of them that are better when smaller.
-    """
-
-    scores: ClassVar[Sequence[str]]
-    less_is_better: ClassVar[frozenset[str]] = frozenset()
+    scores: ClassVar[Sequence[str]]  # The metrics that are a single number, by which models can be compared
+    less_is_better: ClassVar[frozenset[str]] = frozenset()  # Those of them that are better when smaller
 
     def __init__(self, source: ScoredTable, slices: Sequence[str]) -> None:
         self.source = source
         self.slices = tuple(slices)
 
     def columns(self) -> dict[str, tuple[str, Column]]:
-        """Gives the table's columns that stand next to the answers: by name their SQL type and what they are made of.
-
-        Raises:
-            InvalidArgumentError: If the table lacks one.
-        """
+        """Gives the table's columns next to the answers: by name their SQL type and what they are made of."""
         from pyspark.sql import functions
 
         require_slices(self.source.name, self.source.snapshot.schema, self.slices)
@@ -67,22 +49,11 @@ class Evaluator(ABC):
 
     @abstractmethod
     def kept(self, rows: DataFrame) -> DataFrame:
-        """Reduces answers to what the report needs of them.
-
-        Args:
-            rows: Columns of a predictions table, and those of `columns`.
-        """
+        """Reduces answers to what the report needs of them."""
 
     @abstractmethod
     def report(self, after: Answered, before: Answered | None) -> tuple[EvaluationResult, dict[str, bytes]]:
-        """Evaluates a model, also against an earlier one.
-
-        Returns:
-            The numbers, and the files of the report: a page, pictures, lists.
-
-        Raises:
-            InvalidArgumentError: If no row has a label.
-        """
+        """Evaluates a model, also against an earlier one."""
 
     def numbering(self, model: ModelRef, true: Mapping[int, str], predicted: Mapping[int, str]) -> dict[int, str]:
         """Joins the names of the table's and the model's classes; see `one_numbering`."""
@@ -110,11 +81,7 @@ class Evaluator(ABC):
 
 
 def require_slices(table: str, columns: Collection[str], slices: Sequence[str]) -> None:
-    """Checks that a table has the slice columns.
-
-    Raises:
-        InvalidArgumentError: If it lacks one.
-    """
+    """Checks that a table has the slice columns."""
     for name in slices:
         if name not in columns:
             raise InvalidArgumentError(f"slice {name!r}: {table} has no such column; its columns: {', '.join(columns)}")

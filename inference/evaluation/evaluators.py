@@ -20,12 +20,7 @@ EVALUATORS: Mapping[str, type[Evaluator]] = {
 
 
 def evaluator_of(model: ModelRef, before: ModelRef | None = None) -> type[Evaluator]:
-    """Finds the evaluator of a model, and of the model that it is compared with.
-
-    Raises:
-        CheckpointError: If this lakelens has no task of that name.
-        ModelMismatchError: If the two models have different tasks.
-    """
+    """Finds the evaluator of a model, and of the model that it is compared with."""
     task = task_of(model.checkpoint).name
     other = task if before is None else task_of(before.checkpoint).name
     if before is not None and other != task:

@@ -26,34 +26,25 @@ SCORES = ("accuracy", "balanced_accuracy", "macro_f1", *(f"top_{k}_accuracy" for
 
 @dataclass(frozen=True, repr=False)
 class ModelMetrics(TaskMetrics):
-    """How well a model's predictions match the labels.
+    """How well a model's predictions match the labels."""
 
-    Attributes:
-        accuracy: Share of correct labelled rows, 0..1 (a row with an error counts as wrong); None without rows.
-        rows: Labelled rows.
-        errors: How many of those have an error instead of a prediction.
-        unlabelled: Rows without a label; no other number counts them.
-        classes: Metrics per class, by label number.
-        confusion: int64 [classes, classes]; row: true class, column: predicted class, as ordered in `classes`.
-        balanced_accuracy: Mean recall of the classes that have rows; None without rows.
-        macro_f1: Mean F1 of the classes that have rows; None without rows.
-        top_k: For each k the share of rows whose true class is among the k most probable.
-        ece: Expected calibration error: mean distance of probability and accuracy over the bins, weighted by rows; None
-            without an answer.
-        calibration: A row for each bin with answers, from the least probable: `rows`, and their mean probability
-            (`confidence`) and share of right answers (`accuracy`), 0..1; None without an answer.
-    """
-
+    # Share of correct labelled rows, 0..1 (a row with an error counts as wrong); None without rows
     accuracy: float | None
-    rows: int
-    errors: int
-    unlabelled: int
-    classes: list[ClassMetrics]
+    rows: int  # Labelled rows
+    errors: int  # How many of those have an error instead of a prediction
+    unlabelled: int  # Rows without a label; no other number counts them
+    classes: list[ClassMetrics]  # Metrics per class, by label number
+    # int64 [classes, classes]; row: true class, column: predicted class, as ordered in `classes`
     confusion: npt.NDArray[np.int64] = field(repr=False)
-    balanced_accuracy: float | None = None
-    macro_f1: float | None = None
+    balanced_accuracy: float | None = None  # Mean recall of the classes that have rows; None without rows
+    macro_f1: float | None = None  # Mean F1 of the classes that have rows; None without rows
+    # For each k the share of rows whose true class is among the k most probable
     top_k: dict[int, float] = field(default_factory=dict)
+    # Expected calibration error: mean distance of probability and accuracy over the bins, weighted by rows; None
+    # without an answer
     ece: float | None = None
+    # A row for each bin with answers, from the least probable: `rows`, and their mean probability (`confidence`) and
+    # share of right answers (`accuracy`), 0..1; None without an answer
     calibration: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -72,16 +63,7 @@ class ModelMetrics(TaskMetrics):
 def one_numbering(
     true_names: Mapping[int, str], predicted_names: Mapping[int, str], *, is_own: bool = False
 ) -> dict[int, str]:
-    """Joins the names of true and of predicted classes; a renamed class has both, as `lion (cat)`.
-
-    Args:
-        true_names: Names by number in the image table.
-        predicted_names: Names by number to the model.
-        is_own: Whether the model was trained on this table, so that numbers are the same classes (`other_names`).
-
-    Raises:
-        PredictionsSchemaError: If one number is two classes, so that equal numbers are not equal classes.
-    """
+    """Joins the names of true and of predicted classes; a renamed class has both, as `lion (cat)`."""
     other = other_names(true_names, predicted_names, is_own=is_own)
     if other:
         number = other[0]
@@ -98,17 +80,7 @@ def one_numbering(
 
 
 def measure(counts: pd.DataFrame, names: Mapping[int, str], unlabelled: int = 0) -> ModelMetrics:
-    """Derives the metrics from counts of labelled rows.
-
-    Args:
-        counts: One row per combination of `label` (number of the true class), `prediction` (number of
-            the most probable class; null for an error), `true_rank` (how many classes are more probable than the true
-            one; null if the model does not know it) and `bin` (which of the `CALIBRATION_BINS` the probability of the
-            answer falls into; null for an error). `rows` counts them; `confidence` sums the probabilities of the
-            answers.
-        names: Class names by number; a number without a name is shown as its digits.
-        unlabelled: Rows without a label.
-    """
+    """Derives the metrics from counts of labelled rows."""
     rows = int(counts["rows"].sum())
     answered = counts.dropna(subset=["prediction"])
     labels = sorted({*counts["label"].astype(int), *answered["prediction"].astype(int), *names})
@@ -137,13 +109,7 @@ def _right(counts: pd.DataFrame) -> pd.Series[int]:
 def per_class(
     counts: pd.DataFrame, labels: Sequence[int], names: Mapping[int, str]
 ) -> tuple[list[ClassMetrics], npt.NDArray[np.int64]]:
-    """Derives the metrics of each class, and the confusion matrix: int64 [classes, classes].
-
-    Args:
-        counts: Columns `label`, `prediction` (null for an error) and `rows`.
-        labels: Numbers of all classes.
-        names: Class names by number; a number without a name is shown as its digits.
-    """
+    """Derives the metrics of each class, and the confusion matrix: int64 [classes, classes]."""
     places = {label: place for place, label in enumerate(labels)}
     true = counts["label"].map(places).to_numpy(int)
     predicted = counts["prediction"].map(places).fillna(len(labels)).to_numpy(int)  # errors have the last column

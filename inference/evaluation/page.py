@@ -9,11 +9,7 @@ from .result import EvaluationResult
 
 
 def render_page(template: str, result: EvaluationResult, **values: Any) -> str:
-    """Renders a task's page; `values` are what its template refers to in addition to the result.
-
-    Raises:
-        MissingDependencyError: If Jinja2 is not installed.
-    """
+    """Renders a task's page; `values` are what its template refers to in addition to the result."""
     where = [result.model, f"checkpoint {result.digest[:12]}"]
     if result.trained_on:
         where.append(f"trained on {result.trained_on}")

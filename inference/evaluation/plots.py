@@ -35,14 +35,7 @@ _LABEL_LENGTH, _CAPTION_LENGTH, _TITLE_LENGTH = 24, 18, 60
 
 
 def draw_plots(evaluation: ModelMetrics, mistakes: Sequence[Shown]) -> dict[str, bytes]:
-    """Draws what an evaluation has data for.
-
-    Returns:
-        PNG files by name without suffix.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draws what an evaluation has data for."""
     plots = {}
     if evaluation.rows:
         plots["classes"] = _draw_classes(evaluation.classes)
@@ -74,11 +67,6 @@ def draw_comparison(comparison: ModelComparison, samples: Sequence[Shown], names
     """Draws recall per class of both models next to images whose answer changed.
 
     With many classes it draws only those whose recall changed most, and notes it in the title.
-
-    Args:
-        comparison: The numbers.
-        samples: Images with the answers of both models, at most twelve are drawn.
-        names: What the two models are called.
     """
     return to_png(comparison_figure(comparison, samples, names))
 

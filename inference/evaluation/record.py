@@ -38,11 +38,7 @@ def file_name(name: str, suffix: str = "") -> str:
 
 
 def write_report(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes page and plots into a folder; creates it if needed.
-
-    Raises:
-        InvalidArgumentError: If the folder cannot be written.
-    """
+    """Writes page and plots into a folder; creates it if needed."""
     try:
         write_files(folder, files)
     except OSError as error:
@@ -56,11 +52,7 @@ def record_evaluation(
 
     A comparison with another model has a separate path, `...-vs-<other model>`, for its files and its metrics.
 
-    Returns:
-        Where the files are, as `runs:/<id>/...`; None for a model named by its path.
-
-    Raises:
-        TrackingError: If the store does not take it.
+    Returns where the files are, as `runs:/<id>/...`; None for a model named by its path.
     """
     if model.tracking_uri is None or model.run_id is None:
         return None

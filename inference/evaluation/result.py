@@ -12,17 +12,11 @@ from ...results import ReadableResult
 
 
 class TaskMetrics(ReadableResult, ABC):
-    """The metrics of a model.
+    """The metrics of a model."""
 
-    Attributes:
-        rows: Labelled rows.
-        errors: How many of those have an error instead of a prediction.
-        classes: A dataclass of metrics per class.
-    """
-
-    rows: int
-    errors: int
-    classes: list[Any]
+    rows: int  # Labelled rows
+    errors: int  # How many of those have an error instead of a prediction
+    classes: list[Any]  # A dataclass of metrics per class
 
     @property
     @abstractmethod
@@ -31,22 +25,14 @@ class TaskMetrics(ReadableResult, ABC):
 
 
 class TaskComparison(ReadableResult):
-    """The comparison of two models: rows that are better or worse with the second one. Each task has a dataclass of it.
-
-    Attributes:
-        fixed: Rows that are better.
-        broken: Rows that are worse.
-        p_value: The probability of a split at least this uneven if both models are equally good.
-        classes: A dataclass of changes per class.
-        most_improved_class: The class that has gained most; None if no class has gained.
-    """
+    """The comparison of two models: rows that are better or worse with the second. Each task has a dataclass of it."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    fixed: int
-    broken: int
-    p_value: float
-    classes: list[Any]
-    most_improved_class: str | None
+    fixed: int  # Rows that are better
+    broken: int  # Rows that are worse
+    p_value: float  # The probability of a split at least this uneven if both models are equally good
+    classes: list[Any]  # A dataclass of changes per class
+    most_improved_class: str | None  # The class that has gained most; None if no class has gained
     _changed: ClassVar[str]
 
     @property
@@ -63,19 +49,13 @@ class TaskComparison(ReadableResult):
 
 @dataclass(frozen=True)
 class Shown:
-    """One image with its true class and each model's answer.
+    """One image with its true class and each model's answer."""
 
-    Attributes:
-        path: The row's path.
-        truth: Name of the true class.
-        answers: For each model its answer and the probability of it; None for an error.
-        image: The stored image, once fetched.
-    """
-
-    path: str
-    truth: str
+    path: str  # The row's path
+    truth: str  # Name of the true class
+    # For each model its answer and the probability of it; None for an error
     answers: tuple[tuple[str, float | None], ...]
-    image: StoredImage | None = None
+    image: StoredImage | None = None  # The stored image, once fetched
 
 
 Boxes = Sequence[Mapping[str, Any]]
@@ -83,21 +63,13 @@ Boxes = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ShownBoxes:
-    """One image with its objects and each model's detections.
+    """One image with its objects and each model's detections."""
 
-    Attributes:
-        path: The row's path.
-        truths: The objects.
-        detections: The detections of each model.
-        about: What is wrong in it, for each model.
-        image: The stored image, once fetched.
-    """
-
-    path: str
-    truths: Boxes
-    detections: tuple[Boxes, ...]
-    about: tuple[str, ...]
-    image: StoredImage | None = None
+    path: str  # The row's path
+    truths: Boxes  # The objects
+    detections: tuple[Boxes, ...]  # The detections of each model
+    about: tuple[str, ...]  # What is wrong in it, for each model
+    image: StoredImage | None = None  # The stored image, once fetched
 
 
 AnyShown = TypeVar("AnyShown", Shown, ShownBoxes)

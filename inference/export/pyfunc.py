@@ -13,13 +13,7 @@ _PACKAGES = ("mlflow", "numpy", "pandas")
 
 
 def write_pyfunc(savedmodel: Path, folder: Path, model: ModelRef) -> None:
-    """Writes a pyfunc whose input is the column `image` with encoded images.
-
-    Args:
-        savedmodel: The SavedModel, which is copied into it.
-        folder: Where to write; must not exist.
-        model: The exported model.
-    """
+    """Writes a pyfunc whose input is the column `image` with encoded images."""
     import mlflow
     from mlflow.models import ModelSignature
     from mlflow.types import DataType

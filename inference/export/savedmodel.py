@@ -33,14 +33,6 @@ def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mappi
     filtering as `score` does. `images` takes float32 [rows, height, width, channels] with values 0 to 255. Both give
     `probabilities` float32 [rows, classes], `prediction` int32 [rows] and, if the model names its classes,
     `predicted_name` string [rows].
-
-    Args:
-        checkpoint: The checkpoint of a classifier.
-        folder: Where to write; must not exist.
-        custom_objects: Classes and functions by name that the model needs.
-
-    Raises:
-        ModelMismatchError: If the model does not fit its checkpoint, or the SavedModel predicts something else.
     """
     import keras
     import tensorflow as tf
@@ -81,15 +73,6 @@ def write_onnx(checkpoint: Checkpoint, file: Path, custom_objects: Mapping[str, 
 
     It takes `images`, float32 [rows, height, width, channels] with values 0 to 255, and gives `probabilities` float32
     [rows, classes] and `prediction` int32 [rows]. Class names are a JSON list in its metadata, `lakelens.class_names`.
-
-    Args:
-        checkpoint: The checkpoint of a classifier.
-        file: The file to write.
-        custom_objects: Classes and functions by name that the model needs.
-
-    Raises:
-        ModelMismatchError: If the model does not fit its checkpoint, ONNX has no form of one of its operations, or it
-            predicts something else.
     """
     import onnxruntime
     import tensorflow as tf
@@ -154,11 +137,7 @@ def _decoded(encoded: tf.Tensor, height: int, width: int, channels: int) -> tf.T
 
 
 def _compare(where: str, given: Answers, expected: Answers, allowed: float, checkpoint: Checkpoint) -> None:
-    """Compares the probabilities of an exported model with those of `score`.
-
-    Raises:
-        ModelMismatchError: If one differs too much.
-    """
+    """Compares the probabilities of an exported model with those of `score`."""
     difference = float(np.abs(given - expected).max())
     if not difference <= allowed:
         raise ModelMismatchError(

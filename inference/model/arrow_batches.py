@@ -72,11 +72,7 @@ def prediction_arrays(predictor: Predictor, predictions: Predictions) -> dict[st
 
 
 def predict_pandas(predictor: Predictor, batches: Iterable[Any]) -> Iterator[pd.DataFrame]:
-    """Predicts for the batches that a pandas UDF gets: a Series of images, or also format, height, width and source.
-
-    Yields:
-        One row per image, in order.
-    """
+    """Predicts for the batches that a pandas UDF gets: a Series of images, or also format, height, width and source."""
     import pandas as pd
 
     for piece in predictor.stream(_rows_of_series(batch) for batch in batches):

@@ -34,21 +34,13 @@ Answers: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A model that is ready to run.
+    """A model that is ready to run."""
 
-    Attributes:
-        function: uint8 [rows, height, width, channels] to float32 [rows, *answer_shape].
-        task: The task that it was trained for.
-        answer_shape: Shape of one row's answer.
-        engine: What runs it, for reports: `FROZEN`, ONNX Runtime, or the framework, of Keras with the reason.
-        described: What its values mean, for `Task.answers`.
-    """
-
-    function: Callable[[Pixels], Answers]
-    task: Task
-    answer_shape: tuple[int, ...]
-    engine: str
-    described: Mapping[str, Any]
+    function: Callable[[Pixels], Answers]  # uint8 [rows, height, width, channels] to float32 [rows, *answer_shape]
+    task: Task  # The task that it was trained for
+    answer_shape: tuple[int, ...]  # Shape of one row's answer
+    engine: str  # What runs it, for reports: `FROZEN`, ONNX Runtime, or the framework, of Keras with the reason
+    described: Mapping[str, Any]  # What its values mean, for `Task.answers`
 
 
 def compile_model(
@@ -58,18 +50,6 @@ def compile_model(
 
     The checkpoint describes the values that the model gives. A checkpoint that other code wrote without a description
     gets it from the model here, as in training.
-
-    Args:
-        checkpoint: The checkpoint.
-        custom_objects: The user's own classes and functions by name.
-        onnx_threads: Threads of ONNX Runtime, which runs the graph next to the checkpoint (`convert_model`); None runs
-            the model's own framework.
-
-    Raises:
-        CheckpointError: If the file is damaged or has refused content, or the checkpoint's task is unknown.
-        ModelMismatchError: If the model does not take the images that its checkpoint describes, or its output does not
-            fit the task.
-        ScoringFailedError: If the machine fails while the model is tried.
     """
     shape = checkpoint.input_shape
     if shape[2] not in MODES:
@@ -86,12 +66,7 @@ def compile_model(
 
 
 def convert_model(checkpoint: Checkpoint, folder: Path, custom_objects: Mapping[str, Any] | None = None) -> None:
-    """Writes a Keras model for ONNX Runtime, see `write_engine`.
-
-    Raises:
-        ModelMismatchError: Also if the model cannot be converted, or ONNX Runtime gives other outputs.
-        LakelensError: As `compile_model` does.
-    """
+    """Writes a Keras model for ONNX Runtime, see `write_engine`."""
     import tensorflow as tf
 
     model, traced = _traced(checkpoint, custom_objects)
@@ -125,17 +100,12 @@ def _compiled(checkpoint: Checkpoint, loaded: _Loaded) -> CompiledModel:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A loaded model.
+    """A loaded model."""
 
-    Attributes:
-        outputs: uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays.
-        described: Describes these for a checkpoint without a description; raises TrialError if it cannot.
-        engine: What runs it.
-    """
-
-    outputs: Callable[[Pixels], Any]
+    outputs: Callable[[Pixels], Any]  # uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays
+    # Describes these for a checkpoint without a description; raises TrialError if it cannot
     described: Callable[[Task], Mapping[str, Any]]
-    engine: str
+    engine: str  # What runs it
 
 
 def _described(model: keras.Model | None) -> Callable[[Task], Mapping[str, Any]]:

@@ -19,21 +19,14 @@ Frames: TypeAlias = npt.NDArray[np.object_]
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Some rows of an image table; all sequences are equally long.
+    """Some rows of an image table; all sequences are equally long."""
 
-    Attributes:
-        images: The stored bytes; None is null.
-        formats: `jpeg`, `png`, `raw_rgb` or another encoded format; None when every image is encoded.
-        heights: Height in pixels, needed for `raw_rgb` only.
-        widths: Width in pixels, needed for `raw_rgb` only.
-        sources: Values of the column `source`; None if the rows lack it.
-    """
-
-    images: Sequence[Bytes | None]
+    images: Sequence[Bytes | None]  # The stored bytes; None is null
+    # `jpeg`, `png`, `raw_rgb` or another encoded format; None when every image is encoded
     formats: Sequence[str | None] | None = None
-    heights: Sequence[int | None] | None = None
-    widths: Sequence[int | None] | None = None
-    sources: Sequence[Mapping[str, Any] | None] | None = None
+    heights: Sequence[int | None] | None = None  # Height in pixels, needed for `raw_rgb` only
+    widths: Sequence[int | None] | None = None  # Width in pixels, needed for `raw_rgb` only
+    sources: Sequence[Mapping[str, Any] | None] | None = None  # Values of the column `source`; None if the rows lack it
 
     def __len__(self) -> int:
         return len(self.images)
@@ -54,14 +47,7 @@ def decode_rows(
 ) -> list[str | None]:
     """Decodes rows into `pixels` as the training feed does, an image of another size scaled to the model's.
 
-    Args:
-        rows: The stored rows.
-        pixels: uint8 [rows, height, width, channels], written in place; a row that fails may hold anything.
-        decoder: Decodes them.
-        frames: [rows], written in place; None if they are not needed.
-
-    Returns:
-        For each row None, or `<reason>: <message>`.
+    Returns for each row None, or `<reason>: <message>`.
     """
     nothing = [None] * len(rows)
     images = map(StoredImage, rows.images, rows.formats or nothing, rows.heights or nothing, rows.widths or nothing)

@@ -53,16 +53,7 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def typed_failures(table: str) -> Iterator[None]:
-    """Raises the `LakelensError` that a task of the body raised, instead of Spark's report of it.
-
-    Args:
-        table: The table version that the tasks read, for the message about its files.
-
-    Raises:
-        LakelensError: Of the class that the task raised.
-        NoSpaceError, StoreError, VersionFilesMissingError: As `failures_named` does.
-        ScoringFailedError: If a task failed for another reason.
-    """
+    """Raises the `LakelensError` that a task of the body raised, instead of Spark's report of it."""
     try:
         yield
     except LakelensError:

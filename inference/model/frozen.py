@@ -26,13 +26,8 @@ def freeze(
 ) -> tuple[Callable[[Pixels], Any], str]:
     """Freezes a model that takes uint8 pixels, and compares its outputs with those of Keras.
 
-    Args:
-        traced: The model as a `tf.function` with an input signature.
-        shape: Height, width and channels of an image.
-
-    Returns:
-        The function from uint8 [rows, *shape] to the model's outputs as NumPy arrays; and the engine: `FROZEN`, or
-        Keras with the reason why the model is not frozen.
+    Returns the function from uint8 [rows, *shape] to the model's outputs as NumPy arrays; and the engine: `FROZEN`, or
+    Keras with the reason why the model is not frozen.
     """
     import tensorflow as tf
 
@@ -84,11 +79,7 @@ def difference(expected: list[Any], given: list[Any]) -> str | None:
 def check_images(shape: tuple[int, int, int]) -> Pixels:
     """Makes images on which two graphs are compared: flat colours, noise, and smooth fields with little noise.
 
-    Args:
-        shape: Height, width and channels.
-
-    Returns:
-        uint8 [8, *shape]; the same in every process.
+    Returns uint8 [8, *shape]; the same in every process.
     """
     height, width, channels = shape
     random = np.random.default_rng(0)
@@ -108,12 +99,7 @@ def check_images(shape: tuple[int, int, int]) -> Pixels:
 def frozen_function(
     traced: tf.types.experimental.PolymorphicFunction, *, keep_control_flow: bool = False
 ) -> tuple[tf.types.experimental.ConcreteFunction, tf.types.experimental.ConcreteFunction]:
-    """Returns a traced function with its variables and captured tensors as constants; and as it was traced.
-
-    Args:
-        traced: The function.
-        keep_control_flow: Whether branches and loops stay single operations, as converters need them.
-    """
+    """Returns a traced function with its variables and captured tensors as constants; and as it was traced."""
     from tensorflow.python.framework.convert_to_constants import (  # TensorFlow has no public name for it
         convert_variables_to_constants_v2,
     )

@@ -31,13 +31,7 @@ CONVERTERS = ("tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
 
 
 def check_engine(call: str, engine: str | None, *models: ModelRef) -> None:
-    """Checks that an engine exists, is installed here, and runs models of this kind.
-
-    Raises:
-        InvalidArgumentError: If there is no such engine.
-        MissingDependencyError: If a package that it needs on the driver is not installed.
-        ModelMismatchError: If a model is not of Keras.
-    """
+    """Checks that an engine exists, is installed here, and runs models of this kind."""
     if engine is None:
         return
     if engine != ONNXRUNTIME:
@@ -51,16 +45,7 @@ def check_engine(call: str, engine: str | None, *models: ModelRef) -> None:
 
 
 def write_graph(traced: tf.types.experimental.PolymorphicFunction, path: Path, properties: Mapping[str, str]) -> None:
-    """Converts a function to a file that needs nothing else.
-
-    Args:
-        traced: A `tf.function` with an input signature; its inputs and outputs keep their names.
-        path: The file to write.
-        properties: The graph's custom metadata.
-
-    Raises:
-        ModelMismatchError: If ONNX has no form of one of its operations; names them.
-    """
+    """Converts a function to a file that needs nothing else."""
     import onnx
 
     try:
@@ -100,17 +85,7 @@ def write_engine(
     described: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Writes what workers need to run a model, once ONNX Runtime gave Keras' outputs here.
-
-    Args:
-        checkpoint: The checkpoint.
-        traced: Its model, from uint8 pixels to one output.
-        described: What the output means, for `Task.answers`.
-        folder: Where to write.
-
-    Raises:
-        ModelMismatchError: If the model cannot be converted, or its outputs differ.
-    """
+    """Writes what workers need to run a model, once ONNX Runtime gave Keras' outputs here."""
     images = check_images(checkpoint.input_shape)
     with without_tensor_float_32():
         expected = np.asarray(traced(images))  # first: converting removes functions that TensorFlow does not inline
@@ -127,16 +102,7 @@ def load_engine(
 ) -> tuple[Callable[[Pixels], Any], Mapping[str, Any]]:
     """Loads what `write_engine` wrote, and compares its outputs with those of Keras.
 
-    Args:
-        folder: Where it is.
-        checkpoint: The checkpoint.
-        threads: Cores that the model may use.
-
-    Returns:
-        The function from uint8 [rows, height, width, channels] to the model's output; and what that means.
-
-    Raises:
-        ModelMismatchError: If the outputs differ, or cannot be compared.
+    Returns the function from uint8 [rows, height, width, channels] to the model's output; and what that means.
     """
     import onnxruntime
 

@@ -30,16 +30,11 @@ _INPUT_BYTES = 4  # float32, as the model computes
 
 @dataclass(frozen=True)
 class Predictions:
-    """A model's answers for some rows; one entry per row in each attribute.
+    """A model's answers for some rows; one entry per row in each attribute."""
 
-    Attributes:
-        answers: float32 [rows, ...], as the task gives them; a row with an error holds NaN.
-        errors: None, or why the row has no prediction, as `<reason>: <message>`.
-        frames: [rows], each stored image's size, and its file's size and orientation; None if the task ignores them.
-    """
-
-    answers: Answers
-    errors: list[str | None]
+    answers: Answers  # float32 [rows, ...], as the task gives them; a row with an error holds NaN
+    errors: list[str | None]  # None, or why the row has no prediction, as `<reason>: <message>`
+    # [rows], each stored image's size, and its file's size and orientation; None if the task ignores them
     frames: Frames
 
     def __len__(self) -> int:
@@ -57,15 +52,6 @@ class Predictor:
     An error belongs to a row only if a black image of the model's size can be decoded and predicted at the same time.
     If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and predicting
     fails.
-
-    Args:
-        function: uint8 [rows, height, width, channels] to float32 [rows, *answer_shape].
-        task: The task of the answers.
-        input_shape: Height, width and channels of the model's images.
-        answer_shape: Shape of one row's answer.
-        batch_bytes: Most bytes of one batch of float32 input; a batch has at least one row.
-        decode_threads: Threads that decode the next batch while the model runs.
-        engine: What runs the model, for reports.
     """
 
     def __init__(
@@ -95,15 +81,7 @@ class Predictor:
         heights: Sequence[int | None] | None = None,
         widths: Sequence[int | None] | None = None,
     ) -> Predictions:
-        """Predicts for stored images; see `StoredRows` for the arguments.
-
-        Returns:
-            One entry per image; a row that cannot be scored has an error and raises no exception.
-
-        Raises:
-            ModelMismatchError: If the model's outputs are not what its checkpoint describes.
-            ScoringFailedError: If the machine or the model fails.
-        """
+        """Predicts for stored images; see `StoredRows` for the arguments."""
         parts = list(self.stream([StoredRows(images, formats, heights, widths)]))
         return Predictions(
             np.concatenate([np.empty((0, *self.answer_shape), np.float32), *(part.answers for part in parts)]),
@@ -115,10 +93,6 @@ class Predictor:
         """Predicts for rows in order, in pieces of at most `batch_rows`, decoding the next piece meanwhile.
 
         A piece never spans two of the given batches, so that they can be told apart by counting rows.
-
-        Raises:
-            ModelMismatchError: If the model's outputs are not what its checkpoint describes.
-            ScoringFailedError: If the machine or the model fails.
         """
         with ThreadPoolExecutor(self._decode_threads, "lakelens-decode") as pool:
             decoding: deque[_Decoding] = deque()
@@ -226,20 +200,7 @@ class _Decoding:
 def build_predictor(
     checkpoint: Checkpoint, batch_bytes: int, threads: int, code: UserCode, engine: str | None = None
 ) -> Predictor:
-    """Loads an open checkpoint.
-
-    Args:
-        checkpoint: The checkpoint.
-        batch_bytes: Most bytes of one batch of float32 input.
-        threads: Threads that decode; those of ONNX Runtime, too.
-        code: What the model needs besides Keras.
-        engine: `ONNXRUNTIME`, if `convert_model` wrote the model's graph next to the checkpoint; None for the model's
-            own framework.
-
-    Raises:
-        CheckpointError: If its model has refused content, or code that cannot be imported.
-        ModelMismatchError: If the model takes no images, or its output does not fit the task.
-    """
+    """Loads an open checkpoint."""
     with code.loaded() as objects:
         compiled = compile_model(checkpoint, objects, onnx_threads=threads if engine == ONNXRUNTIME else None)
     return Predictor(

@@ -29,27 +29,16 @@ PROMOTION_TAG_PREFIX = "lakelens.promotion."
 
 @dataclass(frozen=True)
 class RegisteredVersion:
-    """One version of a registered model.
+    """One version of a registered model."""
 
-    Attributes:
-        name: The registered model.
-        version: Its number.
-        aliases: The aliases that point to it.
-        digest: Digest of its checkpoint at registration; None if lakelens did not register it.
-        run_id: The run that trained it; None if not known.
-        trained_on: `table@version`; None if not known.
-        created_ms: When it was registered, in milliseconds since 1970.
-        promotions: The decision for each alias that it was proposed for, as JSON.
-    """
-
-    name: str
-    version: int
-    aliases: tuple[str, ...]
-    digest: str | None
-    run_id: str | None
-    trained_on: str | None
-    created_ms: int
-    promotions: Mapping[str, str]
+    name: str  # The registered model
+    version: int  # Its number
+    aliases: tuple[str, ...]  # The aliases that point to it
+    digest: str | None  # Digest of its checkpoint at registration; None if lakelens did not register it
+    run_id: str | None  # The run that trained it; None if not known
+    trained_on: str | None  # `table@version`; None if not known
+    created_ms: int  # When it was registered, in milliseconds since 1970
+    promotions: Mapping[str, str]  # The decision for each alias that it was proposed for, as JSON
 
     @property
     def uri(self) -> str:
@@ -59,29 +48,18 @@ class RegisteredVersion:
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """The differences of two models' runs.
+    """The differences of two models' runs."""
 
-    Attributes:
-        first: The first model's run.
-        second: The second model's run.
-        params: Parameters that differ, by name: the first's value and the second's.
-        metrics: Metrics that both or one has, by name: the first's value and the second's.
-    """
-
-    first: RunDetails
-    second: RunDetails
+    first: RunDetails  # The first model's run
+    second: RunDetails  # The second model's run
+    # Parameters that differ, by name: the first's value and the second's
     params: Mapping[str, tuple[str | None, str | None]]
+    # Metrics that both or one has, by name: the first's value and the second's
     metrics: Mapping[str, tuple[float | None, float | None]]
 
 
 def list_versions(name: str | None = None, tracking_uri: str | None = None) -> list[RegisteredVersion]:
-    """Lists registered models, or the versions of one; the newest version of each first.
-
-    Raises:
-        ModelNotFoundError: If the model does not exist.
-        InvalidArgumentError: If the store does not exist.
-        TrackingError: If the store does not answer.
-    """
+    """Lists registered models, or the versions of one; the newest version of each first."""
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, "list registered models"):
         names = [name] if name is not None else sorted(one.name for one in all_pages(client.search_registered_models))
@@ -93,20 +71,7 @@ def list_versions(name: str | None = None, tracking_uri: str | None = None) -> l
 
 
 def register(reference: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> RegisteredVersion:
-    """Registers the model that a reference points to; a model is not registered twice under one name.
-
-    Args:
-        reference: Any form of `resolve_model` that points to a run.
-        name: Registered model; created if it does not exist.
-        alias: Alias to point to the version.
-        tracking_uri: As for `train`.
-
-    Raises:
-        ModelNotFoundError: If the reference points to no model, or to one whose run is unknown.
-        InvalidArgumentError: If the store does not exist, or MLflow allows no such name or alias.
-        CheckpointError: If the checkpoint is damaged, or is not that of its run.
-        TrackingError: If the store refuses.
-    """
+    """Registers the model that a reference points to; a model is not registered twice under one name."""
     require_model_name(name)
     if alias is not None:
         require_alias(alias)
@@ -129,14 +94,7 @@ def registrable(reference: str, tracking_uri: str | None = None) -> tuple[ModelR
 
 
 def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = None) -> RegisteredVersion:
-    """Points an alias to a version, after comparing its files with the digest in its run.
-
-    Raises:
-        InvalidArgumentError: If MLflow allows no such alias.
-        ModelNotFoundError: If the version does not exist, or its run is unknown.
-        CheckpointError: If the version's checkpoint is not that of its run.
-        TrackingError: If the store refuses.
-    """
+    """Points an alias to a version, after comparing its files with the digest in its run."""
     require_alias(alias)
     uri = resolve_tracking_uri(tracking_uri)
     _require_run(uri, resolve_model(f"models:/{name}/{version}", uri))
@@ -150,9 +108,6 @@ def move_alias(name: str, alias: str, version: int, *, previous: int | None, tra
     """Points an alias to a version if it still points to `previous`; returns whether it did.
 
     MLflow cannot do both at once: a move between this function's last read and its write is overwritten.
-
-    Raises:
-        LakelensError: As `set_alias`.
     """
     _require_run(tracking_uri, resolve_model(f"models:/{name}/{version}", tracking_uri))
     client = open_client(tracking_uri)
@@ -165,11 +120,7 @@ def move_alias(name: str, alias: str, version: int, *, previous: int | None, tra
 
 
 def version_of(name: str, version: int, tracking_uri: str | None = None) -> RegisteredVersion:
-    """Describes one version.
-
-    Raises:
-        ModelNotFoundError: If the version does not exist.
-    """
+    """Describes one version."""
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read version {version} of model {name!r}"):
         aliases = _aliases(client, name)
@@ -207,11 +158,7 @@ def number_behind(name: str, alias: str, tracking_uri: str | None = None) -> int
 
 
 def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> ModelDifference:
-    """Compares the parameters and metrics of two models' runs.
-
-    Raises:
-        ModelNotFoundError: If a reference points to no model, or to one whose run is unknown.
-    """
+    """Compares the parameters and metrics of two models' runs."""
     details = []
     for reference in (first, second):
         model = resolve_model(reference, tracking_uri)
@@ -229,11 +176,7 @@ def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> Mo
 
 
 def parse_version(reference: str) -> tuple[str, int]:
-    """Reads `models:/name/3` or `name/3`.
-
-    Raises:
-        InvalidArgumentError: If it is neither.
-    """
+    """Reads `models:/name/3` or `name/3`."""
     name, slash, number = reference.removeprefix("models:").lstrip("/").rpartition("/")
     if not slash or not name or not number.isdecimal():
         raise InvalidArgumentError(
@@ -243,13 +186,7 @@ def parse_version(reference: str) -> tuple[str, int]:
 
 
 def _require_run(tracking_uri: str | None, model: ModelRef) -> str:
-    """Gives the id of the run that trained a model, whose digest must be that of the checkpoint.
-
-    Raises:
-        ModelNotFoundError: If the run is unknown.
-        InvalidArgumentError: If the store does not exist; nothing is created.
-        CheckpointError: If the digests differ.
-    """
+    """Gives the id of the run that trained a model, whose digest must be that of the checkpoint."""
     from mlflow.exceptions import MlflowException
 
     if model.run_id is None:
@@ -268,11 +205,7 @@ def _require_run(tracking_uri: str | None, model: ModelRef) -> str:
 
 
 def _aliases(client: MlflowClient, name: str) -> Mapping[str, Any]:
-    """Gives the version that each alias of a model points to.
-
-    Raises:
-        ModelNotFoundError: If the model does not exist.
-    """
+    """Gives the version that each alias of a model points to."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -45,37 +45,21 @@ _IMPORTED = ("numpy", "pyarrow", "pandas", "PIL", "pydantic")
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A checkpoint that every executor can fetch; small and picklable, and equal in all tasks of a scoring.
+    """A checkpoint that every executor can fetch; small and picklable, and equal in all tasks of a scoring."""
 
-    Attributes:
-        archive: Name of the archive among the session's files.
-        digest: The checkpoint's digest, which a worker compares with its copy.
-        ddl: The columns of a prediction, as in SQL.
-        batch_bytes: Most bytes of one batch of float32 input.
-        code: What the model needs in addition to Keras; each task has another object.
-        code_digest: Digest of `code` on the driver. Names of user classes are not enough: a corrected class keeps its
-            name.
-        is_quiet: Whether what TensorFlow writes to stderr while it starts is dropped.
-        engine: `ONNXRUNTIME`, whose graph is in the archive; None for the model's own framework.
-    """
-
-    archive: str
-    digest: str
-    ddl: str
-    batch_bytes: int
+    archive: str  # Name of the archive among the session's files
+    digest: str  # The checkpoint's digest, which a worker compares with its copy
+    ddl: str  # The columns of a prediction, as in SQL
+    batch_bytes: int  # Most bytes of one batch of float32 input
+    # What the model needs in addition to Keras; each task has another object
     code: UserCode = field(default_factory=UserCode, compare=False)
+    # Digest of `code` on the driver. Names of user classes are not enough: a corrected class keeps its name
     code_digest: str = ""
-    is_quiet: bool = False
-    engine: str | None = None
+    is_quiet: bool = False  # Whether what TensorFlow writes to stderr while it starts is dropped
+    engine: str | None = None  # `ONNXRUNTIME`, whose graph is in the archive; None for the model's own framework
 
     def predictor(self) -> Predictor:
-        """Loads the model, or returns it if this process has loaded it before. Call it in a task.
-
-        Raises:
-            CheckpointError: If the received checkpoint differs from the sent one.
-            ModelMismatchError: If the model cannot score images.
-            ScoringFailedError: If the model needs more memory than this worker may take.
-        """
+        """Loads the model, or returns it if this process has loaded it before. Call it in a task."""
         return _loaded(self, _task_cores())
 
 
@@ -113,11 +97,6 @@ def ship(
     its Python workers read it from there. A broadcast would keep a second copy of the bytes in the memory of every
     Python worker; a path would have to be readable from every machine. The cost: Spark keeps added files on the
     executors' disks until the application ends.
-
-    Raises:
-        ClusterConfigurationError: If the session's Python workers cannot run lakelens and the model's framework.
-        PicklingError: If a custom object cannot be sent to the executors.
-        ModelMismatchError: If the engine cannot run the model.
     """
     packages = FRAMEWORKS[model.checkpoint.backend].packages if engine is None else (engine,)
     check_workers(spark, f"scoring with {model.uri}", (*_IMPORTED, *packages))
@@ -154,14 +133,7 @@ def prediction_task(
     done: TaskCounter | None = None,
     engines: TaskNames | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes the function that predicts in Spark tasks, for `mapInArrow`.
-
-    Args:
-        shipped: The model.
-        count_file: The file in which it counts images for `lakelens.progress`.
-        done: Counts images as well; Spark tells the driver when a task ends.
-        engines: Takes the names of the engines that ran the model, see `names_of_tasks`.
-    """
+    """Makes the function that predicts in Spark tasks, for `mapInArrow`."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with image_counter(count_file) as count:
@@ -207,9 +179,6 @@ def _check_memory(checkpoint: Checkpoint) -> None:
     """Checks that a model's file would fit into the memory that this process may still take.
 
     That is what the machine has free, and less if Spark limits its Python workers.
-
-    Raises:
-        ScoringFailedError: If they do not.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     free = psutil.virtual_memory().available

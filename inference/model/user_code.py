@@ -32,28 +32,20 @@ _IMPORTING = threading.RLock()
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a model needs in addition to Keras; travels to the Python workers.
+    """What a model needs in addition to Keras; travels to the Python workers."""
 
-    Attributes:
-        objects: Classes and functions by name, from the caller.
-        needed: Classes and functions that the run's code, or a package that it was trained with, defines.
-        files: The run's code: text by path, relative to the folder from which it was imported.
-        run_id: The run; None without code.
-    """
-
-    objects: Mapping[str, Any] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict)  # Classes and functions by name, from the caller
+    # Classes and functions that the run's code, or a package that it was trained with, defines
     needed: tuple[UserObject, ...] = ()
+    # The run's code: text by path, relative to the folder from which it was imported
     files: Mapping[str, bytes] = field(default_factory=dict)
-    run_id: str | None = None
+    run_id: str | None = None  # The run; None without code
 
     @contextmanager
     def loaded(self) -> Iterator[dict[str, Any]]:
         """Gives the classes and functions by the names that Keras looks up, while the run's modules can be imported.
 
         Load the model and call it once in the body: its layers may import when they are called.
-
-        Raises:
-            CheckpointError: If the run's code cannot be imported, or lacks a class.
         """
         if not self.needed:
             yield dict(self.objects)
@@ -93,15 +85,6 @@ def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) 
     """Finds what a model needs in addition to Keras, without importing any of it.
 
     Predicting needs no metrics, losses or optimizer. Code comes only from the run that trained the model.
-
-    Args:
-        model: The model.
-        custom_objects: The caller's own classes and functions by name.
-
-    Raises:
-        CheckpointError: If the model's file is damaged, or holds a layer that runs code from the file.
-        ModelMismatchError: If the model needs a class that is neither in `custom_objects` nor in its run's code, nor in
-            a package installed both here and when the run was recorded.
     """
     given = dict(sorted((custom_objects or {}).items()))
     wanted = _wanted(model)
@@ -149,9 +132,6 @@ def _plain(distribution: str) -> str:
 
 class _RecordedModules(MetaPathFinder, Loader):
     """Imports modules from recorded files, in memory; other modules of the same packages are the installed ones.
-
-    Args:
-        files: Text by relative path.
 
     Attributes:
         paths: Path by the name of the module; the file of an entry point has a second name, as in training.

@@ -19,19 +19,12 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class Added:
-    """What one commit has added.
+    """What one commit has added."""
 
-    Attributes:
-        state: The state of the predictions table after it.
-        rows: Rows.
-        errors: How many of them have an error.
-        is_overtaken: Whether another job has added rows since the work was read.
-    """
-
-    state: PredictionsState
-    rows: int
-    errors: int
-    is_overtaken: bool
+    state: PredictionsState  # The state of the predictions table after it
+    rows: int  # Rows
+    errors: int  # How many of them have an error
+    is_overtaken: bool  # Whether another job has added rows since the work was read
 
 
 def append_once(
@@ -43,19 +36,7 @@ def append_once(
     done: Callable[[int], DataFrame],
     counts: tuple[int, int] | None = None,
 ) -> Added:
-    """Adds rows in one commit, without those that another job has added since `state`.
-
-    Args:
-        results: The predictions table.
-        rows: Predicted rows; persisted, because several attempts may read them.
-        state: The state from which the rows were chosen.
-        note: Names the append in the table's history.
-        done: Gives the rows that are scored in a version of the predictions table.
-        counts: The number of rows and of those with an error, if they are known.
-
-    Raises:
-        TableConflictError: If other jobs kept being faster.
-    """
+    """Adds rows in one commit, without those that another job has added since `state`."""
     counts = counts or count_rows(rows)
     for attempt in range(_ATTEMPTS):
         if counts[0] == 0:

@@ -40,20 +40,14 @@ _PIXELS_PER_TASK = 4 << 20
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """The image column of a table's data files, as Spark tasks read it.
+    """The image column of a table's data files, as Spark tasks read it."""
 
-    Attributes:
-        column: The column's name in the files.
-        keys: The columns that identify a row within a file: their names in the files, by their names in the rows.
-        storage_options: Access to an object store, under delta-rs' names.
-        batch_bytes: Most bytes of stored images in one batch; a batch has at least one row.
-        deleted: Positions of the rows that deletion vectors mark, by the file's location.
-    """
-
-    column: str
+    column: str  # The column's name in the files
+    # The columns that identify a row within a file: their names in the files, by their names in the rows
     keys: Mapping[str, str]
-    storage_options: Mapping[str, str]
-    batch_bytes: int
+    storage_options: Mapping[str, str]  # Access to an object store, under delta-rs' names
+    batch_bytes: int  # Most bytes of stored images in one batch; a batch has at least one row
+    # Positions of the rows that deletion vectors mark, by the file's location
     deleted: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def predicted(
@@ -66,16 +60,7 @@ class ImageFiles:
         image_pixels: int,
         slots: int,
     ) -> DataFrame:
-        """Runs a function over rows and their images, in tasks that each read neighbouring rows.
-
-        Args:
-            rows: Rows with the columns `FILE` and `keys`.
-            predict: Gets the other columns and `image`.
-            ddl: Names and types of what it gives.
-            count: About how many rows there are.
-            image_pixels: Pixels of one image that the model takes.
-            slots: How many tasks can run at once.
-        """
+        """Runs a function over rows and their images, in tasks that each read neighbouring rows."""
         tasks = tasks_for(count, image_pixels, slots)
         # Ranges take a job that samples the rows and one that moves them.
         parts = rows.coalesce(1) if tasks == 1 else rows.repartitionByRange(tasks, FILE, *self.keys)
@@ -83,16 +68,7 @@ class ImageFiles:
         return map_in_arrow(ordered, lambda batches: predict(self.with_images(batches)), ddl)
 
     def with_images(self, batches: Iterable[pa.RecordBatch]) -> Batches:
-        """Replaces the column `FILE` by the column `image`.
-
-        Args:
-            batches: Rows, sorted by `FILE`. Those of a file may come in another order.
-
-        Raises:
-            VersionFilesMissingError: If a data file is gone.
-            DataFileError: If a data file is damaged, or lacks a row.
-            NotAnImageTableError: If `keys` do not identify a row.
-        """
+        """Replaces the column `FILE` by the column `image`."""
         for batch in batches:
             files = batch.column(batch.schema.names.index(FILE)).to_pylist()
             start = 0

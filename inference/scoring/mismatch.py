@@ -31,19 +31,6 @@ def check_fit(
     renamed class of the model's own table, nor another size of its images, which training resized too. Another table
     than the training's, normal in production, is reported only if something else differs or the two have no class name
     in common.
-
-    Args:
-        model: The model as the caller named it.
-        class_names: Its class names by number, or None.
-        model_size: Height and width that it takes.
-        trained_on: Location of the table that it was trained on, if its checkpoint records it.
-        table: Location of the table to be scored.
-        labels: Class numbers by name of that table; empty if it does not know them.
-        table_size: Height and width of its images, if all have one size and the log has it.
-        strict: Raise instead of warning.
-
-    Raises:
-        ModelMismatchError: If `strict` and something differs.
     """
     is_own = is_same_table(trained_on, table)
     found = [] if class_names is None else _class_differences(class_names, labels, is_own=is_own)
@@ -70,11 +57,6 @@ def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_
     Names decide, with one exception: for a model of this table a number stays the same class, because class numbers are
     never reused; another name then means that the class was renamed. A name that has moved to another number shows
     that the table was created again.
-
-    Args:
-        in_table: Class names by number.
-        to_model: The same of the model.
-        is_own: Whether the model was trained on this table.
     """
     named = set(in_table.values())
     return [

@@ -62,15 +62,10 @@ _FILTERED = ("path", "label", "split", "error", "checkpoint_digest", "table", "v
 
 @dataclass(frozen=True)
 class PredictionsState:
-    """The state of a predictions table with regard to one model and image table.
+    """The state of a predictions table with regard to one model and image table."""
 
-    Attributes:
-        version: The table's version; None when the table does not exist.
-        transaction: Number of the last append for this model and image table; None before the first.
-    """
-
-    version: int | None
-    transaction: int | None
+    version: int | None  # The table's version; None when the table does not exist
+    transaction: int | None  # Number of the last append for this model and image table; None before the first
 
 
 def columns_of(task: Task | type[Task]) -> dict[str, str]:
@@ -79,13 +74,7 @@ def columns_of(task: Task | type[Task]) -> dict[str, str]:
 
 
 def predictions_location(predictions: str | Path | None, table: Table, task: Task) -> str:
-    """Gives the location of a predictions table, and checks it as far as possible without Spark.
-
-    Raises:
-        InvalidArgumentError: If no location is given, or it is the image table.
-        NotADeltaTableError: If the location has something other than a Delta table.
-        PredictionsSchemaError: If a column is missing or has another type.
-    """
+    """Gives the location of a predictions table, and checks it as far as possible without Spark."""
     if not isinstance(predictions, (str, Path)):
         raise InvalidArgumentError(
             f"predictions={predictions!r}: give the table that takes the predictions, by path, URI or catalog name"
@@ -104,16 +93,7 @@ def predictions_location(predictions: str | Path | None, table: Table, task: Tas
 
 
 class PredictionsTable:
-    """A Delta table of predictions, by path, URI or catalog name; it need not exist.
-
-    Args:
-        spark: A session with Delta.
-        location: Path, URI or name.
-        task: The task of the model that scores.
-        digest: Digest of the checkpoint that scores.
-        table: Location of the image table that is scored.
-        storage_options: Access to an object store, under delta-rs' names.
-    """
+    """A Delta table of predictions, by path, URI or catalog name; it need not exist."""
 
     def __init__(
         self,
@@ -138,12 +118,7 @@ class PredictionsTable:
         return (*self.task.prediction_columns, "error", "model_uri", "scored_at")
 
     def state(self) -> PredictionsState:
-        """Reads the table's version and the number of the last append.
-
-        Raises:
-            NotADeltaTableError: If the location has something other than a Delta table.
-            PredictionsSchemaError: If a column is missing or has another type.
-        """
+        """Reads the table's version and the number of the last append."""
         if not is_delta_table(self._spark, self.location):
             require_schema(self._spark, self.location)
             _require_vacant(self.location)
@@ -160,14 +135,6 @@ class PredictionsTable:
         """Adds rows in one commit, unless another append for this model and image table came after `state`.
 
         In that case Delta either raises its conflict or silently adds nothing; only the history shows which.
-
-        Args:
-            rows: Rows with the columns of `columns_of`.
-            state: The state from which the rows were chosen.
-            note: Names this append in the table's history.
-
-        Returns:
-            The state after the append if it was made, or that of the other one; and whether it was made.
         """
         number = 0 if state.transaction is None else state.transaction + 1
         with suppress(TableConflictError), conflicts_named(self.location):
@@ -193,11 +160,6 @@ class PredictionsTable:
         """Returns the latest version if the log's statistics show that it holds all rows of a scored version and split.
 
         They count data files all of whose rows have the mark and the split. After None, the rows have to be compared.
-
-        Args:
-            mark: What the `batch_id` of a scoring of the version starts with, by `mark_of` and `with_columns`.
-            split: The split; None for all rows.
-            rows: How many rows the version has in the split.
         """
         table = self._opened()
         files = table.get_add_actions(flatten=True)

@@ -23,17 +23,11 @@ _EARLIER, _IS_COPIED = "_earlier", "_is_copied"
 
 @dataclass(frozen=True)
 class RemainingRows:
-    """The rows of a version and split that one checkpoint has not scored yet.
+    """The rows of a version and split that one checkpoint has not scored yet."""
 
-    Attributes:
-        marked: Each row's columns, and its prediction in another version, if it has one there.
-        todo_by_file: Rows to predict by data file.
-        copied_rows: Rows to copy from predictions of the same images in other versions.
-    """
-
-    marked: DataFrame
-    todo_by_file: Mapping[str, int]
-    copied_rows: int
+    marked: DataFrame  # Each row's columns, and its prediction in another version, if it has one there
+    todo_by_file: Mapping[str, int]  # Rows to predict by data file
+    copied_rows: int  # Rows to copy from predictions of the same images in other versions
 
     @property
     def todo_rows(self) -> int:
@@ -63,19 +57,7 @@ def remaining_rows(
     *,
     before: DataFrame | None = None,
 ) -> Iterator[RemainingRows]:
-    """Compares the rows of a version with the predictions of one checkpoint in state `state`; reads no image.
-
-    Args:
-        source: The version.
-        results: The predictions table.
-        state: Its state.
-        digest: Digest of the checkpoint.
-        before: Only of a stream: path and key of the rows from before its start. A stream predicts what is scored in no
-            version, and copies nothing.
-
-    Yields:
-        The rows; the DataFrames are valid only inside the `with`.
-    """
+    """Compares the rows of a version with the predictions of one checkpoint in state `state`; reads no image."""
     from pyspark.sql import functions as f
 
     rows = source.rows()
@@ -152,11 +134,7 @@ def of_scoring(source: ScoredTable, digest: str) -> str:
 
 
 def require_same_key(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> None:
-    """Checks a version of which no row is in the predictions: an earlier call may have had another key.
-
-    Raises:
-        InvalidArgumentError: If the predictions have rows of this version all the same.
-    """
+    """Checks a version of which no row is in the predictions: an earlier call may have had another key."""
     from pyspark.sql import functions as f
 
     if state.version is None:

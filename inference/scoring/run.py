@@ -35,24 +35,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Tally:
-    """What a scoring run has done so far.
+    """What a scoring run has done so far."""
 
-    Attributes:
-        version: A version of the predictions table that holds the rows; None when nothing was ever written.
-        total: Rows of the version and split.
-        scored: Rows that the model was run on, and that were added.
-        errors: How many of them have an error.
-        carried: Rows that were copied.
-        commits: How many commits have added these rows.
-        engines: What ran the model, as in `CompiledModel.engine`; empty if no row was predicted.
-    """
-
+    # A version of the predictions table that holds the rows; None when nothing was ever written
     version: int | None = None
-    total: int = 0
-    scored: int = 0
-    errors: int = 0
-    carried: int = 0
-    commits: int = 0
+    total: int = 0  # Rows of the version and split
+    scored: int = 0  # Rows that the model was run on, and that were added
+    errors: int = 0  # How many of them have an error
+    carried: int = 0  # Rows that were copied
+    commits: int = 0  # How many commits have added these rows
+    # What ran the model, as in `CompiledModel.engine`; empty if no row was predicted
     engines: frozenset[str] = frozenset()
 
 
@@ -62,12 +54,6 @@ class ScoringRun:
 
     Other jobs may score the same version with the same model at the same time. Each takes the parts in its own
     order, reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
-
-    Attributes:
-        engine: As for `ship`.
-        rows_per_commit: Most rows of a part, in whole data files; None makes parts of about half a minute of work.
-        alive: Called after each part.
-        before: Only of a stream: path and key of the rows from before its start; None scores a version in full.
     """
 
     spark: SparkSession
@@ -76,9 +62,11 @@ class ScoringRun:
     results: PredictionsTable
     batch_bytes: int
     code: UserCode
-    engine: str | None = None
+    engine: str | None = None  # As for `ship`
+    # Most rows of a part, in whole data files; None makes parts of about half a minute of work
     rows_per_commit: int | None = None
-    alive: Callable[[], None] = lambda: None
+    alive: Callable[[], None] = lambda: None  # Called after each part
+    # Only of a stream: path and key of the rows from before its start; None scores a version in full
     before: DataFrame | None = None
     tally: Tally = field(default_factory=Tally)
     batch_id: str = field(init=False)

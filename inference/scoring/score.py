@@ -214,11 +214,7 @@ def open_run(
     version: int | str | datetime | None = None,
     **options: Unpack[ScoreOptions],
 ) -> ScoringRun:
-    """Resolves and checks what `score` takes, for the public function `call`; opens the session last.
-
-    Raises:
-        LakelensError: As `score` does, before it scores.
-    """
+    """Resolves and checks what `score` takes, for the public function `call`; opens the session last."""
     require(call, "pyspark")
     batch_bytes, rows_per_commit = options.get("batch_bytes", DEFAULT_BATCH_BYTES), options.get("rows_per_commit")
     batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
@@ -289,11 +285,7 @@ def result_of(run: ScoringRun, started: float) -> ScoreResult:
 
 
 def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
-    """Compares a model with the table to score; see `check_fit`.
-
-    Raises:
-        ModelMismatchError: If they do not fit and `strict`.
-    """
+    """Compares a model with the table to score; see `check_fit`."""
     labels: dict[str, int] = {}
     with suppress(NotAnImageTableError):  # a damaged property of the table has no names to compare
         labels = source.labels()

@@ -42,30 +42,16 @@ _COMPARABLE = ("string", "byte", "short", "integer", "long")
 
 @dataclass(frozen=True)
 class SourceColumns:
-    """Names of an image table's columns, if they differ from lakelens' own.
+    """Names of an image table's columns, if they differ from lakelens' own."""
 
-    Attributes:
-        path: Names a row.
-        image: The stored image.
-        label: Number of the true class, or its name if the table numbers names.
-        key: Changes when the image changes, such as a digest or modification time; identifies images scored before.
-    """
-
-    path: str = schema.PATH
-    image: str = schema.IMAGE
-    label: str = schema.LABEL
+    path: str = schema.PATH  # Names a row
+    image: str = schema.IMAGE  # The stored image
+    label: str = schema.LABEL  # Number of the true class, or its name if the table numbers names
+    # Changes when the image changes, such as a digest or modification time; identifies images scored before
     key: str = schema.CONTENT_HASH
 
     def check(self, table: str, types: Mapping[str, str]) -> None:
-        """Checks that a table has what scoring needs.
-
-        Args:
-            table: The table, for the message.
-            types: Delta's types of its columns.
-
-        Raises:
-            NotAnImageTableError: If it lacks the path, the image or a named column, or the image is not binary.
-        """
+        """Checks that a table has what scoring needs."""
         label = [] if self.label == schema.LABEL else [self.label]
         key = [] if self.key == schema.CONTENT_HASH else [self.key]
         for wanted in (self.path, self.image, *label, *key):
@@ -80,18 +66,12 @@ class SourceColumns:
 
 @dataclass(frozen=True)
 class ScoredTable:
-    """One version of an image table, or one split of it.
+    """One version of an image table, or one split of it."""
 
-    Attributes:
-        spark: The session that reads it.
-        snapshot: The version, with the data files of the split only.
-        split: The split, or None for all rows.
-        columns: Names of the columns, if they differ from lakelens' own.
-    """
-
-    spark: SparkSession
-    snapshot: Snapshot
-    split: str | None = None
+    spark: SparkSession  # The session that reads it
+    snapshot: Snapshot  # The version, with the data files of the split only
+    split: str | None = None  # The split, or None for all rows
+    # Names of the columns, if they differ from lakelens' own
     columns: SourceColumns = field(default_factory=SourceColumns)
 
     @property
@@ -115,11 +95,7 @@ class ScoredTable:
         return self.columns.key in self.snapshot.schema
 
     def labels(self) -> dict[str, int]:
-        """Gives the class numbers by name from the table's ledger or properties; empty if they have none.
-
-        Raises:
-            NotAnImageTableError: If the property is damaged.
-        """
+        """Gives the class numbers by name from the table's ledger or properties; empty if they have none."""
         return stated_labels(self.snapshot.table, self.version, self.snapshot.configuration)
 
     def row_count(self) -> int:
@@ -155,11 +131,7 @@ class ScoredTable:
         return int(height.pop()), int(width.pop())
 
     def rows(self, more: Sequence[Column] = ()) -> DataFrame:
-        """Reads all but the image: the columns copied to the predictions, how the image is stored, and where.
-
-        Args:
-            more: More columns of the table.
-        """
+        """Reads all but the image: the columns copied to the predictions, how the image is stored, and where."""
         from pyspark.sql import functions
 
         rows = self._of_split(read_table(self.spark, self.location, self.version))
@@ -183,9 +155,6 @@ class ScoredTable:
 
         Each running call is tracked under a separate name, so that a failing concurrent call does not remove it. Calls
         that succeed leave one name for all; none if not `stays`.
-
-        Yields:
-            A function to call from time to time while the run continues.
         """
         scored = f"score-{digest[:12]}-{self.version}"
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
@@ -236,13 +205,7 @@ class ScoredTable:
 def check_by_log(table: Table, split: str | None, columns: SourceColumns) -> Snapshot | None:
     """Checks table, version, columns and split from the log, before a session exists.
 
-    Returns:
-        The version; None for a catalog name, which only Spark can resolve, so that nothing was checked.
-
-    Raises:
-        TableError: Its subclasses, if table or version does not exist or cannot be read.
-        NotAnImageTableError: If it lacks a column that scoring needs.
-        InvalidArgumentError: If the split does not exist.
+    Returns the version; None for a catalog name, which only Spark can resolve, so that nothing was checked.
     """
     if table.is_name:
         return None
@@ -264,11 +227,7 @@ def open_scored_table(
     columns: SourceColumns | None = None,
     snapshot: Snapshot | None = None,
 ) -> ScoredTable:
-    """Resolves a table and a version for scoring; `snapshot` is that version if `check_by_log` has read it already.
-
-    Raises:
-        LakelensError: As `check_by_log`.
-    """
+    """Resolves a table and a version for scoring; `snapshot` is that version if `check_by_log` has read it already."""
     columns = columns or SourceColumns()
     require_delta_table(spark, table.location)
     if snapshot is None:

@@ -17,10 +17,6 @@ def source_sql(declared: Mapping[str, str], image_column: str) -> str:
 
     It is null if the table has no column `source` as an ingest writes it, or `image_column` is another image than the
     one that the ingest has made. Boxes are then in pixels of the image itself.
-
-    Args:
-        declared: Delta's types of the table's columns.
-        image_column: The column with the images that are scored.
     """
     if not _has_source(declared, image_column):
         return f"cast(null AS {schema.SOURCE_TYPE})"

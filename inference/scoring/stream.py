@@ -162,11 +162,7 @@ def _check_run(run: ScoringRun, folder: str) -> None:
 
 
 def _rows_before(run: ScoringRun, folder: str, start: object) -> DataFrame:
-    """Gives path and key of the rows from before a stream's start; writes them when it starts for the first time.
-
-    Raises:
-        StreamCheckpointError: If the folder belongs to another stream.
-    """
+    """Gives path and key of the rows from before a stream's start; writes them when it starts for the first time."""
     source, spark, place = run.source, run.spark, f"{folder}/{_BEFORE}"
     stream = {
         "model": f"{run.model.uri} ({run.model.digest})",

@@ -39,28 +39,16 @@ _PLACE = re.compile(r"<(\w+)(?:\.(\w+))?>")
 
 @dataclass(frozen=True)
 class Step:
-    """One task.
+    """One task."""
 
-    Attributes:
-        name: Its id.
-        arguments: The lakelens command, with places.
-        after: The steps that it waits for.
-        only_if: A value of an earlier step, as `step.key`, that must be true; else this step and those after it are
-            skipped.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    after: tuple[str, ...] = ()
+    name: str  # Its id
+    arguments: tuple[str, ...]  # The lakelens command, with places
+    after: tuple[str, ...] = ()  # The steps that it waits for
+    # A value of an earlier step, as `step.key`, that must be true; else this step and those after it are skipped
     only_if: str | None = None
 
     def filled(self, parameter: Callable[[str], str], value: Callable[[str, str], str]) -> list[str]:
-        """Fills the places.
-
-        Args:
-            parameter: Writes a parameter, by name.
-            value: Writes a value of an earlier step, by step and key.
-        """
+        """Fills the places."""
 
         def written(place: re.Match[str]) -> str:
             name, key = place.groups()

@@ -43,14 +43,7 @@ tracking: {{uri: {tracking_uri}, experiment: lakelens-demo}}
 
 
 def scenes_of(seed: int, side: int, of_held_back: float, *, held_out: bool = False) -> DigitScenes:
-    """Draws scenes of the three classes.
-
-    Args:
-        seed: Of the draw.
-        side: Of the scenes in pixels.
-        of_held_back: How often the held-back class is drawn, compared with one of the others.
-        held_out: Whether the digits are those that training scenes never show.
-    """
+    """Draws scenes of the three classes."""
     chance = [(of_held_back if name == HELD_BACK else 1.0) * (name in SHOWN) for name in DIGIT_NAMES]
     return DigitScenes(held_out=held_out, seed=seed, side=side, chance=chance)
 

@@ -31,28 +31,15 @@ Corners = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and its objects.
+    """A picture and its objects."""
 
-    Attributes:
-        pixels: uint8 [side, side, 3].
-        boxes: Corners of each digit, half-open, in pixels.
-        labels: The digits.
-    """
-
-    pixels: Pixels
-    boxes: list[Corners]
-    labels: list[int]
+    pixels: Pixels  # uint8 [side, side, 3]
+    boxes: list[Corners]  # Corners of each digit, half-open, in pixels
+    labels: list[int]  # The digits
 
 
 class DigitScenes:
-    """Draws scenes; the same arguments give the same ones.
-
-    Args:
-        held_out: Whether the digits are those that training scenes never show.
-        seed: Of the draw.
-        side: Of the pictures, in pixels.
-        chance: Weight of each digit's class among those drawn; None for equal ones.
-    """
+    """Draws scenes; the same arguments give the same ones."""
 
     def __init__(self, *, held_out: bool, seed: int, side: int = 192, chance: Sequence[float] | None = None) -> None:
         from sklearn.datasets import load_digits, load_sample_images
@@ -128,15 +115,7 @@ class DigitScenes:
 
 
 def write_voc(folder: Path, scenes: DigitScenes, count: int, split: str, name_of: Callable[[int], str] = str) -> None:
-    """Writes scenes as Pascal VOC does: `JPEGImages`, `Annotations` and the list of the split in `ImageSets/Main`.
-
-    Args:
-        folder: The source; it may hold scenes of other splits.
-        scenes: Draws them.
-        count: How many.
-        split: `train`, `val` or `test`.
-        name_of: Name of a digit's class.
-    """
+    """Writes scenes as Pascal VOC does: `JPEGImages`, `Annotations` and the list of the split in `ImageSets/Main`."""
     for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     stems = [f"{split}_{number:05}" for number in range(count)]

@@ -21,23 +21,14 @@ JPEG_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".t
 
 @dataclass(frozen=True)
 class DemoImages:
-    """Where the demo's files lie before the first ingest.
+    """Where the demo's files lie before the first ingest."""
 
-    Attributes:
-        source: Class folders that are ingested.
-        arrivals: Class folders of files that arrive later.
-        held_back: Name of the under-represented class, as the table will name it.
-        files: Number of files in `source`, broken ones included.
-        late_files: Number of files in `arrivals`.
-        broken: The files that are broken on purpose.
-    """
-
-    source: Path
-    arrivals: Path
-    held_back: str
-    files: int
-    late_files: int
-    broken: tuple[Path, ...]
+    source: Path  # Class folders that are ingested
+    arrivals: Path  # Class folders of files that arrive later
+    held_back: str  # Name of the under-represented class, as the table will name it
+    files: int  # Number of files in `source`, broken ones included
+    late_files: int  # Number of files in `arrivals`
+    broken: tuple[Path, ...]  # The files that are broken on purpose
 
 
 def write_digits(folder: Path) -> DemoImages:
@@ -45,9 +36,6 @@ def write_digits(folder: Path) -> DemoImages:
 
     The scans are 8x8 pixels of 17 grey levels (UCI Optical Recognition of Handwritten Digits); they are enlarged to
     96x96 so that they are images that any viewer shows.
-
-    Args:
-        folder: Gets the subfolders `images` and `arrivals`.
     """
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -68,27 +56,13 @@ def write_digits(folder: Path) -> DemoImages:
 
 
 def require_folder(images: Path) -> None:
-    """Checks that a user's images are in a folder.
-
-    Raises:
-        SourceNotFoundError: If `images` is none.
-    """
+    """Checks that a user's images are in a folder."""
     if not images.is_dir():
         raise SourceNotFoundError(f"{images} is not a folder; --images must name a folder with one subfolder per class")
 
 
 def link_own(images: Path, folder: Path, limit_per_class: int) -> DemoImages:
-    """Links a user's class folders, holding back most of the largest class; the user's folder is only read.
-
-    Args:
-        images: Class folders with images.
-        folder: Gets the subfolders `images` and `arrivals`, of symbolic links.
-        limit_per_class: At most this many files of a class are taken.
-
-    Raises:
-        SourceNotFoundError: If `images` is not a folder.
-        EmptySourceError: If it has fewer than two class folders with images, or too few images to hold any back.
-    """
+    """Links a user's class folders, holding back most of the largest class; the user's folder is only read."""
     require_folder(images)
     classes = {d.name: sorted(_image_files(d))[:limit_per_class] for d in sorted(images.iterdir()) if d.is_dir()}
     classes = {name: files for name, files in classes.items() if files and not name.startswith((".", "_"))}

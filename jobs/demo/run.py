@@ -75,13 +75,7 @@ def _demo_of(args: argparse.Namespace) -> type[Demo]:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the demo and returns its summary.
-
-    Raises:
-        InvalidArgumentError: If a flag is outside what its rule allows, or `--out` holds `--images` or is something
-            that the demo did not make.
-        SourceNotFoundError: If `--images` is not a folder.
-    """
+    """Runs the demo and returns its summary."""
     from lakelens.training.segments.backend import FRAMEWORKS
 
     _fill_in(args)
@@ -135,11 +129,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _fresh_folder(out: Path) -> Path:
-    """Makes the demo's folder again; only a folder that an earlier demo made is removed.
-
-    Raises:
-        InvalidArgumentError: If `out` exists and is something else.
-    """
+    """Makes the demo's folder again; only a folder that an earlier demo made is removed."""
     out = out.expanduser().absolute()
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         if not (out / MARKER).is_file():

@@ -12,15 +12,7 @@ _OVERLAP = 0.5
 
 
 def wrong_boxes(predictions: DataFrame, images: DataFrame) -> DataFrame:
-    """Finds detections that lie on an object of another class, by an intersection over union of at least 0.5.
-
-    Args:
-        predictions: Rows of one model, with `path` and `detections`.
-        images: Rows of the image table, with `path` and `annotations`, in the same pixels as the detections.
-
-    Returns:
-        `path`, `found` (the detection) and `truth` (the object), the highest score first.
-    """
+    """Finds detections that lie on an object of another class, by an intersection over union of at least 0.5."""
     from pyspark.sql import functions
 
     sides = [f"greatest(least(found.{s}max, truth.{s}max) - greatest(found.{s}min, truth.{s}min), 0)" for s in "xy"]
@@ -39,13 +31,7 @@ def wrong_boxes(predictions: DataFrame, images: DataFrame) -> DataFrame:
 
 
 def draw_box(image: bytes, truth: Mapping[str, Any], found: Mapping[str, Any]) -> bytes:
-    """Draws an object in green and a detection in orange; gives a JPEG.
-
-    Args:
-        image: An encoded image.
-        truth: The object, in pixels of the image.
-        found: The detection.
-    """
+    """Draws an object in green and a detection in orange; gives a JPEG."""
     from lakelens.etl.images.stored_image import StoredImage
     from lakelens.inference.evaluation.detection_plots import boxed_jpegs
     from lakelens.inference.evaluation.result import ShownBoxes

@@ -27,21 +27,13 @@ _SUPPORTED_PYTHON = ((3, 10), (3, 13))
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check saw: one line of the doctor.
+    """What one check saw: one line of the doctor."""
 
-    Attributes:
-        part: Name of the part; the doctor adds it.
-        version: The part's version; None when it could not be read.
-        ok: Whether the part does what the main job needs.
-        detail: What was tried, or what went wrong and the way out.
-        seconds: How long trying took; the doctor adds it.
-    """
-
-    part: str = field(default="", kw_only=True)
-    version: str | None
-    ok: bool
-    detail: str
-    seconds: float = field(default=0.0, kw_only=True)
+    part: str = field(default="", kw_only=True)  # Name of the part; the doctor adds it
+    version: str | None  # The part's version; None when it could not be read
+    ok: bool  # Whether the part does what the main job needs
+    detail: str  # What was tried, or what went wrong and the way out
+    seconds: float = field(default=0.0, kw_only=True)  # How long trying took; the doctor adds it
 
     def line(self) -> str:
         """Formats the finding for people."""

@@ -41,11 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Tries the parts side by side and prints one line for each in a fixed order.
-
-    Returns:
-        `ok`, `parts` (one finding each) and the exit code: 1 when a part is broken.
-    """
+    """Tries the parts side by side and prints one line for each in a fixed order."""
     parts = [part for part in CHECKS if not args.part or part in args.part]
     findings: list[Finding] = []
     running: list[subprocess.Popen[str]] = []
@@ -69,14 +65,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def examine(part: str, folder: Path, timeout_s: float, running: list[subprocess.Popen[str]]) -> Finding:
-    """Tries one part in a separate process, which may crash or hang, and ends everything that it started.
-
-    Args:
-        part: A key of `CHECKS`.
-        folder: For temporary files; the caller removes it.
-        timeout_s: Seconds after which the part counts as hanging.
-        running: The process is added here, so that an interrupt can end it.
-    """
+    """Tries one part in a separate process, which may crash or hang, and ends everything that it started."""
     started = time.monotonic()
     log = folder / f"{part}.log"
     # A clone that is not installed is found where this process found it, after everything else.

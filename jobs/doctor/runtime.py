@@ -28,11 +28,7 @@ _OF_THE_CLUSTER = ("pyspark", "delta-spark")
 
 
 def examined() -> tuple[str, bool, str]:
-    """Names the runtime, and compares its packages with what the installed lakelens asks for.
-
-    Returns:
-        The fields of the check's `Finding`.
-    """
+    """Names the runtime, and compares its packages with what the installed lakelens asks for."""
     databricks = databricks_runtime()
     name = f"Databricks Runtime {databricks}" if databricks else "no Databricks runtime"
     packages = ", ".join(f"{shown} {found}" for shown, package in _SHOWN.items() if (found := installed(package)))
@@ -72,12 +68,7 @@ def databricks_runtime(environ: Mapping[str, str] = os.environ, file: Path = _FI
 def unmet_requirements(declared: list[Requirement], extra: str) -> list[Requirement]:
     """Finds the requirements that the installed packages do not meet.
 
-    Args:
-        declared: What lakelens asks for, with the extras in markers.
-        extra: The extra whose packages have to be there too; of the others' packages only the versions are compared.
-
-    Returns:
-        Each requirement once, in the order of `declared`.
+    Returns each requirement once, in the order of `declared`.
     """
     unmet = {}
     for one in declared:

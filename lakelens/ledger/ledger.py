@@ -15,17 +15,11 @@ MOST_COUNTED = 50_000
 
 @dataclass(frozen=True)
 class LabelClass:
-    """A class. Its number is never given to another class, nor is any name that it has had.
+    """A class. Its number is never given to another class, nor is any name that it has had."""
 
-    Attributes:
-        number: What models and rows call it.
-        name: Its name.
-        former: The names that it had, the oldest first.
-    """
-
-    number: int
-    name: str
-    former: tuple[str, ...] = ()
+    number: int  # What models and rows call it
+    name: str  # Its name
+    former: tuple[str, ...] = ()  # The names that it had, the oldest first
 
     def named(self, name: str) -> LabelClass:
         """Returns the class under another name; the present one becomes a former one."""
@@ -36,86 +30,52 @@ class LabelClass:
 
 
 class ClassRows(NamedTuple):
-    """The rows of one class in one version.
+    """The rows of one class in one version."""
 
-    Attributes:
-        number: The number of the class; None for rows without a class, and for names without a number.
-        rows: How many there are.
-    """
-
-    number: int | None
-    rows: int
+    number: int | None  # The number of the class; None for rows without a class, and for names without a number
+    rows: int  # How many there are
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A name for a version, which protects its files.
+    """A name for a version, which protects its files."""
 
-    Attributes:
-        name: The name.
-        version: The version.
-        since: When it was set.
-    """
-
-    name: str
-    version: int
-    since: datetime
+    name: str  # The name
+    version: int  # The version
+    since: datetime  # When it was set
 
 
 @dataclass(frozen=True)
 class Use:
-    """A run that reads or has read a version, which protects its files.
+    """A run that reads or has read a version, which protects its files."""
 
-    Attributes:
-        run_id: The run.
-        version: The version.
-        since: When the run began.
-        renewed: When the run showed last that it is at work.
-        process: The process that reads; None once the run has ended well, or as a run that can be resumed.
-        tracking_uri: MLflow store of the run, without a password; None for a run without MLflow.
-    """
-
-    run_id: str
-    version: int
-    since: datetime
-    renewed: datetime
+    run_id: str  # The run
+    version: int  # The version
+    since: datetime  # When the run began
+    renewed: datetime  # When the run showed last that it is at work
+    # The process that reads; None once the run has ended well, or as a run that can be resumed
     process: Process | None = None
-    tracking_uri: str | None = None
+    tracking_uri: str | None = None  # MLflow store of the run, without a password; None for a run without MLflow
 
 
 @dataclass(frozen=True)
 class Vacuum:
-    """A VACUUM at work. No version that it does not keep is pinned or used until it has ended.
+    """A VACUUM at work. No version that it does not keep is pinned or used until it has ended."""
 
-    Attributes:
-        mark: Tells it apart from others.
-        keeps: The protected versions, whose files stay.
-        latest: The latest version when it began; its files stay, and those of later ones.
-        beat: Grows as long as it is at work.
-        process: Which process runs it.
-    """
-
-    mark: str
-    keeps: tuple[int, ...]
-    latest: int
-    beat: int
-    process: Process
+    mark: str  # Tells it apart from others
+    keeps: tuple[int, ...]  # The protected versions, whose files stay
+    latest: int  # The latest version when it began; its files stay, and those of later ones
+    beat: int  # Grows as long as it is at work
+    process: Process  # Which process runs it
 
 
 class WrongNumber(NamedTuple):
-    """Rows and boxes that carry a number which is not that of their class.
+    """Rows and boxes that carry a number which is not that of their class."""
 
-    Attributes:
-        name: The class.
-        number: What they carry.
-        rows: How many rows and boxes.
-        why: Whose number it is, or which number the class has.
-    """
-
-    name: str
-    number: int
-    rows: int
-    why: str
+    name: str  # The class
+    number: int  # What they carry
+    rows: int  # How many rows and boxes
+    why: str  # Whose number it is, or which number the class has
 
     def __str__(self) -> str:
         what = "row or box" if self.rows == 1 else "rows and boxes"
@@ -124,21 +84,14 @@ class WrongNumber(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """All that lakelens remembers of a table.
+    """All that lakelens remembers of a table."""
 
-    Attributes:
-        classes: The classes by their numbers.
-        versions: Rows by class name of the versions that lakelens has committed, the oldest first.
-        pins: The pins by their names.
-        uses: The runs that read or have read versions.
-        vacuum: The VACUUM that is at work.
-    """
-
-    classes: tuple[LabelClass, ...] = ()
+    classes: tuple[LabelClass, ...] = ()  # The classes by their numbers
+    # Rows by class name of the versions that lakelens has committed, the oldest first
     versions: Mapping[int, Mapping[str, ClassRows]] = field(default_factory=dict)
-    pins: tuple[Pin, ...] = ()
-    uses: tuple[Use, ...] = ()
-    vacuum: Vacuum | None = None
+    pins: tuple[Pin, ...] = ()  # The pins by their names
+    uses: tuple[Use, ...] = ()  # The runs that read or have read versions
+    vacuum: Vacuum | None = None  # The VACUUM that is at work
 
     @property
     def labels(self) -> dict[str, int]:
@@ -174,12 +127,7 @@ class Ledger:
     # --- classes
 
     def reserved(self, names: Iterable[str], largest: int = -1) -> Ledger:
-        """Gives numbers to the names that have none, in the order given, after the largest.
-
-        Args:
-            names: Names of classes.
-            largest: No new number is this one or less.
-        """
+        """Gives numbers to the names that have none, in the order given, after the largest."""
         known, classes = self.numbers, list(self.classes)
         following = max([*known.values(), largest]) + 1
         for name in dict.fromkeys(names):
@@ -203,9 +151,6 @@ class Ledger:
 
         A name that no class has becomes a class if its number is free: of several, the one with most rows. A class
         whose rows all have a former name has that name again, as after a RESTORE.
-
-        Args:
-            rows: How many rows and boxes there are of each pair of name and number.
         """
         classes, numbers = {one.number: one for one in self.classes}, self.numbers
         wrong, seen = [], dict[int, list[str]]()
@@ -223,12 +168,7 @@ class Ledger:
         return taken._with_names(renamed), tuple(sorted(wrong))
 
     def recorded(self, version: int, counts: Mapping[str, int]) -> Ledger:
-        """Remembers the rows by class of a version; the names of its rows become the names of the classes.
-
-        Args:
-            version: The version.
-            counts: Its rows by class name.
-        """
+        """Remembers the rows by class of a version; the names of its rows become the names of the classes."""
         numbers, current = self.numbers, {one.number: one.name for one in self.classes}
         names = {numbers[name]: name for name, rows in counts.items() if rows and name in numbers}
         named = self

@@ -30,18 +30,7 @@ def pinned_version(table: Table, name: str) -> int | None:
 
 
 def set_pin(table: Table, name: str, version: int, require_files: Callable[[], None], *, replace: bool = False) -> None:
-    """Names a version; waits for a VACUUM that may remove its files.
-
-    Args:
-        table: The table.
-        name: Letters, digits, `_`, `.` and `-`, starting with a letter or `_`, so that it is never taken for a number.
-        version: The number of the version.
-        require_files: Raises if files of the version are gone, which a pin could not bring back.
-        replace: Whether a pin of that name may move.
-
-    Raises:
-        InvalidArgumentError: If the name is unfit, or already names another version.
-    """
+    """Names a version; waits for a VACUUM that may remove its files."""
     check_pin_name(name)
 
     def pinned(ledger: Ledger) -> Ledger:
@@ -57,11 +46,7 @@ def set_pin(table: Table, name: str, version: int, require_files: Callable[[], N
 
 
 def unpin(table: Table, name: str) -> None:
-    """Removes a pin.
-
-    Raises:
-        VersionNotFoundError: If the pin does not exist.
-    """
+    """Removes a pin."""
     check_pin_name(name)
 
     def unpinned(ledger: Ledger) -> Ledger:
@@ -74,11 +59,7 @@ def unpin(table: Table, name: str) -> None:
 
 
 def check_pin_name(name: str) -> None:
-    """Checks a pin's name.
-
-    Raises:
-        InvalidArgumentError: If it could be taken for a number, a time or `latest`.
-    """
+    """Checks a pin's name."""
     if not isinstance(name, str) or not _NAME.match(name) or name in _RESERVED:
         raise InvalidArgumentError(
             f"{name!r} is not a pin's name: letters, digits, _ . and -, starting with a letter or _, at most 100, "

@@ -48,33 +48,13 @@ _OUT_OF_SPACE = re.compile(rf"\b(os error |code: |Errno )({errno.ENOSPC}|{errno.
 
 
 def read(table: Table) -> Ledger:
-    """Reads the ledger of a table; an empty one where there is none, as of a clone or of another writer's table.
-
-    Raises:
-        NotADeltaTableError: If the table is named by the catalog, which only Spark can resolve.
-        InvalidArgumentError: If no ledger can be kept at such a place.
-        LedgerError: If it is damaged.
-        StoreError: If its object store cannot be reached or refuses, or its disk cannot be read now.
-    """
+    """Reads the ledger of a table; an empty one where there is none, as of a clone or of another writer's table."""
     found = _open(table)
     return Ledger() if found is None else _ledger_of(table, found)
 
 
 def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
-    """Changes the ledger of a table; returns what it is now.
-
-    Args:
-        table: The table.
-        update: Makes the new ledger of the present one. It is called again whenever another writer was faster, so it
-            has no effects; what it raises ends the change. A ledger that it returns as it is is not written.
-
-    Raises:
-        TableConflictError: If other writers kept changing it.
-        NoSpaceError: If its disk is full.
-        StoreError: As `read`; or if the store has no conditional writes, so that two writers could undo each other.
-        InvalidArgumentError: As `read`; or if the folder cannot be written.
-        LedgerError: As `read`.
-    """
+    """Changes the ledger of a table; returns what it is now."""
     for attempt in range(_RETRIES.attempts):
         _RETRIES.wait(attempt)
         found = _open(table)
@@ -86,11 +66,7 @@ def change(table: Table, update: Callable[[Ledger], Ledger]) -> Ledger:
 
 
 def path_of(table: Table) -> str:
-    """Returns the path or URI of the ledger.
-
-    Raises:
-        InvalidArgumentError: If no ledger can be kept at such a place.
-    """
+    """Returns the path or URI of the ledger."""
     location = f"{table.path}/{FOLDER}/ledger"
     if local_form(location) is None:
         require_known_store(location)

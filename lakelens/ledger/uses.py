@@ -58,19 +58,6 @@ def using(
     If the body raises, the version stays protected only if the run can be resumed. If this process is killed, it stays
     protected by a run of MLflow, which may have a checkpoint. A table that can only be read here is read all the same,
     with a warning.
-
-    Args:
-        table: The table.
-        version: The number of the version.
-        run_id: The run.
-        kept_as: The name of the use once the run has succeeded; default: `run_id`. If that use is there already, the
-            ledger stays as it is.
-        tracking_uri: MLflow store of the run, if it is one of MLflow.
-        resumable: Whether the run can be resumed; called if the body raises.
-        stays: Whether the version stays protected once the run has succeeded.
-
-    Yields:
-        A function to be called now and then: it renews the lease of a run that may take days.
     """
     now = datetime.now(timezone.utc)
     shown = None if tracking_uri is None else without_password(tracking_uri)
@@ -113,11 +100,7 @@ def using(
 
 @contextlib.contextmanager
 def reading(table: Table, version: int, name: str) -> Iterator[None]:
-    """Protects a version during the block, and not after it.
-
-    Raises:
-        InvalidArgumentError: If the ledger cannot be written; otherwise as `change_apart`.
-    """
+    """Protects a version during the block, and not after it."""
     now = datetime.now(timezone.utc)
     use = Use(name, version, now, now, Process.this())
     change_apart(table, lambda ledger: ledger.blocks(version), lambda ledger: ledger.with_use(use))
@@ -128,11 +111,7 @@ def reading(table: Table, version: int, name: str) -> Iterator[None]:
 
 
 def untrack(table: Table, run_id: str) -> int:
-    """Removes the uses of a run; returns how many versions it used.
-
-    Raises:
-        VersionNotFoundError: If the run uses no version.
-    """
+    """Removes the uses of a run; returns how many versions it used."""
     forgotten = 0
 
     def untracked(ledger: Ledger) -> Ledger:
@@ -151,11 +130,7 @@ def untrack(table: Table, run_id: str) -> int:
 
 
 def untrack_older(table: Table, age: timedelta) -> int:
-    """Removes the uses of runs that began longer ago and have ended; returns how many there were.
-
-    Raises:
-        InvalidArgumentError: If `age` is not a length of time.
-    """
+    """Removes the uses of runs that began longer ago and have ended; returns how many there were."""
     if not isinstance(age, timedelta) or age <= timedelta(0):
         raise InvalidArgumentError(f"older_than = {age!r}: give a timedelta above 0, as in timedelta(days=90)")
     before = datetime.now(timezone.utc) - age

@@ -36,16 +36,7 @@ class _AtWork(Exception):
 
 
 def change_apart(table: Table, in_the_way: Callable[[Ledger], bool], update: Callable[[Ledger], Ledger]) -> Ledger:
-    """Changes the ledger once no living VACUUM is in the way.
-
-    Args:
-        table: The table.
-        in_the_way: Whether the VACUUM of a ledger is in the way.
-        update: As for `change`.
-
-    Raises:
-        TableConflictError: If it is for more than ten minutes; otherwise as `change`.
-    """
+    """Changes the ledger once no living VACUUM is in the way."""
     beats: dict[str, tuple[int, float]] = {}  # by mark: the last beat that was seen, and since when
     started = time.monotonic()
     was_reported = False
@@ -80,16 +71,7 @@ def change_apart(table: Table, in_the_way: Callable[[Ledger], bool], update: Cal
 
 @contextlib.contextmanager
 def vacuuming(table: Table, latest: int) -> Iterator[tuple[Ledger, Callable[[], None]]]:
-    """Writes that a VACUUM is at work, which keeps the versions that are protected now.
-
-    Args:
-        table: The table.
-        latest: Its latest version, which it keeps as well, like all later ones.
-
-    Yields:
-        The ledger, and a function to be called before each removal: it renews the lease, and raises
-            `TableConflictError` if another process took this one for dead.
-    """
+    """Writes that a VACUUM is at work, which keeps the versions that are protected now."""
     mark, process = uuid.uuid4().hex, Process.this()
     ledger = change_apart(
         table,

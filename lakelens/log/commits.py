@@ -19,30 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit.
+    """One commit."""
 
-    Attributes:
-        version: Its number.
-        info: Its `commitInfo`; empty when it has none.
-        rows: The table's rows after it; None where the log does not say, or can no longer rebuild the version.
-    """
-
-    version: int
-    info: Mapping[str, Any]
-    rows: int | None
+    version: int  # Its number
+    info: Mapping[str, Any]  # Its `commitInfo`; empty when it has none
+    rows: int | None  # The table's rows after it; None where the log does not say, or can no longer rebuild the version
 
 
 def commits(table: Table, limit: int | None = None) -> Iterator[Commit]:
-    """Yields each commit whose entry the log still has, the oldest first.
-
-    Args:
-        table: The table; its version is not looked at.
-        limit: Only the last commits, this many; None gives all.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        StoreError: If the object store cannot be reached or refuses.
-    """
+    """Yields each commit whose entry the log still has, the oldest first."""
     latest, names = open_table(table.at(None)).version(), entry_names(table)
     numbers = [number for number in commit_numbers(names) if number <= latest]
     numbers = numbers if limit is None else numbers[-limit:]
@@ -59,11 +44,7 @@ def commits(table: Table, limit: int | None = None) -> Iterator[Commit]:
 
 
 class _FileRows:
-    """The rows of the active data files, as commits are applied.
-
-    Args:
-        rows: Rows by path, not URL-encoded; -1 where the log has no statistics.
-    """
+    """The rows of the active data files, as commits are applied."""
 
     def __init__(self, rows: dict[str, int]) -> None:
         self._rows = rows

@@ -31,12 +31,7 @@ _BATCH_ROWS = 65_536
 
 @contextmanager
 def open_stored(snapshot: Snapshot, file: int) -> Iterator[pq.ParquetFile]:
-    """Opens a data file as it is stored: with deleted rows, and under the stored names of its columns.
-
-    Raises:
-        VersionFilesMissingError: If the file is gone.
-        DataFileError: If it is not a whole Parquet file.
-    """
+    """Opens a data file as it is stored: with deleted rows, and under the stored names of its columns."""
     try:
         location, size = snapshot.file_location(file), int(snapshot.files.sizes[file])
         with open_parquet_file(location, snapshot.table.storage_options, size) as parquet:
@@ -53,19 +48,7 @@ def read_batches(
     row_groups: Sequence[int] | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Reads columns of a data file as the table shows them: under its names, without deleted rows.
-
-    Args:
-        snapshot: The version.
-        file: Index of the file.
-        columns: Names of columns; those that the file lacks are null.
-        row_groups: Numbers of the row groups to read; None reads all.
-        batch_rows: Most stored rows of a batch; a batch may be empty.
-
-    Raises:
-        VersionFilesMissingError: If the file is gone.
-        DataFileError: If it is not a whole Parquet file.
-    """
+    """Reads columns of a data file as the table shows them: under its names, without deleted rows."""
     with open_stored(snapshot, file) as parquet:
         yield from batches_of(snapshot, file, parquet, columns, row_groups, batch_rows)
 
@@ -131,13 +114,7 @@ def _constant(snapshot: Snapshot, file: int, name: str, rows: int) -> pa.Array:
 
 
 def read_columns(snapshot: Snapshot, file: int, columns: pa.Schema) -> pa.Table:
-    """Reads columns of one data file as `read_batches` does, in given types.
-
-    Args:
-        snapshot: The version.
-        file: Index of the file.
-        columns: Names and types; a time as int64 becomes microseconds since 1970.
-    """
+    """Reads columns of one data file as `read_batches` does, in given types."""
     tables = [columns.empty_table()]
     for batch in read_batches(snapshot, file, columns.names):
         arrays = [_cast(column, kind) for column, kind in zip(batch.columns, columns.types, strict=True)]
@@ -168,16 +145,7 @@ def find_missing(snapshot: Snapshot, timeout_s: float = STALL_TIMEOUT_S) -> list
 
 
 def require_files(snapshot: Snapshot, timeout_s: float = STALL_TIMEOUT_S) -> None:
-    """Checks that every file of a version is there.
-
-    Args:
-        snapshot: The version.
-        timeout_s: Seconds without an answer of the store after which that is an error.
-
-    Raises:
-        VersionFilesMissingError: If one is gone; names the first ones and the versions that are whole.
-        FeedStalledError: If the store does not answer.
-    """
+    """Checks that every file of a version is there."""
     missing = find_missing(snapshot, timeout_s)
     if missing:
         raise files_missing(snapshot, missing)
@@ -215,13 +183,7 @@ def _whole_versions(table: Table) -> list[int]:
 
 
 def remove_files(table: Table, locations: Iterable[str], *, before_each: Callable[[], None]) -> None:
-    """Removes files of a table by their absolute paths or URIs; files that no longer exist are skipped.
-
-    Args:
-        table: The table.
-        locations: The files.
-        before_each: Called before each is removed; may raise.
-    """
+    """Removes files of a table by their absolute paths or URIs; files that no longer exist are skipped."""
     for location in locations:
         before_each()
         with contextlib.suppress(FileNotFoundError):

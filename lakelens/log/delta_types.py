@@ -86,12 +86,7 @@ def type_name(declared: Any) -> str:
 
 
 def conform(column: pa.ChunkedArray, declared: str) -> pa.ChunkedArray:
-    """Gives a column the table's names of its fields, and as nulls those that its structs have gained since.
-
-    Args:
-        column: As a file holds it.
-        declared: Delta type of the column: a name, or JSON of a nested type.
-    """
+    """Gives a column the table's names of its fields, and as nulls those that its structs have gained since."""
     if not declared.startswith("{"):
         return column
     kind = json.loads(declared)
@@ -117,12 +112,7 @@ def _has_every_field(found: pa.DataType, declared: Any) -> bool:
 
 
 def _logical(array: pa.Array, declared: str) -> pa.Array:
-    """Gives the fields of a nested column the names that the table has for them, where column mapping changes them.
-
-    Args:
-        array: The column as it is stored.
-        declared: Delta's type of it, as `Snapshot.schema` holds it.
-    """
+    """Gives the fields of a nested column the names that the table has for them, where column mapping changes them."""
     return _renamed(array, json.loads(declared)) if PHYSICAL_NAME in declared else array
 
 

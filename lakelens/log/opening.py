@@ -34,17 +34,7 @@ _NAMED_PINS = 20
 
 
 def open_table(table: Table) -> DeltaTable:
-    """Opens a table at its version, without looking at what readers must know of it.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        InvalidArgumentError: If the location's scheme is unknown, or delta-rs cannot spell the location.
-        StoreError: If the object store cannot be reached or refuses, or this process was forked from one that has
-            opened a table.
-        VersionNotFoundError: If it has no such version; the message names those that it has.
-        VersionUnreadableError: If the log has the version's entries, and they cannot be read.
-        UnsupportedTableFeatureError: If delta-rs does not know one of its features.
-    """
+    """Opens a table at its version, without looking at what readers must know of it."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
@@ -69,11 +59,7 @@ def open_table(table: Table) -> DeltaTable:
 
 
 def uri_for_delta_rs(table: Table) -> str:
-    """Returns a table's location as delta-rs takes it.
-
-    Raises:
-        InvalidArgumentError: If delta-rs would open another place.
-    """
+    """Returns a table's location as delta-rs takes it."""
     part = misread_part(table.path)
     if part is not None:
         raise InvalidArgumentError(
@@ -84,14 +70,7 @@ def uri_for_delta_rs(table: Table) -> str:
 
 
 def require_entries(table: Table, number: int | None = None) -> None:
-    """Lists the log: this distinguishes a missing version from one that cannot be read now.
-
-    Raises:
-        NotADeltaTableError: If the table does not exist.
-        VersionNotFoundError: If the log cannot rebuild version `number`.
-        StoreError: If the object store cannot be reached or refuses.
-        VersionUnreadableError: If a disk does not list the log.
-    """
+    """Lists the log: this distinguishes a missing version from one that cannot be read now."""
     try:
         names = entry_names(table)
     except StoreError:

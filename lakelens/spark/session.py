@@ -103,11 +103,7 @@ def opened(spark: SessionSource | None) -> SparkSession | None:
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Checks the keys of Spark settings.
-
-    Raises:
-        InvalidArgumentError: If one is not a Spark setting.
-    """
+    """Checks the keys of Spark settings."""
     wrong = [key for key in conf if not key.startswith("spark.")]
     if wrong:
         raise InvalidArgumentError(
@@ -116,11 +112,7 @@ def check_settings(conf: Mapping[str, str]) -> None:
 
 
 def running_session() -> SparkSession | None:
-    """Returns the active session, with Delta Lake or without; None if none is active.
-
-    Raises:
-        MissingDependencyError: If pyspark is missing.
-    """
+    """Returns the active session, with Delta Lake or without; None if none is active."""
     try:
         active = _active()
     except ImportError as error:
@@ -141,11 +133,7 @@ def _active() -> SparkSession | None:
 
 
 def require_delta(spark: SparkSession) -> None:
-    """Checks that a classic session has Delta Lake.
-
-    Raises:
-        SessionError: If it has not.
-    """
+    """Checks that a classic session has Delta Lake."""
     if "DATABRICKS_RUNTIME_VERSION" in os.environ or is_connect(spark):  # a server need not tell; `is_delta_table` does
         return
     if "DeltaSparkSessionExtension" not in spark.conf.get("spark.sql.extensions", ""):
@@ -263,11 +251,7 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
 
 
 def delta_package() -> str:
-    """Names the Maven artifact of Delta that belongs to the installed delta-spark, as `group:artifact:version`.
-
-    Raises:
-        MissingDependencyError: If delta-spark is missing.
-    """
+    """Names the Maven artifact of Delta that belongs to the installed delta-spark, as `group:artifact:version`."""
     from pyspark.sql import SparkSession
 
     try:

@@ -29,8 +29,7 @@ def ship_wheel(spark: SparkSession) -> Path | None:
 
     Does nothing for a lakelens that is installed or a clone, or when this session has the wheel already.
 
-    Returns:
-        The file that was sent; None when nothing had to be.
+    Returns the file that was sent; None when nothing had to be.
     """
     wheel = wheel_of_this_process()
     if wheel is None:

@@ -32,18 +32,7 @@ _checked: set[tuple[str, str, tuple[str, ...]]] = set()
 
 
 def check_workers(spark: SparkSession, call: str, modules: Sequence[str]) -> None:
-    """Asks Python workers what they run, unless these were asked before; sends the driver's wheel first, if it has one.
-
-    Args:
-        spark: A session whose driver is this process.
-        call: What is about to start, as the error names it.
-        modules: What it imports there, such as `PIL`.
-
-    Raises:
-        ClusterConfigurationError: If Python or lakelens differs or is missing there, or a module; names the fix.
-        MissingDependencyError: If a module is missing both there and here, on the same interpreter.
-        SessionError: If the Spark job was cancelled.
-    """
+    """Asks Python workers once what they run; sends the driver's wheel first, if it has one."""
     ship_wheel(spark)
     key = (application_of(spark), python_of(spark), tuple(modules))
     with _checking:  # one at a time: each sets Spark's log level, and sets it back
@@ -83,14 +72,7 @@ def _ask(spark: SparkSession, call: str, modules: tuple[str, ...]) -> None:
 def difference(where: str, python: str, version: str | None, driver: str | None = None) -> str | None:
     """Says in what a process elsewhere differs from the driver, and how to fix it.
 
-    Args:
-        where: The process, as the message names it.
-        python: Its Python's version.
-        version: Its lakelens' version; None if it has none.
-        driver: The driver's version of lakelens; default: that of this process.
-
-    Returns:
-        A sentence; None if it differs in nothing.
+    Returns a sentence; None if it differs in nothing.
     """
     import lakelens
 
@@ -107,8 +89,7 @@ def difference(where: str, python: str, version: str | None, driver: str | None 
 def problem_in(text: str) -> str | None:
     """Finds in Spark's account of a failed job that the workers lack lakelens or run another Python.
 
-    Returns:
-        A sentence with the fix; None if it is something else.
+    Returns a sentence with the fix; None if it is something else.
     """
     import lakelens
 

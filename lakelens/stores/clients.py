@@ -34,13 +34,7 @@ _users: dict[str, set[int]] = {}
 
 
 def client_of(location: str, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
-    """Returns the client for a location in an object store, and the location's key in its bucket or container.
-
-    Raises:
-        InvalidArgumentError: If the scheme is of no store that lakelens reads, or the client refuses the options.
-        MissingDependencyError: If obstore, or for S3 without a key boto3, is not installed.
-        StoreError: If this process was forked from one that has used a client.
-    """
+    """Returns the client for a location in an object store, and the location's key in its bucket or container."""
     require_known_store(location)
     require(f"{location}: reading an object store", "obstore")
     require_no_fork(location, "obstore")
@@ -51,11 +45,7 @@ def client_of(location: str, storage_options: Mapping[str, str] | None) -> tuple
 
 
 def require_known_store(location: str) -> None:
-    """Checks the scheme of a location in an object store.
-
-    Raises:
-        InvalidArgumentError: If it is of no store that lakelens reads.
-    """
+    """Checks the scheme of a location in an object store."""
     if scheme_of(location) not in SCHEMES:
         raise unknown_store(location)
 
@@ -64,13 +54,6 @@ def require_no_fork(location: str, package: str) -> None:
     """Checks that this process was not forked from one that has used a client.
 
     The threads that do a client's work do not exist in the child: it would wait for them forever, or panic.
-
-    Args:
-        location: What is about to be opened, for the message.
-        package: The client's package.
-
-    Raises:
-        StoreError: If it was.
     """
     users = _users.setdefault(package, set())
     users.add(os.getpid())
@@ -134,11 +117,7 @@ def unknown_store(location: str) -> InvalidArgumentError:
 
 @contextmanager
 def reaching(location: str) -> Iterator[None]:
-    """Turns what the client of an object store raises into an error of ours; that a file is not there stays as it is.
-
-    Raises:
-        StoreError: Instead of any other error, which is its cause.
-    """
+    """Turns what the client of an object store raises into our error; a missing file stays as it is."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, ImportError, LakelensError):

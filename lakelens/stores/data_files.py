@@ -68,29 +68,14 @@ class _StoredFile(io.RawIOBase):
 
 @contextmanager
 def open_location(location: str, storage_options: Mapping[str, str] | None, size: int | None = None) -> Iterator[Any]:
-    """Opens a data file for pyarrow's Parquet reader.
-
-    Args:
-        location: Path or URI.
-        storage_options: Access to an object store.
-        size: Bytes of the file, which saves an object store the question.
-    """
+    """Opens a data file for pyarrow's Parquet reader."""
     path = local_form(location)
     with _StoredFile(location, storage_options, size) if path is None else pa.memory_map(path) as source:
         yield source
 
 
 def read_bytes(location: str, storage_options: Mapping[str, str] | None) -> bytes:
-    """Reads a whole small file.
-
-    Args:
-        location: Path or URI.
-        storage_options: Access to an object store.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        StoreError: If the store cannot be reached or refuses.
-    """
+    """Reads a whole small file."""
     path = local_form(location)
     if path is not None:
         return Path(path).read_bytes()
@@ -100,13 +85,7 @@ def read_bytes(location: str, storage_options: Mapping[str, str] | None) -> byte
 
 
 def write_bytes(location: str, data: bytes, storage_options: Mapping[str, str] | None) -> None:
-    """Writes a whole small file: a reader sees the old content or all of the new, even if the writer dies.
-
-    Args:
-        location: Path or URI; on a disk its folder is there.
-        data: What the file holds.
-        storage_options: Access to an object store.
-    """
+    """Writes a whole small file: a reader sees the old content or all of the new, even if the writer dies."""
     path = local_form(location)
     if path is None:
         client, key = client_of(location, storage_options)
@@ -137,10 +116,6 @@ def has_conditional_writes(location: str, storage_options: Mapping[str, str] | N
     """Returns whether the store of a location can refuse to overwrite an object.
 
     Some stores that are compatible with S3 do not.
-
-    Args:
-        location: URI of an object that may be overwritten.
-        storage_options: Access to the store.
     """
     client, key = client_of(location, storage_options)
     from obstore.exceptions import AlreadyExistsError, NotSupportedError
@@ -171,12 +146,7 @@ def exists(location: str, storage_options: Mapping[str, str] | None) -> bool:
 
 
 def remove_file(location: str, storage_options: Mapping[str, str] | None) -> None:
-    """Removes a file.
-
-    Raises:
-        FileNotFoundError: If the file does not exist and the store reports it.
-        StoreError: If the store cannot be reached or refuses.
-    """
+    """Removes a file."""
     path = local_form(location)
     if path is not None:
         Path(path).unlink()

@@ -27,12 +27,7 @@ _READ_AT_ONCE = 16
 
 
 def entry_names(table: Table) -> set[str]:
-    """Lists the names of the log's entries; empty without a log.
-
-    Raises:
-        StoreError: If the object store cannot be reached or refuses.
-        OSError: If a disk does not list the log.
-    """
+    """Lists the names of the log's entries; empty without a log."""
     return names_in(_log_of(table), table.storage_options)
 
 
@@ -60,11 +55,7 @@ def versions_in(names: Iterable[str]) -> tuple[set[int], set[int]]:
 
 
 def read_commits(table: Table, numbers: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the actions of commits in the given order; none of a commit whose entry is gone.
-
-    Raises:
-        VersionUnreadableError: If an entry is damaged.
-    """
+    """Yields the actions of commits in the given order; none of a commit whose entry is gone."""
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
         for start in range(0, len(numbers), _READ_AT_ONCE):
             yield from pool.map(functools.partial(_read_commit, table), numbers[start : start + _READ_AT_ONCE])

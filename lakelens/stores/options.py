@@ -35,27 +35,16 @@ _S3_CREDENTIALS = (
 
 
 class ClientOptions(NamedTuple):
-    """What obstore takes.
+    """What obstore takes."""
 
-    Attributes:
-        store: Options of the store, which may include some that only delta-rs knows.
-        http: Options of HTTP.
-        retries: Most retries of a request; None leaves that to the client.
-        has_credentials: Whether credentials for S3 are among the options.
-    """
-
-    store: dict[str, str]
-    http: dict[str, str]
-    retries: int | None
-    has_credentials: bool
+    store: dict[str, str]  # Options of the store, which may include some that only delta-rs knows
+    http: dict[str, str]  # Options of HTTP
+    retries: int | None  # Most retries of a request; None leaves that to the client
+    has_credentials: bool  # Whether credentials for S3 are among the options
 
 
 def delta_options(storage_options: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns the storage options that delta-rs takes: `env:NAME` is the environment variable NAME.
-
-    Raises:
-        InvalidArgumentError: If the variable is not set here.
-    """
+    """Returns the storage options that delta-rs takes: `env:NAME` is the environment variable NAME."""
     return {key: _resolved(key, value) for key, value in (storage_options or {}).items()}
 
 
@@ -65,16 +54,7 @@ def store_environment() -> dict[str, str]:
 
 
 def client_options(scheme: str, delta: Mapping[str, str], environment: Mapping[str, str]) -> ClientOptions:
-    """Returns the options of delta-rs as obstore takes them.
-
-    Args:
-        scheme: Scheme of the store: s3, gs or abfss.
-        delta: As `delta_options` gives them.
-        environment: As `store_environment` gives it: obstore reads a store's options there, but none of HTTP.
-
-    Raises:
-        InvalidArgumentError: If an option decides about access and is not for both, is not a number, or has two names.
-    """
+    """Returns the options of delta-rs as obstore takes them."""
     prefix = _PREFIX_OF[scheme]
     given = {key.lower(): value for key, value in delta.items()}
     keys: dict[str, str] = {}

@@ -28,30 +28,14 @@ _VIEW_TYPE = re.compile(r"\b(string|binary)_view\b")
 def open_parquet_file(
     location: str, storage_options: Mapping[str, str] | None = None, size: int | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """Opens a data file and gives it to pyarrow's Parquet reader.
-
-    Args:
-        location: Path or URI.
-        storage_options: Access to an object store, as `stores` takes them.
-        size: Bytes of the file, which saves an object store the question.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        DataFileError: If it is not a complete Parquet file, then or while it is read inside `with`.
-        InvalidArgumentError: If the location's scheme is unknown.
-        MissingDependencyError: If the package for the store is not installed.
-    """
+    """Opens a data file and gives it to pyarrow's Parquet reader."""
     with naming(location), open_location(location, storage_options, size) as source:
         yield parquet_of(source)
 
 
 @contextmanager
 def naming(location: str) -> Iterator[None]:
-    """Turns Arrow's complaints about what a file holds into an error that names the file.
-
-    Raises:
-        DataFileError: Instead of Arrow's error, which is its cause.
-    """
+    """Turns Arrow's complaints about what a file holds into an error that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -67,17 +51,9 @@ def naming(location: str) -> Iterator[None]:
 def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
     """Returns an open file to pyarrow's reader.
 
-    Args:
-        source: The open file.
-        footer: Its footer, if that has been read before.
-        buffer_bytes: Bytes that are fetched at a time; 0 fetches whole column chunks.
-
     Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer.
     pyarrow 14 refuses them ("Unrecognized type: 23"); later ones read them, but lack functions for them, such as
     `array_take`. The other Parquet types are the plain ones, so such a file is read by these alone.
-
-    Raises:
-        pyarrow.ArrowException: If the file is not a complete Parquet file.
     """
     # Spark writes times as INT96, which pyarrow would read as nanoseconds: a wrong time beyond 1677 to 2262.
     settings: dict[str, Any] = {

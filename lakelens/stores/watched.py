@@ -16,16 +16,7 @@ STALL_TIMEOUT_S = 60.0
 
 
 def watched(work: Callable[[], Result], what: str, timeout_s: float = STALL_TIMEOUT_S) -> Result:
-    """Does some work and waits for it no longer than a limit.
-
-    Args:
-        work: What to do.
-        what: Names, in the error, what did not answer.
-        timeout_s: The limit in seconds.
-
-    Raises:
-        FeedStalledError: If it has not ended by then. Its thread is left behind as a daemon: nothing can end it.
-    """
+    """Does some work and waits for it no longer than a limit."""
     return next(watched_each(lambda _: work(), [None], lambda _: what, timeout_s, threads=1))
 
 
@@ -39,16 +30,6 @@ def watched_each(
     """Does some work for each of many items, several at once, and gives the results in the order of the items.
 
     The threads of a pool would be joined at the interpreter's end, so that one that hangs would hang it too.
-
-    Args:
-        work: What to do with an item.
-        items: The items.
-        describe: Names an item in the error.
-        timeout_s: Seconds without any item's end after which the wait is over.
-        threads: How many items at once.
-
-    Raises:
-        FeedStalledError: If no item has ended for so long; names the first that has not.
     """
     done: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
     waiting = iter(range(len(items)))

@@ -24,10 +24,6 @@ def partial_path(folder: Path, name: str) -> Iterator[Path]:
     """Gives a temporary path, and removes what the body has left there.
 
     A writer that dies leaves it; see `is_partial`.
-
-    Args:
-        folder: Where the file or folder will lie; made when missing.
-        name: Beginning of the temporary name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{name}.{secrets.token_hex(8)}.partial"
@@ -41,11 +37,7 @@ def partial_path(folder: Path, name: str) -> Iterator[Path]:
 
 
 def publish(partial: Path, final: Path) -> bool:
-    """Gives a complete file or folder its name, in the same folder, and forces both to disk.
-
-    Returns:
-        False if the name exists; then nothing has changed.
-    """
+    """Gives a complete file or folder its name, in the same folder, and forces both to disk."""
     sync(partial)
     if final.exists():  # as late as can be: mounted stores have no links, which would refuse a second name
         return False

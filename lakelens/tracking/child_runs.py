@@ -20,19 +20,12 @@ class ChildRuns:
     """The runs of a search's trials.
 
     A trial that waits or is paused is SCHEDULED, MLflow's state of runs that will continue later.
-
-    Attributes:
-        parent: The search's run.
     """
 
-    parent: RunReference
+    parent: RunReference  # The search's run
 
     def known(self) -> dict[int, RunReference]:
-        """Finds the trials' runs, by the trial's number.
-
-        Raises:
-            TrackingError: If the store does not answer.
-        """
+        """Finds the trials' runs, by the trial's number."""
         parent = self.parent
         where = f"tags.`{PARENT_TAG}` = {quoted(parent.run_id)}"
         with as_tracking_errors(parent.tracking_uri, f"list the trials of run {parent.run_id}"):
@@ -44,11 +37,7 @@ class ChildRuns:
         return {int(number): self._reference(run_id) for run_id, number in numbers.items() if number.isdecimal()}
 
     def create(self, trial: int, name: str, tags: Mapping[str, str], params: Mapping[str, Any]) -> RunReference:
-        """Creates the run of a trial that waits.
-
-        Raises:
-            TrackingError: If the store refuses.
-        """
+        """Creates the run of a trial that waits."""
         parent = self.parent
         with as_tracking_errors(parent.tracking_uri, f"create a run for trial {trial} of run {parent.run_id}"):
             client = open_client(parent.tracking_uri)
@@ -60,17 +49,7 @@ class ChildRuns:
             return reference
 
     def mark(self, run: RunReference, status: str, tags: Mapping[str, str], failure: str | None = None) -> None:
-        """Sets the status and the tags of a trial's run.
-
-        Args:
-            run: The run.
-            status: RUNNING, SCHEDULED, FINISHED or FAILED.
-            tags: Tags to set.
-            failure: Why it failed; without it a reason that was given before, such as that of a kill, is removed.
-
-        Raises:
-            TrackingError: If the store refuses.
-        """
+        """Sets the status and the tags of a trial's run."""
         with as_tracking_errors(run.tracking_uri, f"mark run {run.run_id} as {status}"):
             client = open_client(run.tracking_uri)
             given = dict(tags) | ({FAILURE_TAG: failure} if failure else {})

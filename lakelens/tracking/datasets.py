@@ -11,19 +11,12 @@ from .runs import TABLE_TAG, TAG_LIMIT, VERSION_TAG, RunReference, as_tracking_e
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A run's record of the table version that it reads.
+    """A run's record of the table version that it reads."""
 
-    Attributes:
-        location: Path or URI of the table.
-        version: The version that is read.
-        digest: Identifies the version's active files; 36 characters at most.
-        rows: Rows per purpose, as in {"train": 800, "validation": 100}.
-    """
-
-    location: str
-    version: int
-    digest: str
-    rows: Mapping[str, int]
+    location: str  # Path or URI of the table
+    version: int  # The version that is read
+    digest: str  # Identifies the version's active files; 36 characters at most
+    rows: Mapping[str, int]  # Rows per purpose, as in {"train": 800, "validation": 100}
 
     @property
     def name(self) -> str:
@@ -32,11 +25,7 @@ class TableVersion:
 
 
 def log_table(run: RunReference, table: TableVersion) -> None:
-    """Records the table version as the run's MLflow dataset, and as tags that runs can be searched by.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
+    """Records the table version as the run's MLflow dataset, and as tags that runs can be searched by."""
     client = open_client(run.tracking_uri)
     with as_tracking_errors(run.tracking_uri, f"record {table.name} in run {run.run_id}"):
         from mlflow.entities import Dataset, DatasetInput, InputTag

@@ -24,15 +24,10 @@ LOST_AFTER_S = 600.0
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Which process was alive when.
+    """Which process was alive when."""
 
-    Attributes:
-        process: The process.
-        time: Seconds since 1970 by its clock.
-    """
-
-    process: Process
-    time: float
+    process: Process  # The process
+    time: float  # Seconds since 1970 by its clock
 
     @classmethod
     def now(cls) -> Heartbeat:
@@ -53,11 +48,7 @@ class Heartbeat:
         return json.dumps(asdict(self))
 
     def lost(self, now: float) -> str | None:
-        """Returns why the process no longer keeps its run, seen from this process; None while it may.
-
-        Args:
-            now: Seconds since 1970.
-        """
+        """Returns why the process no longer keeps its run, seen from this process; None while it may."""
         if self.process.is_running() is False:
             return f"{self.process}, which kept this run, is gone"
         if now - self.time >= LOST_AFTER_S:
@@ -71,9 +62,6 @@ def end_lost_runs(client: MlflowClient, experiment_id: str) -> None:
 
     A run is lost when its heartbeat is of a process of this machine that has ended, or is ten minutes old. A store that
     does not let runs be marked keeps them as they are.
-
-    Raises:
-        TrackingError: If the store does not answer.
     """
     try:
         for run in client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):

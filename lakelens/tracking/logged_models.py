@@ -20,15 +20,10 @@ _FILE = "MLmodel"
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """An MLflow model on disk.
+    """An MLflow model on disk."""
 
-    Attributes:
-        path: Its folder.
-        digest: Digest of the checkpoint.
-    """
-
-    path: Path
-    digest: str
+    path: Path  # Its folder
+    digest: str  # Digest of the checkpoint
 
 
 def log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int) -> None:
@@ -52,20 +47,7 @@ def log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int)
 
 
 def register_model(run_id: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> int:
-    """Registers the MLflow model of a run as a new version, which MLflow and lakelens both load.
-
-    Args:
-        run_id: A finished run of a training or a search.
-        name: Registered model; created if it does not exist.
-        alias: Alias that is set on (or moved to) the new version.
-        tracking_uri: As for `train`.
-
-    Returns:
-        The new version's number.
-
-    Raises:
-        TrackingError: If the run has no such model, or the store refuses.
-    """
+    """Registers the MLflow model of a run as a new version, which MLflow and lakelens both load."""
     from mlflow.exceptions import MlflowException
 
     uri = resolve_tracking_uri(tracking_uri)

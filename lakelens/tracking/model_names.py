@@ -12,22 +12,14 @@ _ALIAS = re.compile(rf"(?!v\d+\Z)[\w-]{{1,{_LONGEST_ALIAS}}}", re.IGNORECASE)
 
 
 def require_model_name(name: str) -> None:
-    """Checks the name of a registered model by MLflow's rules.
-
-    Raises:
-        InvalidArgumentError: If MLflow would refuse it, or could not search for it.
-    """
+    """Checks the name of a registered model by MLflow's rules."""
     if not name.strip() or name in (".", "..") or any(character in name for character in "/:"):
         raise InvalidArgumentError(f"{name!r} cannot name a registered model: give a name without '/' and ':'")
     quoted(name)
 
 
 def require_alias(alias: str) -> None:
-    """Checks an alias by MLflow's rules.
-
-    Raises:
-        InvalidArgumentError: If MLflow would refuse it.
-    """
+    """Checks an alias by MLflow's rules."""
     if not _ALIAS.fullmatch(alias) or alias.lower() == "latest":
         raise InvalidArgumentError(
             f"alias {alias!r}: give 1 to {_LONGEST_ALIAS} letters, digits, '_' or '-', but not 'latest' or a version "
@@ -36,11 +28,7 @@ def require_alias(alias: str) -> None:
 
 
 def quoted(value: str) -> str:
-    """Writes a value for one of MLflow's filters, which have no escapes.
-
-    Raises:
-        InvalidArgumentError: If it has both kinds of quotes.
-    """
+    """Writes a value for one of MLflow's filters, which have no escapes."""
     for mark in "'\"":
         if mark not in value:
             return f"{mark}{value}{mark}"

@@ -31,22 +31,7 @@ _SILENT_S = 3 * RENEW_S
 
 
 def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: float = 60.0) -> RunSummary:
-    """Asks a running training to pause or to end, and waits until it has.
-
-    Args:
-        run_id: Its run.
-        action: The request.
-        tracking_uri: As for `train`.
-        wait_s: Seconds to wait at most; the request remains after that.
-
-    Returns:
-        The run as it is then; its state is `RUNNING` if it has not ended yet.
-
-    Raises:
-        ModelNotFoundError: If the run does not exist.
-        InvalidArgumentError: If it is not running.
-        TrackingError: If the store does not answer.
-    """
+    """Asks a running training to pause or to end, and waits until it has."""
     details = show_run(run_id, tracking_uri)
     found = details.summary
     if details.tags.keys() & {SEARCH_TAG, TRIAL_TAG}:
@@ -66,18 +51,7 @@ def ask(run_id: str, action: Action, tracking_uri: str | None = None, wait_s: fl
 
 
 def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = None) -> None:
-    """Asks a search in another process to pause, to resume, or to end with its best trial so far.
-
-    Args:
-        run_id: Its run.
-        action: The request.
-        tracking_uri: As for `train`.
-
-    Raises:
-        ModelNotFoundError: If the run does not exist.
-        InvalidArgumentError: If it is not a search, or no process runs it.
-        TrackingError: If the store does not answer.
-    """
+    """Asks a search in another process to pause, to resume, or to end with its best trial so far."""
     details = show_run(run_id, tracking_uri)
     if SEARCH_TAG not in details.tags:
         raise InvalidArgumentError(f"run {run_id} is not a search; give the run of a search, not of one of its trials")
@@ -110,10 +84,6 @@ def requests_heard(run: RunReference, on_request: Callable[[str], None]) -> Iter
     """Calls `on_request`, in a thread, for each request of another process while the body runs.
 
     A failed request is repeated later; the training needs no answer.
-
-    Args:
-        run: The run.
-        on_request: Called with the action of each new request.
     """
     over = threading.Event()
     # A daemon: a call that hangs must not keep the interpreter.

@@ -96,13 +96,7 @@ class RunDetails:
 
 
 def open_existing_store(tracking_uri: str | None) -> tuple[str, MlflowClient]:
-    """Opens an existing store for reading.
-
-    Raises:
-        InvalidArgumentError: If it is a file or folder of this machine that does not exist.
-        MissingDependencyError: If MLflow is not installed.
-        TrackingError: If it cannot be reached.
-    """
+    """Opens an existing store for reading."""
     require("MLflow's tracking", "mlflow")
     uri = resolve_tracking_uri(tracking_uri)
     path = local_store_path(uri)
@@ -170,11 +164,7 @@ def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
 
 
 def get_run(client: MlflowClient, run_id: str) -> Run:
-    """Reads a run.
-
-    Raises:
-        ModelNotFoundError: If the run does not exist.
-    """
+    """Reads a run."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -193,10 +183,6 @@ def deleted_runs(tracking_uri: str, run_ids: Collection[str]) -> set[str]:
 
     A run that the store does not know is not one of them: the URI may name another store here. A store that does not
     answer, or is another machine's file, has deleted none, with a warning.
-
-    Args:
-        tracking_uri: The store, without its password, which the store of this process has.
-        run_ids: The runs.
     """
     own = resolve_tracking_uri()
     deleted: set[str] = set()

@@ -21,27 +21,18 @@ RECORDS_FILE = "records.jsonl"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Values that belong together.
+    """Values that belong together."""
 
-    Attributes:
-        metrics: Values by metric.
-        step: The epoch that they are of, from 1; the training step where validations do not fall on ends of epochs.
-        params: Parameters by name.
-        time_ms: When they were measured, in milliseconds since 1970. The same record written twice is one to MLflow.
-    """
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # Values by metric
+    # The epoch that they are of, from 1; the training step where validations do not fall on ends of epochs
     step: int = 0
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)  # Parameters by name
+    # When they were measured, in milliseconds since 1970. The same record written twice is one to MLflow
     time_ms: int = field(default_factory=lambda: int(time.time() * 1000))
 
 
 class RecordFile:
-    """Writes records, one JSON object per line; those that a folder holds already stay.
-
-    Args:
-        folder: Where the file lies.
-    """
+    """Writes records, one JSON object per line; those that a folder holds already stay."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RECORDS_FILE
@@ -52,21 +43,13 @@ class RecordFile:
         return [RunRecord(**json.loads(line)) for line in self._lines]
 
     def add(self, record: RunRecord) -> None:
-        """Adds a record; once this returns it is on disk.
-
-        Raises:
-            CheckpointError: If it cannot be written; the records before it stay.
-        """
+        """Adds a record; once this returns it is on disk."""
         self._lines.append(_line(record))
         write_run_file(self.path, "".join(self._lines).encode())
 
 
 def write_run_file(path: Path, data: bytes) -> None:
-    """Writes a small file beside the checkpoints of a run.
-
-    Raises:
-        CheckpointError: If it cannot be written; an older file of that name stays.
-    """
+    """Writes a small file beside the checkpoints of a run."""
     try:
         write_bytes(str(path), data, None)
     except OSError as error:

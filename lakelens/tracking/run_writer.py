@@ -41,12 +41,6 @@ class RunWriter:
 
     If the store refuses, they stay in their file and are tried again. Use as a context manager: leaving it ends the
     writing, after one more attempt if the body has failed.
-
-    Args:
-        run: The run.
-        folder: The folder of the job's records (`run_records`).
-        recorded: Steps whose metrics the run has from before it was resumed; their records are skipped.
-        alive: Called every few seconds.
     """
 
     def __init__(
@@ -107,11 +101,7 @@ class RunWriter:
         self._tasks.append(task)
 
     def finish(self) -> None:
-        """Waits until everything is written, for a minute at most while the store refuses.
-
-        Raises:
-            TrackingError: If the store did not take it; names the file that keeps the records.
-        """
+        """Waits until everything is written, for a minute at most while the store refuses."""
         self._stop()
         deadline = time.monotonic() + FINISH_S
         while not self._try():

@@ -82,32 +82,18 @@ def local_store_path(tracking_uri: str) -> Path | None:
 
 @dataclass(frozen=True)
 class RunReference:
-    """One MLflow run, in a form that travels to the ranks.
+    """One MLflow run, in a form that travels to the ranks."""
 
-    Attributes:
-        tracking_uri: Its store.
-        experiment_id: Its experiment.
-        run_id: Its id.
-        created_on: Host name of the driver.
-    """
-
-    tracking_uri: str
-    experiment_id: str
-    run_id: str
-    created_on: str
+    tracking_uri: str  # Its store
+    experiment_id: str  # Its experiment
+    run_id: str  # Its id
+    created_on: str  # Host name of the driver
 
 
 def open_client(tracking_uri: str) -> MlflowClient:
     """Opens the store. A server is first asked by the client's first call.
 
     Sets MLflow's environment variables for the time that a server may take, where the user has not set them.
-
-    Args:
-        tracking_uri: As `resolve_tracking_uri` gives it.
-
-    Raises:
-        MissingDependencyError: If MLflow is not installed.
-        TrackingError: If a store on this machine cannot be opened.
     """
     require("MLflow's tracking", "mlflow")
     from mlflow import MlflowClient
@@ -135,18 +121,7 @@ def tracked_run(
     tags: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Iterator[RunReference]:
-    """Creates a run, and ends it: FINISHED, or FAILED with the reason when the body raises, or KILLED when interrupted.
-
-    Args:
-        tracking_uri: As `resolve_tracking_uri` gives it.
-        experiment_name: Made when it is not there.
-        run_name: As the UI shows it; MLflow invents one when None.
-        tags: Tags to begin with.
-        params: Parameters to begin with.
-
-    Raises:
-        TrackingError: If the store cannot be reached or refuses.
-    """
+    """Creates a run, and ends it: FINISHED, FAILED with the reason when the body raises, or KILLED when interrupted."""
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"create a run in experiment {experiment_name!r}"):
         experiment_id = _experiment_id(client, tracking_uri, experiment_name)
@@ -187,16 +162,7 @@ def check_resumable(tracking_uri: str, run_id: str) -> tuple[str, dict[str, str]
 
 @contextmanager
 def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
-    """Opens a run again that has not finished, and ends it as `tracked_run` does.
-
-    Args:
-        tracking_uri: As `resolve_tracking_uri` gives it.
-        run_id: A run that failed or was interrupted, or whose driver is gone.
-
-    Raises:
-        InvalidArgumentError: If it has finished, or is running.
-        TrackingError: If the store has no such run, cannot be reached or refuses.
-    """
+    """Opens a run again that has not finished, and ends it as `tracked_run` does."""
     experiment_id, tags = check_resumable(tracking_uri, run_id)
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
@@ -225,20 +191,12 @@ def _ended(client: MlflowClient, run: RunReference) -> Iterator[RunReference]:
 
 
 def steps_of(run: RunReference) -> set[int]:
-    """Returns the steps that a run has metrics of, those of its best checkpoint (`best_...`) left out.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
+    """Returns the steps that a run has metrics of, those of its best checkpoint (`best_...`) left out."""
     return {int(point.step) for point in measured_points(run.tracking_uri, run.run_id)}
 
 
 def measured_points(tracking_uri: str, run_id: str) -> list[Metric]:
-    """Returns all points of a run's metrics, without those of its best checkpoint (`best_...`) and of its machine.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
+    """Returns all points of a run's metrics, without those of its best checkpoint (`best_...`) and of its machine."""
     with as_tracking_errors(tracking_uri, f"read the metrics of run {run_id}"):
         client = open_client(tracking_uri)
         names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(("best_", "system/"))]
@@ -297,12 +255,7 @@ def _end_failed(tracking_uri: str, run_id: str, status: str, reason: str) -> Non
 
 @contextmanager
 def as_tracking_errors(tracking_uri: str, doing: str) -> Iterator[None]:
-    """Turns what MLflow, its database and its network raise into a `TrackingError` that names the store.
-
-    Raises:
-        MissingDependencyError: If MLflow is not installed.
-        TrackingError: If the body raises one of these.
-    """
+    """Turns what MLflow, its database and its network raise into a `TrackingError` that names the store."""
     require("MLflow's tracking", "mlflow")
     from mlflow.exceptions import MlflowException
 
@@ -323,13 +276,6 @@ def require_store(tracking_uri: str) -> None:
     """Checks that runs can be recorded, before anything starts.
 
     MLflow itself tries for two minutes to make its tables in a read-only folder.
-
-    Args:
-        tracking_uri: As `resolve_tracking_uri` gives it.
-
-    Raises:
-        InvalidArgumentError: If it is a file or folder of this machine that cannot be written.
-        TrackingError: If no server answers.
     """
     store = local_store_path(tracking_uri)
     if store is None:

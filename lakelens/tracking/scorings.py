@@ -17,21 +17,13 @@ SCORING_TAG_PREFIX = "lakelens.scored."
 
 @dataclass(frozen=True)
 class Scoring:
-    """One version of an image table whose predictions are in a predictions table.
+    """One version of an image table whose predictions are in a predictions table."""
 
-    Attributes:
-        predictions: Location of the predictions table.
-        version: Version of the predictions table that the last scoring left.
-        table: Location of the image table.
-        table_version: The version of it that was scored.
-        scored_at: When, in ISO 8601.
-    """
-
-    predictions: str
-    version: int
-    table: str
-    table_version: int
-    scored_at: str
+    predictions: str  # Location of the predictions table
+    version: int  # Version of the predictions table that the last scoring left
+    table: str  # Location of the image table
+    table_version: int  # The version of it that was scored
+    scored_at: str  # When, in ISO 8601
 
     @property
     def tag(self) -> str:

@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class SearchHistory:
-    """A search.
+    """A search."""
 
-    Attributes:
-        config: Its experiment.
-        found: Its trials.
-        start: Of the first event, in seconds since the epoch.
-        end: Of the last one.
-        finished: Whether it has ended normally.
-    """
-
-    config: ExperimentConfig
-    found: Trials
-    start: float
-    end: float
-    finished: bool
+    config: ExperimentConfig  # Its experiment
+    found: Trials  # Its trials
+    start: float  # Of the first event, in seconds since the epoch
+    end: float  # Of the last one
+    finished: bool  # Whether it has ended normally
 
     @cached_property
     def metric(self) -> str:
@@ -129,14 +121,7 @@ class SearchHistory:
 
 
 def read_history(folder: Path) -> SearchHistory:
-    """Reads the journal of a search.
-
-    Args:
-        folder: The search's folder, with its journal.
-
-    Raises:
-        InvalidArgumentError: If the journal does not exist or lacks its beginning.
-    """
+    """Reads the journal of a search."""
     events = read_events(folder / JOURNAL_FOLDER)
     if events[0]["event"] != "started":
         raise InvalidArgumentError(f"the journal in {folder} does not begin with the event `started`")

@@ -16,18 +16,14 @@ _LEAST_EXPLAINED = 0.05
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of hyperparameters.
+    """Importance of hyperparameters."""
 
-    Attributes:
-        shares: By hyperparameter, most important first; they sum to 1. Empty if it cannot be estimated.
-        explained: How much smaller the model's squared error is than with all hyperparameters permuted, on trials that
-            it has not seen: 1 is all of it, 0 none.
-        note: Why it cannot be estimated, else empty.
-    """
-
+    # By hyperparameter, most important first; they sum to 1. Empty if it cannot be estimated
     shares: dict[str, float] = field(default_factory=dict)
+    # How much smaller the model's squared error is than with all hyperparameters permuted, on trials that it has not
+    # seen: 1 is all of it, 0 none
     explained: float = 0.0
-    note: str = ""
+    note: str = ""  # Why it cannot be estimated, else empty
 
 
 def importance_of(history: SearchHistory) -> Importance:
@@ -35,9 +31,6 @@ def importance_of(history: SearchHistory) -> Importance:
 
     A row is a trial at one rung. The rung's length is an input next to the hyperparameters, because trials that trained
     longer are better for that reason alone. Everything is measured on trials held out of the fit. NaN ranks last.
-
-    Raises:
-        MissingDependencyError: If scikit-learn is not installed.
     """
     axes, curves = list(history.axes), history.curves
     trials = curves["trial"].nunique()

@@ -17,14 +17,7 @@ from .plots import MOST_AXES
 def render_page(
     history: SearchHistory, plots: Mapping[str, bytes], importance: Importance, experiment: str | None
 ) -> str:
-    """Renders the page.
-
-    Args:
-        history: The search.
-        plots: PNG files by name, as `plots.draw_plots` gives them.
-        importance: Of the hyperparameters.
-        experiment: The best trial's experiment file.
-    """
+    """Renders the page."""
     trials = history.trials
     losses = trials["metric"].where(np.isfinite(trials["metric"]), np.nan) * (1 if history.minimized else -1)
     order = trials.assign(longest=-trials["length"], loss=losses).sort_values(["longest", "loss"], kind="stable").index

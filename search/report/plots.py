@@ -25,19 +25,7 @@ _SPREADS_SHOWN = 15  # so that a diverged loss does not compress the others
 
 
 def draw_plots(history: SearchHistory, importance: dict[str, float]) -> dict[str, bytes]:
-    """Draws what a search has data for.
-
-    Args:
-        history: The search.
-        importance: Of each hyperparameter, most important first; empty where it is not known.
-
-    Returns:
-        PNG files by name without suffix: `learning_curves`, `parallel_coordinates`, `importance`, `hyperparameters` and
-        `slots`.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draws what a search has data for."""
     order = [*importance, *(name for name in history.axes if name not in importance)]
     figures: dict[str, Figure] = {}
     if history.best is not None:

@@ -17,19 +17,7 @@ PAGE, BEST = "report.html", "best.yaml"
 
 
 def write_report(folder: str | Path, out: str | Path) -> Path:
-    """Writes the self-contained `report.html`, its PNG files, and `best.yaml`.
-
-    Args:
-        folder: The search's folder, with its journal. The search may still run.
-        out: Folder for the files; made when missing.
-
-    Returns:
-        The page.
-
-    Raises:
-        InvalidArgumentError: If the journal does not exist, or `out` cannot be written.
-        MissingDependencyError: If matplotlib or scikit-learn is not installed.
-    """
+    """Writes the self-contained `report.html`, its PNG files, and `best.yaml`."""
     out = Path(out)
     history = read_history(Path(folder))
     importance = importance_of(history)

@@ -20,30 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where trials run.
+    """Where trials run."""
 
-    Attributes:
-        name: Equal for searches that share slots.
-        described: Its description in messages.
-        capacity: Counts its slots.
-        environment: Gives the variables of the ranks on given slots.
-        spark: The session; None on this machine.
-    """
-
-    name: str
-    described: str
-    capacity: Callable[[], int]
-    environment: Callable[[tuple[int, ...]], Mapping[str, str]]
-    spark: SparkSession | None
+    name: str  # Equal for searches that share slots
+    described: str  # Its description in messages
+    capacity: Callable[[], int]  # Counts its slots
+    environment: Callable[[tuple[int, ...]], Mapping[str, str]]  # Gives the variables of the ranks on given slots
+    spark: SparkSession | None  # The session; None on this machine
 
     @classmethod
     def of(cls, plan: ExperimentPlan, spark: SparkSession | None) -> Place:
-        """Finds the place of a search.
-
-        Raises:
-            NotEnoughSlotsError: If it has fewer slots than one trial takes.
-            SessionError: If trials are to run on the executors of a Spark Connect session.
-        """
+        """Finds the place of a search."""
         place = _driver(plan) if plan.ranks < 0 else _executors(plan, spark)
         there = place.capacity()
         if there < plan.slots_per_trial:

@@ -23,18 +23,7 @@ from ..settings import SearcherSettings, require_space, searcher_section
 def plan_search(
     config: ExperimentConfig, *, entrypoint: EntryPoint | None = None, spark: SessionSource | None = None
 ) -> ExperimentPlan:
-    """Resolves the experiment of a search; its rows are opened once for all trials.
-
-    Args:
-        config: The experiment.
-        entrypoint: Replaces the config's, for a class that a file cannot name.
-        spark: The session, for catalog names and executors.
-
-    Raises:
-        ConfigurationError: If a key contradicts another, or no hyperparameter has a space.
-        UsageError: If table, version, split or entry point does not exist.
-        SessionError: If trials are to run on the executors of a Spark Connect session.
-    """
+    """Resolves the experiment of a search; its rows are opened once for all trials."""
     if config.continue_from is not None:
         raise ConfigurationError("continue_from trains one run further; a search begins its trials: remove the key")
     require_space(config)
@@ -59,27 +48,14 @@ def rungs_of(settings: SearcherSettings) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """One trial of a search, and what a length is in its steps.
+    """One trial of a search, and what a length is in its steps."""
 
-    Attributes:
-        plan: What it trains.
-        steps_per_epoch: Steps of an epoch.
-    """
-
-    plan: ExperimentPlan
-    steps_per_epoch: int
+    plan: ExperimentPlan  # What it trains
+    steps_per_epoch: int  # Steps of an epoch
 
     @classmethod
     def of(cls, search: ExperimentPlan, hyperparameters: Mapping[str, Any]) -> PlannedTrial:
-        """Plans one trial.
-
-        Args:
-            search: The search.
-            hyperparameters: Those that were drawn for it.
-
-        Raises:
-            LakelensError: If they do not make a valid training, such as a period longer than the training.
-        """
+        """Plans one trial."""
         searcher = search.config.searcher
         single = SearcherConfig(
             name=SINGLE,

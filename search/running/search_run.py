@@ -29,14 +29,6 @@ _END_S = 30.0
 class SearchRun:
     """A running search.
 
-    Args:
-        plan: What it runs.
-        state: Its state.
-        runs: Its trials' runs.
-        share: Its slots.
-        place: Where its ranks run.
-        display: Shows its state.
-
     Attributes:
         error: The error that ended it.
         signal_number: The signal that interrupted it.
@@ -66,12 +58,7 @@ class SearchRun:
         self._whole = sum(length * trials for length, trials in lengths.items())
 
     def run(self) -> None:
-        """Runs until the search is finished, or was interrupted and its trials have paused.
-
-        Raises:
-            KeyboardInterrupt: At the second interrupt; the ranks have been ended.
-            LakelensError: What ended it; its trials have paused.
-        """
+        """Runs until the search is finished, or was interrupted and its trials have paused."""
         try:
             with pausing(self._interrupt):
                 while not self._over():

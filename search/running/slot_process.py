@@ -42,12 +42,6 @@ LINGER_S = 10.0
 class SlotProcess(threading.Thread):
     """A thread that follows one process.
 
-    Args:
-        search: The search.
-        slots: The slots.
-        environment: Variables of its ranks, in addition to those of the config.
-        spark: The session for ranks on executors.
-
     Attributes:
         slots: The slots.
         controls: What its ranks are told.

@@ -18,28 +18,15 @@ _pools_lock = threading.Lock()
 
 @dataclass
 class SlotPool:
-    """The slots of a place, by number. A free slot goes to the search of the first priority that holds the fewest.
+    """The slots of a place, by number. A free slot goes to the search of the first priority that holds the fewest."""
 
-    Attributes:
-        shares: The searches.
-        taken: The slots that trials hold.
-        lock: Of both.
-    """
-
-    shares: list[Share] = field(default_factory=list)
-    taken: set[int] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    shares: list[Share] = field(default_factory=list)  # The searches
+    taken: set[int] = field(default_factory=set)  # The slots that trials hold
+    lock: threading.Lock = field(default_factory=threading.Lock)  # Of both
 
 
 class Share:
     """The slots of one search.
-
-    Args:
-        pool: The slots of the place.
-        capacity: Counts the slots that the search may be given; executors come and go.
-        size: Slots that a trial takes.
-        priority: 1 is first.
-        most: The most slots that the search takes together; None for no limit.
 
     Attributes:
         held: Slots that its trials hold.
@@ -106,15 +93,7 @@ class Share:
 def share_of(
     place: str, capacity: Callable[[], int], *, size: int, priority: int | None, most: int | None
 ) -> Iterator[Share]:
-    """Joins the searches of a place.
-
-    Args:
-        place: The driver, or a Spark application.
-        capacity: Counts its slots, as this search sees them.
-        size: Slots that a trial takes.
-        priority: 1 is first; None is 42, as in Determined.
-        most: The most slots that the search takes together.
-    """
+    """Joins the searches of a place."""
     with _pools_lock:
         pool = _pools.setdefault(place, SlotPool())
         share = Share(pool, capacity, size, priority or DEFAULT_PRIORITY, most)

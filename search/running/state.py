@@ -41,11 +41,6 @@ _EXITS = {FAILED: "error", INVALID: "invalid_hyperparameters"}
 class SearchState:
     """The searcher and its trials.
 
-    Args:
-        searcher: A searcher that has not started.
-        goal: The metric that decides.
-        journal: Takes every event.
-
     Attributes:
         changed: Lock of the state; notified whenever a trial's state changes.
     """
@@ -59,20 +54,12 @@ class SearchState:
     # --- the beginning --------------------------------------------------------------------------------------------
 
     def start(self, about: Mapping[str, Any]) -> None:
-        """Begins the search.
-
-        Args:
-            about: Its description in the journal: config, seed, unit.
-        """
+        """Begins the search."""
         with self.changed:
             self._write([{"event": "started", **about}, *self._events_of(self.searcher.start())])
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Replays the events of a journal; trials that were running wait for slots, or end as was decided.
-
-        Raises:
-            InvalidArgumentError: If the events belong to another search.
-        """
+        """Replays the events of a journal; trials that were running wait for slots, or end as was decided."""
         with self.changed:
             if not events or events[0]["event"] != "started":
                 raise InvalidArgumentError("the journal does not begin with the event `started`")
@@ -105,11 +92,7 @@ class SearchState:
     # --- what happens to trials -----------------------------------------------------------------------------------
 
     def next_trial(self, besides: Collection[int] = ()) -> TrialState | None:
-        """Chooses the trial that gets the next free slots; None if none waits.
-
-        Args:
-            besides: Trials that have been chosen and not launched yet.
-        """
+        """Chooses the trial that gets the next free slots; None if none waits."""
         with self.changed:
             waiting = [trial.number for trial in self.trials if trial.state == WAITING and trial.number not in besides]
             states = self.searcher.states
@@ -126,13 +109,7 @@ class SearchState:
             self._write([launched | {"run_id": run_id}])
 
     def validated(self, trial: TrialState, measured: Measurement, *, reached: bool) -> Verdict:
-        """Takes a validation and decides what the trial does next.
-
-        Args:
-            trial: The trial.
-            measured: The validation.
-            reached: Whether the trial has reached the requested length.
-        """
+        """Takes a validation and decides what the trial does next."""
         event = {"event": "validated", "trial": trial.number, **asdict(measured), "decides": False}
         with self.changed:
             # A trial resumed from an earlier checkpoint reaches lengths again that were already decided.
@@ -149,13 +126,7 @@ class SearchState:
             return "stop" if self.searcher.states[trial.number] in (STOPPED, COMPLETED) else "pause"
 
     def ended_segment(self, trial: TrialState, length: float, *, by_itself: bool = False) -> None:
-        """Takes the end of a segment of a trial, whose checkpoint is on disk; its slots are free.
-
-        Args:
-            trial: The trial.
-            length: The length it has reached. A completed trial that has not reached its end again continues.
-            by_itself: Whether the trial has stopped itself; then it counts as having reached the requested length.
-        """
+        """Takes the end of a segment of a trial, whose checkpoint is on disk; its slots are free."""
         with self.changed:
             if by_itself and trial.last is not None and self.searcher.states[trial.number] == RUNNING:
                 self.validated(trial, trial.last, reached=True)
@@ -167,13 +138,7 @@ class SearchState:
             self._write([{"event": kind, "trial": trial.number, "length": length, "waits": waits}])
 
     def failed(self, trial: TrialState, error: str, *, invalid: bool = False) -> None:
-        """Takes the failure of a trial; the searcher ranks it last, or draws others for invalid hyperparameters.
-
-        Args:
-            trial: The trial.
-            error: Class and message of the error.
-            invalid: Whether its hyperparameters are invalid.
-        """
+        """Takes the failure of a trial; the searcher ranks it last, or draws others for invalid hyperparameters."""
         with self.changed:
             state = self.searcher.states[trial.number]
             if state != RUNNING:
@@ -207,11 +172,7 @@ class SearchState:
             self._write([{"event": "given_up"}, *stopped])
 
     def finish(self, best: TrialState | None) -> None:
-        """Ends the search.
-
-        Args:
-            best: The trial that represents its result.
-        """
+        """Ends the search."""
         with self.changed:
             self._write([{"event": "finished", **({} if best is None else {"best_trial": best.number})}])
 

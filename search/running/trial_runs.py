@@ -48,38 +48,20 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """A trial that is ready for a segment.
+    """A trial that is ready for a segment."""
 
-    Attributes:
-        trial: The trial.
-        planned: What it trains.
-        job: The training job of every rank.
-        start: The checkpoint to continue from; None is its start.
-        from_length: The length at that checkpoint.
-        decisions: What a trial decides at its validations: its best, its patience, its checkpoints.
-        held: Closes its folder and its run's writer.
-        writer: Writes into its run.
-    """
-
-    trial: TrialState
-    planned: PlannedTrial
-    job: TrainingJob
-    start: Checkpoint | None
-    from_length: float
-    decisions: Decisions
-    held: contextlib.ExitStack
-    writer: RunWriter
+    trial: TrialState  # The trial
+    planned: PlannedTrial  # What it trains
+    job: TrainingJob  # The training job of every rank
+    start: Checkpoint | None  # The checkpoint to continue from; None is its start
+    from_length: float  # The length at that checkpoint
+    decisions: Decisions  # What a trial decides at its validations: its best, its patience, its checkpoints
+    held: contextlib.ExitStack  # Closes its folder and its run's writer
+    writer: RunWriter  # Writes into its run
 
 
 class TrialRuns:
-    """Opens and closes segments. Use as a context manager: leaving it waits for background work.
-
-    Args:
-        plan: The search.
-        children: The trials' MLflow runs.
-        known: The existing runs of a resumed search.
-        rungs: The lengths of each bracket's rungs.
-    """
+    """Opens and closes segments. Use as a context manager: leaving it waits for background work."""
 
     def __init__(
         self, plan: ExperimentPlan, children: ChildRuns, known: Mapping[int, RunReference], rungs: list[tuple[int, ...]]
@@ -108,11 +90,7 @@ class TrialRuns:
             self._later(trial.number, lambda: self._run_of(trial, PlannedTrial.of(self._plan, trial.hyperparameters)))
 
     def open(self, trial: TrialState) -> OpenSegment:
-        """Makes a trial ready for a segment.
-
-        Raises:
-            LakelensError: If its hyperparameters are invalid, its folder cannot be written or the store refuses.
-        """
+        """Makes a trial ready for a segment."""
         before = self._before.get(trial.number)
         if before is not None:
             before.exception()  # waits; a failed call is tried again here

@@ -19,25 +19,15 @@ from .trial_book import ERROR, INVALID, PAUSED, TrialBook
 
 @dataclass(frozen=True)
 class Definition:
-    """What a search is made from.
+    """What a search is made from."""
 
-    Attributes:
-        settings: The parsed `searcher` section.
-        space: The parsed `hyperparameters` section.
-        seed: Of the draws.
-    """
-
-    settings: SearcherSettings
-    space: Space
-    seed: int
+    settings: SearcherSettings  # The parsed `searcher` section
+    space: Space  # The parsed `hyperparameters` section
+    seed: int  # Of the draws
 
     @classmethod
     def read(cls, searcher_config: Any, hyperparameters: Any, seed: int) -> Definition:
-        """Reads and checks both sections.
-
-        Raises:
-            ConfigurationError: If a key is unknown, missing or breaks its rule.
-        """
+        """Reads and checks both sections."""
         sections = read_sections(searcher_config, hyperparameters)
         return cls(sections.searcher, Space.read(sections.hyperparameters), seed)
 

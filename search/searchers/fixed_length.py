@@ -6,12 +6,7 @@ from .base import Definition, SearchMethod
 
 
 class FixedLengthSearcher(SearchMethod):
-    """Creates trials, a limited number at a time, and trains each to the end: `single` one, `random` drawn ones.
-
-    Args:
-        definition: What the search is made from.
-        total: Trials that are counted; None takes `max_trials`, which is 1 for `single`.
-    """
+    """Creates trials, a limited number at a time, and trains each to the end: `single` one, `random` drawn ones."""
 
     def __init__(self, definition: Definition, total: int | None = None) -> None:
         super().__init__(definition)

@@ -16,14 +16,7 @@ R = TypeVar("R", bound=Rung)
 
 
 class Halving(ABC, Generic[R]):
-    """One bracket at work.
-
-    Args:
-        index: Its number among the brackets.
-        bracket: Its plan.
-        rungs: Its rungs, the shortest first.
-        book: Where trials are created, continued and stopped.
-    """
+    """One bracket at work."""
 
     def __init__(self, index: int, bracket: Bracket, rungs: list[R], book: TrialBook) -> None:
         self.index = index

@@ -13,10 +13,6 @@ class Rung:
 
     NaN and infinities rank after all finite losses, in order of arrival: compared as a number, NaN would break the
     order of the others.
-
-    Args:
-        length: In the searcher's unit.
-        newest_first: Whether the last of equal losses ranks first.
     """
 
     def __init__(self, length: int, *, newest_first: bool = False) -> None:

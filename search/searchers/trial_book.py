@@ -20,19 +20,12 @@ INVALID = "invalid_hyperparameters"
 
 @dataclass
 class TrialRecord:
-    """One trial.
+    """One trial."""
 
-    Attributes:
-        bracket: Which bracket of the search it belongs to.
-        state: `running` while an operation waits for its answer, else how it ended.
-        reached: Length at its last validation.
-        asked: Length that it was last asked to reach.
-    """
-
-    bracket: int
-    state: str
-    reached: int
-    asked: int
+    bracket: int  # Which bracket of the search it belongs to
+    state: str  # `running` while an operation waits for its answer, else how it ended
+    reached: int  # Length at its last validation
+    asked: int  # Length that it was last asked to reach
 
     @property
     def failed(self) -> bool:
@@ -41,12 +34,7 @@ class TrialRecord:
 
 
 class TrialBook:
-    """Numbers trials in the order of their creation and records which of them run.
-
-    Args:
-        hyperparameters: Gives a trial's values by its number.
-        max_length: Length of a whole trial.
-    """
+    """Numbers trials in the order of their creation and records which of them run."""
 
     def __init__(self, hyperparameters: Callable[[int], dict[str, Any]], max_length: int) -> None:
         self.trials: list[TrialRecord] = []
@@ -77,11 +65,7 @@ class TrialBook:
         self._issued.append(Stop(trial))
 
     def running(self, trial: int) -> TrialRecord:
-        """Finds a trial whose operation waits for an answer.
-
-        Raises:
-            SearcherEventError: If there is none.
-        """
+        """Finds a trial whose operation waits for an answer."""
         if trial not in self._running:
             exists = isinstance(trial, int) and 0 <= trial < len(self.trials)
             what = f"it is {self.trials[trial].state}" if exists else f"{len(self.trials)} trials have been created"
@@ -99,11 +83,7 @@ class TrialBook:
         return found
 
     def next_of(self, waiting: Collection[int]) -> int:
-        """Of the trials that wait for a slot, the oldest of the bracket that has trained least.
-
-        Raises:
-            SearcherEventError: If none of them runs.
-        """
+        """Of the trials that wait for a slot, the oldest of the bracket that has trained least."""
         trained = self._trained.copy()
         for number in self._running:
             if number not in waiting:

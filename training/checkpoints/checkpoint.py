@@ -44,17 +44,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One complete checkpoint whose files were compared with their digests.
+    """One complete checkpoint whose files were compared with their digests."""
 
-    Attributes:
-        path: Its folder.
-        digest: SHA-256 over the files' digests and the metadata, as 64 hexadecimal digits; equal for every copy.
-        metadata: Its description: input, labels, table, version, entrypoint, hyperparameters, epoch,
-            step, run_id, metrics, backend.
-    """
-
-    path: Path
-    digest: str
+    path: Path  # Its folder
+    digest: str  # SHA-256 over the files' digests and the metadata, as 64 hexadecimal digits; equal for every copy
+    # Its description: input, labels, table, version, entrypoint, hyperparameters, epoch, step, run_id, metrics, backend
     metadata: Mapping[str, Any]
 
     @property
@@ -64,11 +58,7 @@ class Checkpoint:
 
     @property
     def backend(self) -> str:
-        """The framework of the model: `keras` or `torch`.
-
-        Raises:
-            CheckpointError: If this lakelens knows no such framework.
-        """
+        """The framework of the model: `keras` or `torch`."""
         name = str(self.metadata.get(BACKEND_KEY, KERAS))
         if name not in MODEL_FILES:
             raise CheckpointError(
@@ -115,16 +105,7 @@ class Checkpoint:
             return dict(arrays)
 
     def load_model(self, *, compile: bool = False, custom_objects: Mapping[str, Any] | None = None) -> keras.Model:
-        """Loads the model in Keras safe mode.
-
-        Args:
-            compile: Restore optimizer, loss and metrics too; inference does not need them.
-            custom_objects: The user's own layers by name; without it only Keras's own classes are built.
-
-        Raises:
-            CheckpointError: If the model is of another backend, the file is not a `.keras` archive, or safe mode
-                refuses its content (a Lambda layer).
-        """
+        """Loads the model in Keras safe mode."""
         if self.backend != KERAS:
             raise CheckpointError(f"{self.path}: its model is of {self.backend}; this loads models of {KERAS}")
         from .keras_files import load_keras_file
@@ -141,20 +122,7 @@ def save_checkpoint(
     arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
     name: str = "checkpoint",
 ) -> Checkpoint:
-    """Writes `model` as a new checkpoint in `folder` and gives it back.
-
-    Args:
-        model: A built Keras model; its optimizer's state is written when it is compiled.
-        folder: Folder of the checkpoints; created if it does not exist.
-        metadata: JSON values; `input` with height, width and channels is required.
-        state: JSON values that continue the training: epoch, feed position, seed.
-        arrays: Arrays that belong to the state.
-        name: Beginning of the checkpoint's name; its digest's first 12 digits follow.
-
-    Raises:
-        CheckpointError: If a value is not JSON, the model cannot be saved or could not be loaded again, or writing
-            fails.
-    """
+    """Writes `model` as a new checkpoint in `folder` and gives it back."""
     from .keras_files import save_keras_file
 
     files: dict[str, Callable[[Path], None]] = {
@@ -167,12 +135,7 @@ def save_checkpoint(
 def state_files(
     state: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
 ) -> dict[str, Callable[[Path], None]]:
-    """Gives the files of a training state for `write_checkpoint`.
-
-    Args:
-        state: JSON values.
-        arrays: Arrays that belong to the state.
-    """
+    """Gives the files of a training state for `write_checkpoint`."""
     files: dict[str, Callable[[Path], None]] = {
         STATE_FILE: lambda path: _write_text(path, canonical_json("state", state))
     }
@@ -187,16 +150,6 @@ def write_checkpoint(
     """Writes files and their manifest under a temporary name, syncs them to disk, then renames.
 
     A writer that dies leaves a `.partial` folder, which readers ignore (see `sweep`).
-
-    Args:
-        folder: Folder of the checkpoints; created if it does not exist.
-        files: For each file name a function that writes the file to a path.
-        metadata: JSON values; `input` is required.
-        name: Beginning of the checkpoint's name.
-
-    Raises:
-        CheckpointError: If the metadata is not JSON, or writing to the folder or to the temporary files fails; then
-            nothing of the checkpoint remains.
     """
     if not NAME.match(name):
         raise InvalidArgumentError(
@@ -226,12 +179,7 @@ def write_checkpoint(
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Opens the checkpoint in folder `path` and compares every file with its digest.
-
-    Raises:
-        CheckpointNotFoundError: If `path` has no checkpoint.
-        CheckpointError: If a file is missing, changed or half-written, or `path` is a kind of model that is refused.
-    """
+    """Opens the checkpoint in folder `path` and compares every file with its digest."""
     folder = Path(path).expanduser()
     manifest = read_manifest(folder)
     entries: dict[str, dict[str, Any]] = manifest["files"]
@@ -273,11 +221,7 @@ def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:
 
 
 def sweep(folder: str | Path) -> list[Path]:
-    """Removes the remains of dead writers from `folder`; call it only when no writer works there.
-
-    Returns:
-        The folders that were removed.
-    """
+    """Removes the remains of dead writers from `folder`; call it only when no writer works there."""
     root = Path(folder)
     if not root.is_dir():
         return []
@@ -288,11 +232,7 @@ def sweep(folder: str | Path) -> list[Path]:
 
 
 def copy_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> Checkpoint:
-    """Copies a checkpoint into another folder, where it gets its final name once complete and on disk.
-
-    Raises:
-        CheckpointError: If writing fails; then nothing of the copy remains.
-    """
+    """Copies a checkpoint into another folder, where it gets its final name once complete and on disk."""
     root = Path(folder)
     final = root / checkpoint.name
     try:

@@ -29,25 +29,15 @@ _OWN_CLASSES = frozenset({(name, f"lakelens>{name}") for name in ("SyncBatchNorm
 
 @dataclass(frozen=True)
 class UserObject:
-    """A class or function that a model needs and Keras does not have.
+    """A class or function that a model needs and Keras does not have."""
 
-    Attributes:
-        registered_name: The name under which Keras looks it up, such as `package>Layer`.
-        module: The module that defines it.
-        name: Its name in the module.
-    """
-
-    registered_name: str
-    module: str
-    name: str
+    registered_name: str  # The name under which Keras looks it up, such as `package>Layer`
+    module: str  # The module that defines it
+    name: str  # Its name in the module
 
 
 def save_keras_file(model: keras.Model, path: Path) -> None:
-    """Saves `model` at `path` (`*.keras`) and checks that it could be loaded again in safe mode.
-
-    Raises:
-        CheckpointError: If the model cannot be saved, or has a layer that loading refuses.
-    """
+    """Saves `model` at `path` (`*.keras`) and checks that it could be loaded again in safe mode."""
     try:
         model.save(path)
     except (NotImplementedError, TypeError, ValueError) as error:
@@ -56,11 +46,7 @@ def save_keras_file(model: keras.Model, path: Path) -> None:
 
 
 def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, Any] | None = None) -> keras.Model:
-    """Loads the `.keras` file at `path` in safe mode.
-
-    Raises:
-        CheckpointError: If the file is damaged, is not a `.keras` file, or has refused content.
-    """
+    """Loads the `.keras` file at `path` in safe mode."""
     check_keras_file(path, compile=compile, custom_objects=custom_objects)
     import keras
 
@@ -74,11 +60,7 @@ def load_keras_file(path: Path, *, compile: bool, custom_objects: Mapping[str, A
 
 
 def load_weights(model: keras.Model, path: Path) -> None:
-    """Puts the weights and the optimizer's state of a `.keras` file into a built model of the same layers.
-
-    Raises:
-        CheckpointError: If it is not a `.keras` file, or is of another model.
-    """
+    """Puts the weights and the optimizer's state of a `.keras` file into a built model of the same layers."""
     check_keras_file(path, registered_custom_objects=True)
     try:
         model.load_weights(path)
@@ -96,17 +78,7 @@ def check_keras_file(
     custom_objects: Mapping[str, Any] | None = None,
     registered_custom_objects: bool = False,
 ) -> None:
-    """Reads the architecture in `path` without building it.
-
-    Args:
-        path: A `.keras` file.
-        compile: Whether to check metrics, loss and optimizer too.
-        custom_objects: Names that the caller trusts.
-        registered_custom_objects: Accept classes registered with Keras; for models made by this process.
-
-    Raises:
-        CheckpointError: If the file is not a `.keras` archive, or names a class outside Keras or one that runs code.
-    """
+    """Reads the architecture in `path` without building it."""
     for one in user_objects(path, compile=compile):
         if registered_custom_objects or (custom_objects and {one.name, one.registered_name} & custom_objects.keys()):
             continue
@@ -117,15 +89,7 @@ def check_keras_file(
 
 
 def user_objects(path: Path, *, compile: bool) -> tuple[UserObject, ...]:
-    """Lists the classes and functions in `path` that neither Keras nor lakelens has.
-
-    Args:
-        path: A `.keras` file.
-        compile: Whether to list those of metrics, loss and optimizer too.
-
-    Raises:
-        CheckpointError: If the file is not a `.keras` archive, or has a layer that runs code from the file.
-    """
+    """Lists the classes and functions in `path` that neither Keras nor lakelens has."""
     config = _read_config(path)
     if not compile and isinstance(config, dict):
         config.pop("compile_config", None)

@@ -26,23 +26,13 @@ def gives_logits(model: keras.Model) -> bool | None:
     The last layer that makes new numbers decides. If it does not show it (a subclassed model, a user's own layer), the
     loss decides, by what its `from_logits` is. The values of the model never decide: those of untrained weights may lie
     in any range.
-
-    Args:
-        model: The model; one that is not compiled has no loss.
-
-    Raises:
-        TrialError: If its last layer is a softmax over the rows of a batch.
     """
     shown = layers_give_logits(model)
     return loss_takes_logits(getattr(model, "loss", None)) if shown is None else shown
 
 
 def loss_takes_logits(loss: Any) -> bool | None:
-    """Returns `from_logits` of a loss: of an object, of a function or of what has its name in Keras; None without one.
-
-    Args:
-        loss: The loss as `compile` takes it, also in a list or dict of one.
-    """
+    """Returns `from_logits` of a loss: an object, a function or a name in Keras; None without one."""
     import keras
 
     if isinstance(loss, (dict, list, tuple)):
@@ -63,9 +53,6 @@ def layers_give_logits(model: keras.Model) -> bool | None:
     The layer that decides is the last one that makes new numbers: what only casts, reshapes, drops or pools them, or is
     a linear `Activation`, is skipped. Without activation it gives logits, with softmax or sigmoid probabilities. The
     softmax of log-softmax values is the softmax of the logits, so these count as logits.
-
-    Raises:
-        TrialError: If the layer is a softmax over the rows of a batch.
     """
     import keras
 

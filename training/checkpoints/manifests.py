@@ -35,12 +35,7 @@ _REFUSED_SUFFIXES = frozenset(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads the manifest of the checkpoint in a folder: its `files`, `metadata` and `digest`.
-
-    Raises:
-        CheckpointNotFoundError: If the folder has no checkpoint.
-        CheckpointError: If it is damaged, half-written, or a kind of model that is refused.
-    """
+    """Reads the manifest of the checkpoint in a folder: its `files`, `metadata` and `digest`."""
     if not folder.exists():
         raise CheckpointNotFoundError(f"{folder}: the checkpoint folder does not exist")
     if folder.is_file():
@@ -109,11 +104,7 @@ def _refusal_of_folder(folder: Path) -> CheckpointError:
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metadata as plain JSON values.
-
-    Raises:
-        CheckpointError: If they are not JSON values, or `input` or `labels` is invalid.
-    """
+    """Returns metadata as plain JSON values."""
     described: dict[str, Any] = json.loads(canonical_json("metadata", metadata))
     shape = described.get("input")
     sides = [shape.get(side) for side in ("height", "width", "channels")] if isinstance(shape, dict) else [None]
@@ -130,11 +121,7 @@ def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verify_file(path: Path, entry: Mapping[str, Any]) -> None:
-    """Compares a file with its entry in the manifest.
-
-    Raises:
-        CheckpointError: If it is missing, cut off or changed.
-    """
+    """Compares a file with its entry in the manifest."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, take another copy")
     size = path.stat().st_size
@@ -181,11 +168,7 @@ def digest_of(entries: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
 
 
 def canonical_json(what: str, value: Mapping[str, Any]) -> str:
-    """Writes JSON values in a canonical form, so that equal values have equal bytes.
-
-    Raises:
-        CheckpointError: If one is not a JSON value; `what` names the values.
-    """
+    """Writes JSON values in a canonical form, so that equal values have equal bytes."""
     try:
         return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:

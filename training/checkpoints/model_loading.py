@@ -23,20 +23,6 @@ def load_model(
     """Loads a model that was saved with `model.save`, and makes its optimizer combine gradients over all ranks.
 
     Keras' safe mode stays on: a model that contains code (a Lambda layer) is not loaded.
-
-    Args:
-        filepath: A `.keras` file.
-        custom_optimizers: Classes of optimizers that are not Keras's own.
-        custom_objects: Other classes and functions, by name.
-        compression: As in `DistributedOptimizer`.
-        legacy_opts: Horovod's option; only its default is supported.
-
-    Returns:
-        The model; a saved optimizer keeps its state.
-
-    Raises:
-        CheckpointError: If the file is damaged, is not a `.keras` file, or has refused content.
-        NotSupportedError: If `legacy_opts` is set.
     """
     refuse(legacy_opts=legacy_opts)
     known = {kind.__name__: kind for kind in custom_optimizers or ()}

@@ -44,22 +44,14 @@ _RUNS_PER_PAGE = 1000
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A resolved model whose files match their digests.
+    """A resolved model whose files match their digests."""
 
-    Attributes:
-        uri: The model as the caller named it.
-        path: Local folder of the checkpoint; a downloaded one lives as long as this object.
-        digest: The checkpoint's digest.
-        run_id: The MLflow run that trained it, if known.
-        metadata: The checkpoint's metadata.
-        tracking_uri: The store in which the checkpoint was found; None for a checkpoint named by its path.
-    """
-
-    uri: str
-    path: Path
-    digest: str
-    run_id: str | None
-    metadata: Mapping[str, Any]
+    uri: str  # The model as the caller named it
+    path: Path  # Local folder of the checkpoint; a downloaded one lives as long as this object
+    digest: str  # The checkpoint's digest
+    run_id: str | None  # The MLflow run that trained it, if known
+    metadata: Mapping[str, Any]  # The checkpoint's metadata
+    # The store in which the checkpoint was found; None for a checkpoint named by its path
     tracking_uri: str | None = None
     _keeper: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
 
@@ -80,22 +72,7 @@ class ModelRef:
 
 
 def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
-    """Resolves `uri` to a checkpoint.
-
-    Args:
-        uri: `runs:/<run id>` or `runs:/<run id>/model` (its artifact folder `checkpoint`),
-            `runs:/<run id>/<artifact folder>`, `models:/<name>@<alias>`, `models:/<name>/<version or latest>`,
-            `experiment:<id or name>` (its finished run with the best value of the metric that chose its
-            checkpoint), `experiment:<id or name>?metric=<metric>` (if different metrics chose them),
-            `search:<run id>` (the best trial of a finished search), or a checkpoint folder's path.
-        tracking_uri: MLflow tracking URI; None takes MLflow's own (MLFLOW_TRACKING_URI).
-
-    Raises:
-        ModelNotFoundError: If the run, model, alias, experiment or artifact does not exist, or the form is unknown.
-        InvalidArgumentError: If the tracking store does not exist on this machine.
-        CheckpointError: If the checkpoint is damaged or changed, or the file is a pickle, HDF5 or SavedModel.
-        TrackingError: If the store does not answer.
-    """
+    """Resolves `uri` to a checkpoint."""
     text = str(uri).strip()
     for prefix, find in _FINDERS.items():
         if text.startswith(prefix):
@@ -168,11 +145,7 @@ def _run_of_logged(client: MlflowClient, uri: str, facts: Mapping[str, Any]) -> 
 
 
 def require_digest_of_run(uri: str, digest: str, run: Run) -> None:
-    """Checks that a model is the model of its run.
-
-    Raises:
-        CheckpointError: If the run has recorded another digest.
-    """
+    """Checks that a model is the model of its run."""
     recorded = run.data.tags.get(DIGEST_TAG)
     if recorded != digest:
         raise CheckpointError(

@@ -11,34 +11,21 @@ from ...errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """One checkpoint as seen by retention.
+    """One checkpoint as seen by retention."""
 
-    Attributes:
-        name: Its identity.
-        trial: The trial that wrote it.
-        step: Training steps completed when it was written.
-        metric: The validation metric at that step; without one (None or NaN) it is never a best checkpoint.
-    """
-
-    name: str
-    trial: Hashable
-    step: int
-    metric: float | None
+    name: str  # Its identity
+    trial: Hashable  # The trial that wrote it
+    step: int  # Training steps completed when it was written
+    metric: float | None  # The validation metric at that step; without one (None or NaN) it is never a best checkpoint
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How many checkpoints are kept; the rules add up, as in Determined's `checkpoint_storage`.
+    """How many checkpoints are kept; the rules add up, as in Determined's `checkpoint_storage`."""
 
-    Attributes:
-        save_experiment_best: The best of the whole experiment.
-        save_trial_best: The best of each trial.
-        save_trial_latest: The latest of each trial.
-    """
-
-    save_experiment_best: int = 0
-    save_trial_best: int = 1
-    save_trial_latest: int = 1
+    save_experiment_best: int = 0  # The best of the whole experiment
+    save_trial_best: int = 1  # The best of each trial
+    save_trial_latest: int = 1  # The latest of each trial
 
     def __post_init__(self) -> None:
         for field in ("save_experiment_best", "save_trial_best", "save_trial_latest"):

@@ -28,15 +28,6 @@ def best_run(uri: str, runs: Iterable[Run], metric: str | None = None) -> Run:
 
     A run has metric and direction in its tag `lakelens.metric`, as `val_loss:min`; its best value is the MLflow metric
     `best_<name>`. Runs without that value, or with NaN, are skipped.
-
-    Args:
-        uri: The experiment, for errors.
-        runs: Its finished runs.
-        metric: The metric of the runs to choose from, as `val_loss` or `val_loss:min`; None for the only one.
-
-    Raises:
-        ModelNotFoundError: If no run has a value, or several metrics or directions remain: their values cannot be
-            compared.
     """
     by_goal: dict[str, list[tuple[float, int, str, Run]]] = {}
     for run in runs:

@@ -19,12 +19,7 @@ _VALUES = "lakelens"
 
 
 def model_files(model: torch.nn.Module, optimization: Mapping[str, Any]) -> dict[str, Callable[[Path], None]]:
-    """Gives the files of a model in training for `write_checkpoint`.
-
-    Args:
-        model: The model.
-        optimization: State dicts of optimizer, scheduler and loss scale: numbers, texts, tensors, lists and dicts.
-    """
+    """Gives the files of a model in training for `write_checkpoint`."""
     return {
         MODEL_FILES[TORCH]: lambda path: _save_model(model, path),
         OPTIMIZER_FILE: lambda path: _save_values(optimization, path),
@@ -32,11 +27,7 @@ def model_files(model: torch.nn.Module, optimization: Mapping[str, Any]) -> dict
 
 
 def load_weights(model: torch.nn.Module, path: Path) -> None:
-    """Gives a model the weights and buffers of a file.
-
-    Raises:
-        CheckpointError: If the file is damaged, or of another model.
-    """
+    """Gives a model the weights and buffers of a file."""
     from safetensors.torch import load_model
 
     try:
@@ -51,11 +42,7 @@ def load_weights(model: torch.nn.Module, path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Reads the tensors of a file by name.
-
-    Raises:
-        CheckpointError: If the file is damaged.
-    """
+    """Reads the tensors of a file by name."""
     from safetensors.torch import load_file
 
     try:
@@ -66,11 +53,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Reads what `model_files` wrote as the optimization.
-
-    Raises:
-        CheckpointError: If the file is damaged.
-    """
+    """Reads what `model_files` wrote as the optimization."""
     from safetensors import safe_open
 
     tensors = read_tensors(path)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def take_weights(model: torch.nn.Module, start: WarmStart) -> TakenWeights:
-    """Copies the tensors of a checkpoint that have the name and shape of one of the model, without optimizer state.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged, or nothing fits.
-    """
+    """Copies the tensors of a checkpoint that have the name and shape of one of the model, without optimizer state."""
     theirs, mine = read_tensors(open_checkpoint(start.folder).model_path), model.state_dict()
     missing = [f"{name} (it has no such tensor)" for name in mine if name not in theirs]
     fitting = [name for name in mine if name in theirs and theirs[name].shape == mine[name].shape]

@@ -18,30 +18,19 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The model whose weights a training starts with.
+    """The model whose weights a training starts with."""
 
-    Attributes:
-        uri: As the user named it.
-        folder: Its checkpoint, where rank 0 reads it.
-    """
-
-    uri: str
-    folder: Path
+    uri: str  # As the user named it
+    folder: Path  # Its checkpoint, where rank 0 reads it
 
 
 @dataclass(frozen=True)
 class TakenWeights:
-    """The layers that a model has copied from another one.
+    """The layers that a model has copied from another one."""
 
-    Attributes:
-        fitting: Layers that have its weights.
-        missing: Layers without its weights, with the reason.
-        unused: Layers of the other model that the model lacks.
-    """
-
-    fitting: list[str]
-    missing: list[str]
-    unused: list[str]
+    fitting: list[str]  # Layers that have its weights
+    missing: list[str]  # Layers without its weights, with the reason
+    unused: list[str]  # Layers of the other model that the model lacks
 
     def __str__(self) -> str:
         parts = [f"{len(self.fitting)} of {len(self.fitting) + len(self.missing)} layers take its weights"]
@@ -53,18 +42,7 @@ class TakenWeights:
 
 
 def take_weights(model: keras.Model, start: WarmStart) -> TakenWeights:
-    """Copies the weights of a checkpoint's model into layers with the same name and shapes, without optimizer state.
-
-    Args:
-        model: A built model.
-        start: The other model; the user's layers in it must be registered with Keras.
-
-    Returns:
-        Which layers fit and which do not.
-
-    Raises:
-        CheckpointError: If the model cannot be loaded, or no layer fits.
-    """
+    """Copies the weights of a checkpoint's model into layers with the same name and shapes, without optimizer state."""
     import keras
 
     other = open_checkpoint(start.folder).load_model(custom_objects=keras.saving.get_custom_objects())

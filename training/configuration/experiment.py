@@ -243,11 +243,7 @@ class ExperimentConfig(Section):
 
 
 def require_single(config: ExperimentConfig) -> None:
-    """Checks that a config describes one training.
-
-    Raises:
-        ConfigurationError: If its searcher runs many.
-    """
+    """Checks that a config describes one training."""
     if config.searcher.name != SINGLE:
         raise ConfigurationError(
             f"searcher.name is {config.searcher.name}, which runs many trainings: use lakelens.search, or "

@@ -46,12 +46,7 @@ class Length(BaseModel):
         return int(getattr(self, self.unit))
 
     def steps(self, *, global_batch_size: int, steps_per_epoch: int) -> int:
-        """Converts the length to training steps, rounded up.
-
-        Args:
-            global_batch_size: Images per step over all ranks.
-            steps_per_epoch: Steps of one epoch of the training split.
-        """
+        """Converts the length to training steps, rounded up."""
         if self.epochs is not None:
             return self.epochs * steps_per_epoch
         return self.batches if self.batches is not None else math.ceil((self.records or 0) / global_batch_size)

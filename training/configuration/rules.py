@@ -12,12 +12,7 @@ _LONGEST_VALUE = 80
 
 
 def rule_of(found: Mapping[str, Any], known: Iterable[str] = ()) -> str:
-    """Returns the message of one of pydantic's findings.
-
-    Args:
-        found: An element of `ValidationError.errors()`.
-        known: Keys that are allowed where an unknown one was found.
-    """
+    """Returns the message of one of pydantic's findings."""
     message = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] == "extra_forbidden":
         return f"{message}; {suggestion(found['loc'][-1], known)}"

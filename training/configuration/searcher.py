@@ -67,11 +67,7 @@ class SearcherConfig(BaseModel):
 
     @property
     def goal(self) -> Goal:
-        """The metric that decides, `val_loss` by default, and its direction.
-
-        Raises:
-            ValueError: If the direction is neither known nor set.
-        """
+        """The metric that decides, `val_loss` by default, and its direction."""
         metric, smaller = self.metric or "val_loss", self.smaller_is_better
         try:
             return Goal.of(metric, None if smaller is None else "min" if smaller else "max")

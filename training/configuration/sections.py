@@ -246,20 +246,11 @@ class Optimizations(Section):
     )
 
     def factor(self, workers: int) -> float:
-        """Returns the factor on the learning rate.
-
-        Args:
-            workers: Ranks, or replicas of a process, that share each batch.
-        """
+        """Returns the factor on the learning rate."""
         return {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[self.learning_rate_scaling]
 
     def described(self, workers: int, length: int) -> list[str]:
-        """Describes the enabled optimizations, a line each.
-
-        Args:
-            workers: As for `factor`.
-            length: Steps of the training.
-        """
+        """Describes the enabled optimizations, a line each."""
         lines = []
         if self.mixed_precision is not None:
             lines.append(f"mixed_precision: layers compute in {self.mixed_precision}; weights stay float32")

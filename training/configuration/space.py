@@ -50,21 +50,13 @@ class HyperparameterError(ValueError):
 
 @dataclass(frozen=True)
 class Space:
-    """The hyperparameters of an experiment.
+    """The hyperparameters of an experiment."""
 
-    Attributes:
-        tree: For each name its leaf, or another tree.
-    """
-
-    tree: Mapping[str, Any]
+    tree: Mapping[str, Any]  # For each name its leaf, or another tree
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Space:
-        """Reads the `hyperparameters` section; a mapping with the key `type` is a leaf, any other a group.
-
-        Raises:
-            HyperparameterError: For the first hyperparameter that cannot be drawn; names its path.
-        """
+        """Reads the `hyperparameters` section; a mapping with the key `type` is a leaf, any other a group."""
         tree = {name: _node((name,), value) for name, value in values.items()}
         if GLOBAL_BATCH_SIZE in tree:
             _check_batch_size(tree[GLOBAL_BATCH_SIZE])
@@ -92,11 +84,7 @@ Hyperparameters = Annotated[dict[str, Any], BeforeValidator(python_value), After
 
 
 def constants(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces each `const` by its value.
-
-    Raises:
-        ValueError: If a hyperparameter is a space to draw from; names it.
-    """
+    """Replaces each `const` by its value."""
 
     def value_of(path: KeyPath, leaf: Leaf) -> Any:
         if isinstance(leaf, Const):

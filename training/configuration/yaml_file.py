@@ -18,16 +18,11 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass
 class Document:
-    """A mapping with the location of each of its keys.
+    """A mapping with the location of each of its keys."""
 
-    Attributes:
-        name: Its name in messages: the file's path, or a description of the values.
-        values: Plain Python values: dict, list, str, int, float, bool, None.
-        places: By key path, the location of the key: `line 7`, or the override that set it.
-    """
-
-    name: str
-    values: dict[str, Any]
+    name: str  # Its name in messages: the file's path, or a description of the values
+    values: dict[str, Any]  # Plain Python values: dict, list, str, int, float, bool, None
+    # By key path, the location of the key: `line 7`, or the override that set it
     places: dict[KeyPath, str] = field(default_factory=dict)
 
     def place_of(self, path: KeyPath) -> str | None:
@@ -40,11 +35,7 @@ class Document:
 
 
 def read_yaml(path: str | Path) -> Document:
-    """Reads a YAML file whose top level is a mapping.
-
-    Raises:
-        ConfigurationError: If the file cannot be read, is not YAML 1.2, repeats a key, or is not a mapping.
-    """
+    """Reads a YAML file whose top level is a mapping."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -67,11 +58,7 @@ def parse_yaml(text: str, name: str) -> Document:
 
 
 def parse_value(text: str, name: str) -> Any:
-    """Parses one YAML value, as in `--set key=VALUE`: `1e-3` is a number, `[16, 32]` a list, `abc` a text.
-
-    Raises:
-        ConfigurationError: If it is not YAML.
-    """
+    """Parses one YAML value, as in `--set key=VALUE`: `1e-3` is a number, `[16, 32]` a list, `abc` a text."""
     try:
         return _plain(_load(text, name), (), {})
     except ConfigurationError as error:
@@ -93,11 +80,7 @@ def with_keys(document: Document, keys: Mapping[str, Any]) -> Document:
 
 
 def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """Applies overrides `a.b.c=VALUE`, later ones last; the value is YAML, and missing mappings are added.
-
-    Raises:
-        ConfigurationError: If an override has no `=`, or its path goes through a value that is not a mapping.
-    """
+    """Applies overrides `a.b.c=VALUE`, later ones last; the value is YAML, and missing mappings are added."""
     values, places = _copy(document.values), dict(document.places)
     for override in overrides:
         key, equals, text = override.partition("=")

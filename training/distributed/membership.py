@@ -81,12 +81,7 @@ def _import_horovod() -> Any:
 
 
 def _require_interface(interface: str) -> None:
-    """Checks that all of Gloo will listen on `interface`.
-
-    Raises:
-        LaunchError: If this Horovod would listen elsewhere: lakelens did not compile it, and the machine's host name
-            resolves to the address of another interface.
-    """
+    """Checks that all of Gloo will listen on `interface`."""
     from ...horovod_build import COMMAND, is_changed
     from ..rank.network import host_name_is_on
 

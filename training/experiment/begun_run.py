@@ -30,16 +30,7 @@ DESCRIPTION_TAG = "mlflow.note.content"
 
 @contextlib.contextmanager
 def begun_run(plan: ExperimentPlan, *, tags: Mapping[str, str], params: Mapping[str, Any]) -> Iterator[RunReference]:
-    """Opens an MLflow run and records, before training starts, what will be trained on which rows.
-
-    Args:
-        plan: The experiment.
-        tags: More tags.
-        params: MLflow parameters.
-
-    Raises:
-        TrackingError: If the store cannot be reached or refuses.
-    """
+    """Opens an MLflow run and records, before training starts, what will be trained on which rows."""
     config, read = plan.config, plan.data.described()
     uri = resolve_tracking_uri(config.tracking.uri)
     known = {

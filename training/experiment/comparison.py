@@ -27,15 +27,6 @@ def differences(tracking_uri: str, first: str, second: str) -> list[str]:
     """Lists the differences of two runs' results; empty if they are equal bit for bit.
 
     Compares the histories of the model's metrics, and weights and optimizer of the checkpoints.
-
-    Args:
-        tracking_uri: Store of both.
-        first: A finished run.
-        second: Another.
-
-    Raises:
-        TrackingError: If the store does not answer.
-        CheckpointError: If a checkpoint is damaged.
     """
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"read runs {first} and {second}"), TemporaryDirectory() as folder:
@@ -109,12 +100,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def changed_packages(recorded: list[str], installed: list[str]) -> list[str]:
-    """Lists the packages of a recorded environment that have another version now, or are no longer installed.
-
-    Args:
-        recorded: Lines of `pip freeze`, then.
-        installed: Lines of `pip freeze`, now.
-    """
+    """Lists the packages of a recorded environment that have another version now, or are no longer installed."""
     then, now = ({_name_of(line): line for line in lines if line.strip()} for lines in (recorded, installed))
     return [
         f"{line} then, {now.get(name, 'not installed')} now"

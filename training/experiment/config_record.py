@@ -19,11 +19,7 @@ _SECRET = re.compile("secret|token|password|key|credential", re.IGNORECASE)
 
 
 def log_config(run: RunReference, config: ExperimentConfig) -> None:
-    """Stores the resolved config.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
+    """Stores the resolved config."""
     text = json.dumps(recorded_values(config), indent=2) + "\n"
     with as_tracking_errors(run.tracking_uri, f"store {CONFIG_ARTIFACT} in run {run.run_id}"):
         open_client(run.tracking_uri).log_text(run.run_id, text, CONFIG_ARTIFACT)
@@ -46,12 +42,7 @@ def recorded_values(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def read_recorded(tracking_uri: str | None, run_id: str) -> dict[str, Any]:
-    """Reads the keys that `log_config` has stored.
-
-    Raises:
-        InvalidArgumentError, ModelNotFoundError: If store or run does not exist; nothing is created.
-        TrackingError: If the run has no config.
-    """
+    """Reads the keys that `log_config` has stored."""
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read {CONFIG_ARTIFACT} of run {run_id}"), TemporaryDirectory() as folder:
         path = client.download_artifacts(get_run(client, run_id).info.run_id, CONFIG_ARTIFACT, folder)
@@ -60,12 +51,7 @@ def read_recorded(tracking_uri: str | None, run_id: str) -> dict[str, Any]:
 
 
 def read_config(tracking_uri: str | None, run_id: str) -> ExperimentConfig:
-    """Reads the config of a run.
-
-    Raises:
-        InvalidArgumentError: If the config needs a hidden value.
-        LakelensError: As `read_recorded`.
-    """
+    """Reads the config of a run."""
     recorded = read_recorded(tracking_uri, run_id)
     hidden = [name for name, value in recorded["data"].get("storage_options", {}).items() if value == _HIDDEN]
     if hidden:

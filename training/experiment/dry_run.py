@@ -25,20 +25,7 @@ from .strategies import Strategy
 
 
 def plan_of(config: ExperimentConfig, spark: SessionSource | None = None, *, imports: bool = False) -> dict[str, Any]:
-    """Resolves an experiment: table, version, splits, rows, ranks, steps and memory.
-
-    Args:
-        config: The experiment.
-        spark: The session, for a catalog name.
-        imports: Whether a process of its own imports the Trial, builds its model and checks both, as a training does
-            before its first step.
-
-    Returns:
-        JSON values.
-
-    Raises:
-        LakelensError: As the training would before it starts its ranks; with `imports` before its first step.
-    """
+    """Resolves an experiment: table, version, splits, rows, ranks, steps and memory."""
     require_single(config)
     plan = ExperimentPlan.of(config, spark=spark)
     if imports:
@@ -71,11 +58,7 @@ def plan_of(config: ExperimentConfig, spark: SessionSource | None = None, *, imp
 
 
 def _check_trial(plan: ExperimentPlan) -> None:
-    """Checks store, folder, start and Trial; the Trial in a process of its own, so that no user code runs in this one.
-
-    Raises:
-        LakelensError: As a training before its first step.
-    """
+    """Checks store, folder, start and Trial, the Trial in a separate process: no user code runs in this one."""
     require("a training", "mlflow", *FRAMEWORKS[plan.entrypoint.framework].packages)
     require_store(resolve_tracking_uri(plan.config.tracking.uri))
     require_writable(plan.root)

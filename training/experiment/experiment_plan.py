@@ -25,35 +25,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """An experiment that can be started.
+    """An experiment that can be started."""
 
-    Attributes:
-        config: The experiment, with absolute paths, the table's version, image size, class names and strategy.
-        entrypoint: The Trial.
-        data: The rows.
-        strategy: Where the ranks of a trial run.
-    """
-
+    # The experiment, with absolute paths, the table's version, image size, class names and strategy
     config: ExperimentConfig
-    entrypoint: EntryPoint
-    data: TrialData
-    strategy: Strategy
+    entrypoint: EntryPoint  # The Trial
+    data: TrialData  # The rows
+    strategy: Strategy  # Where the ranks of a trial run
 
     @classmethod
     def of(
         cls, config: ExperimentConfig, *, entrypoint: EntryPoint | None = None, spark: SessionSource | None = None
     ) -> ExperimentPlan:
-        """Resolves an experiment: table, version, splits, lengths and ranks.
-
-        Args:
-            config: The experiment.
-            entrypoint: Replaces the config's, for a class that a file cannot name.
-            spark: The session, for catalog names and executors.
-
-        Raises:
-            ConfigurationError: If a length contradicts another.
-            UsageError: If table, version, split or entry point does not exist.
-        """
+        """Resolves an experiment: table, version, splits, lengths and ranks."""
         entry = entrypoint or EntryPoint.parse(config.entrypoint)
         root = checkpoint_root(config.checkpoint_storage.path)
         data = TrialData.open(config, spark)
@@ -88,11 +72,7 @@ class ExperimentPlan:
 
     @property
     def schedule(self) -> Schedule:
-        """The steps of a single training.
-
-        Raises:
-            ConfigurationError: If a length contradicts another.
-        """
+        """The steps of a single training."""
         return Schedule.of(self.config, self.data.training.steps_per_epoch(self.config.global_batch_size))
 
     @property
@@ -122,13 +102,7 @@ class ExperimentPlan:
         }
 
     def job(self, run: RunReference, warm_start: WarmStart | None = None, **more: Any) -> TrainingJob:
-        """Returns the training job of every rank.
-
-        Args:
-            run: The trial's run.
-            warm_start: The model whose weights it starts with.
-            more: Other fields of the job.
-        """
+        """Returns the training job of every rank."""
         return TrainingJob(
             config=self.config,
             entrypoint=self.entrypoint,

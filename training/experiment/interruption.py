@@ -26,10 +26,6 @@ def pausing(pause: Callable[[int], None], *, can_pause: bool = True) -> Iterator
     """Calls `pause` at the first SIGINT or SIGTERM in the body; the next signal has its usual effect.
 
     Has no effect outside the main thread, which alone may handle signals, and for ignored signals.
-
-    Args:
-        pause: Called from a signal handler, with the signal's number.
-        can_pause: Whether the terminal shows that the work pauses; else its error shows that it was interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -62,15 +58,7 @@ def pausing(pause: Callable[[int], None], *, can_pause: bool = True) -> Iterator
 
 @contextlib.contextmanager
 def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
-    """Carries out requests of other processes (`lakelens runs pause|kill RUN`) while the body trains the run.
-
-    Args:
-        run: The run.
-        controls: The controls of the job in the body.
-
-    Raises:
-        TrainingKilled: If the training was killed.
-    """
+    """Carries out requests of other processes (`lakelens runs pause|kill RUN`) while the body trains the run."""
     killed = threading.Event()
 
     def obey(asked: str) -> None:

@@ -42,17 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenTrial:
-    """A trial with its run and launcher.
+    """A trial with its run and launcher."""
 
-    Attributes:
-        job: The training job of every rank.
-        writer: Writes into its MLflow run.
-        runner: Where ranks run.
-    """
-
-    job: TrainingJob
-    writer: RunWriter
-    runner: HorovodRunner
+    job: TrainingJob  # The training job of every rank
+    writer: RunWriter  # Writes into its MLflow run
+    runner: HorovodRunner  # Where ranks run
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Returns the checkpoint from which the trial continues; None before its first one."""
@@ -65,12 +59,7 @@ class OpenTrial:
         return run_segment(self.runner, self.job, start=start, until=until, controls=controls)
 
     def finish(self, outcome: SegmentOutcome) -> Checkpoint:
-        """Writes the trial's final checkpoint and model into its run.
-
-        Raises:
-            CheckpointError: If the checkpoint differs from rank 0's.
-            TrackingError: If the store did not take it; names the checkpoint.
-        """
+        """Writes the trial's final checkpoint and model into its run."""
         job = self.job
         checkpoint = checkpoint_of(outcome, job.run)
         log_run_files(self.writer, job.config.make_task(), job.folder)
@@ -88,20 +77,7 @@ def open_trial(
     resumes: str | None = None,
     spark: SparkSession | None = None,
 ) -> Iterator[OpenTrial]:
-    """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises.
-
-    Args:
-        plan: What it trains.
-        start: What it starts with.
-        tags: More tags of a new run.
-        resumes: Id of the run to resume; None starts a new run.
-        spark: The session for ranks on executors; None takes the active one, or starts one.
-
-    Raises:
-        InvalidArgumentError: If the run to resume has finished, or is running.
-        TrackingError: If the store cannot be reached or refuses.
-        CheckpointError: If its folder cannot be written.
-    """
+    """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises."""
     tags = {**start.tags, **(tags or {})}
     if resumes is None:
         opened = begun_run(plan, tags=tags, params=plan.params)
@@ -130,11 +106,7 @@ def open_trial(
 
 
 def checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
-    """Opens the best checkpoint that rank 0 has written, or the last one where the config keeps no best one.
-
-    Raises:
-        CheckpointError: If it has changed since.
-    """
+    """Opens the best checkpoint that rank 0 has written, or the last one where the config keeps no best one."""
     if not outcome.checkpoint:
         return open_checkpoint(outcome.last)
     found = open_checkpoint(outcome.checkpoint)
@@ -147,11 +119,7 @@ def checkpoint_of(outcome: SegmentOutcome, run: RunReference) -> Checkpoint:
 
 
 def record_outcome(writer: RunWriter, outcome: SegmentOutcome, checkpoint: Checkpoint, entry: EntryPoint) -> None:
-    """Writes a run's final checkpoint and model; the digest is written last, so that it marks a complete copy.
-
-    Raises:
-        TrackingError: If the store did not take it; names the checkpoint.
-    """
+    """Writes a run's final checkpoint and model; the digest is written last, so that it marks a complete copy."""
     best = {f"best_{name}": value for name, value in outcome.metrics.items()}
     writer.log(RunRecord(best, outcome.best_epoch))
     writer.add(lambda client, run_id: client.log_artifacts(run_id, str(checkpoint.path), CHECKPOINT_ARTIFACT))

@@ -22,18 +22,7 @@ def prune(
     running: Collection[int] = (),
     needed: Collection[Path] = (),
 ) -> list[Path]:
-    """Removes the checkpoints that no rule keeps.
-
-    Args:
-        folders: The folder of each trial, by its number.
-        rules: The rules.
-        goal: The metric that decides, and its direction.
-        running: Trials that hold slots; their checkpoints stay.
-        needed: Checkpoints that always stay.
-
-    Returns:
-        The removed checkpoints.
-    """
+    """Removes the checkpoints that no rule keeps."""
     found = {f"{trial}/{path.name}": (trial, path) for trial, folder in folders.items() for path in _paths(folder)}
     records = [_record(name, trial, path, goal) for name, (trial, path) in found.items()]
     kept = checkpoints_to_keep(records, rules, smaller_is_better=goal.mode == "min")

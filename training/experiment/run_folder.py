@@ -18,14 +18,7 @@ from ..segments.checks import PROBE_FILE
 
 
 def checkpoint_root(path: str) -> Path:
-    """Returns the folder that holds the folders of runs.
-
-    Args:
-        path: The experiment's `checkpoint_storage.path`.
-
-    Raises:
-        InvalidArgumentError: If it is not a folder of a file system.
-    """
+    """Returns the folder that holds the folders of runs."""
     place = absolute_path(path)
     if place.startswith("dbfs:"):
         raise InvalidArgumentError(f"checkpoint_storage.path is {place}; give its mount: {local_form(place)}")
@@ -42,14 +35,6 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
     """Lets one process at a time resume a run: its status in MLflow is read and written in two steps.
 
     The lock ends with the process. On file systems without locks only the status decides.
-
-    Args:
-        root: The folder of the runs' folders.
-        run_id: The run.
-
-    Raises:
-        InvalidArgumentError: If another process is resuming it.
-        CheckpointError: If the folder cannot be written.
     """
     path = root / f".{run_id}.resuming"
     with contextlib.ExitStack() as stack:
@@ -74,11 +59,7 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
-    """Makes the run's checkpoint folder; a failed job leaves only complete checkpoints there.
-
-    Raises:
-        CheckpointError: If it cannot be written.
-    """
+    """Makes the run's checkpoint folder; a failed job leaves only complete checkpoints there."""
     folder = root / run.run_id
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,11 +77,7 @@ def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
 
 
 def require_writable(root: Path) -> None:
-    """Checks that run folders can be made, and leaves nothing there.
-
-    Raises:
-        CheckpointError: If not.
-    """
+    """Checks that run folders can be made, and leaves nothing there."""
     place = next(place for place in (root, *root.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=place):

@@ -66,20 +66,7 @@ def run_trial(
     spark: SessionSource | None = None,
     resumes: str | None = None,
 ) -> TrainResult:
-    """Runs the single trial of an experiment, for `train` and `lakelens train`.
-
-    Args:
-        config: The experiment.
-        entrypoint: Replaces the config's, for a class that a file cannot name.
-        tags: More tags of a new run.
-        spark: The session for ranks on executors, or a function that opens it after all other checks; None takes the
-            active one, or starts one.
-        resumes: Id of the run to resume from its last checkpoint; None starts a new run.
-
-    Raises:
-        ConfigurationError: If the config asks for several trials.
-        LakelensError: As `train`.
-    """
+    """Runs the single trial of an experiment, for `train` and `lakelens train`."""
     started = time.perf_counter()
     entrypoint = entrypoint or EntryPoint.parse(config.entrypoint)
     require("a training", "mlflow", *FRAMEWORKS[entrypoint.framework].packages)

@@ -46,31 +46,14 @@ _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """What a new run starts with; without both the model starts from scratch.
+    """What a new run starts with; without both the model starts from scratch."""
 
-    Attributes:
-        finished: A run to continue.
-        model: A model whose weights to take.
-    """
-
-    finished: FinishedRun | None = None
-    model: ModelRef | None = None
+    finished: FinishedRun | None = None  # A run to continue
+    model: ModelRef | None = None  # A model whose weights to take
 
     @classmethod
     def of(cls, plan: ExperimentPlan, resumes: str | None = None) -> TrainingStart:
-        """Finds what a config's `continue_from` or `warm_start` names.
-
-        Args:
-            plan: What the new run trains.
-            resumes: Id of the run to resume; it has already started, unless it has no checkpoint yet.
-
-        Raises:
-            ConfigurationError: If the run has not finished, or the new one does not continue the same training.
-            ModelNotFoundError: If run or model does not exist.
-            InvalidArgumentError: If the store does not exist; nothing is created.
-            CheckpointError: If checkpoints are missing, damaged or changed.
-            TrackingError: If the store does not answer.
-        """
+        """Finds what a config's `continue_from` or `warm_start` names."""
         config = plan.config
         if resumes is not None and last_checkpoint(plan.root / resumes) is not None:
             return cls()
@@ -113,12 +96,7 @@ class TrainingStart:
     def laid_into(self, folder: Path, writer: RunWriter) -> Iterator[WarmStart | None]:
         """Copies it into the run's folder for rank 0; weights stay there until the block ends.
 
-        Args:
-            folder: The run's own checkpoint folder, which driver and rank 0 share.
-            writer: Writes into the run.
-
-        Returns:
-            The model whose weights to take; None if there is none.
+        Returns the model whose weights to take; None if there is none.
         """
         if self.finished is not None:
             self.finished.move_into(folder, writer)
@@ -132,17 +110,11 @@ class TrainingStart:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run to continue.
+    """A finished run to continue."""
 
-    Attributes:
-        run_id: Its id.
-        tracking_uri: Its store.
-        checkpoints: Its kept checkpoints, the last one at the end.
-    """
-
-    run_id: str
-    tracking_uri: str
-    checkpoints: list[Checkpoint]
+    run_id: str  # Its id
+    tracking_uri: str  # Its store
+    checkpoints: list[Checkpoint]  # Its kept checkpoints, the last one at the end
 
     @classmethod
     def of(cls, plan: ExperimentPlan) -> FinishedRun:

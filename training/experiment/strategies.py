@@ -38,38 +38,19 @@ class TrialRunner(HorovodRunner):
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a trial uses slots.
+    """How a trial uses slots."""
 
-    Attributes:
-        name: `single`, `mirrored`, `horovod_local` or `horovod_cluster`.
-        np: Ranks as HorovodRunner counts them: negative as processes here, positive as Spark tasks, 0 for every slot.
-        replicas: Devices of each process that share its batches.
-        use_gpu: As for HorovodRunner.
-        framework: The framework of the Trial.
-        env: Environment variables of the ranks, in addition to the experiment's.
-    """
-
-    name: str
-    np: int
-    replicas: int = 1
-    use_gpu: bool | None = None
-    framework: str = KERAS
+    name: str  # `single`, `mirrored`, `horovod_local` or `horovod_cluster`
+    np: int  # Ranks as HorovodRunner counts them: negative as processes here, positive as Spark tasks, 0 for every slot
+    replicas: int = 1  # Devices of each process that share its batches
+    use_gpu: bool | None = None  # As for HorovodRunner
+    framework: str = KERAS  # The framework of the Trial
+    # Environment variables of the ranks, in addition to the experiment's
     env: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: ExperimentConfig, spark: SessionSource | None = None, framework: str = KERAS) -> Strategy:
-        """Returns the strategy of an experiment, and shows the choice of `auto` and its reason on stderr.
-
-        Args:
-            config: The experiment.
-            spark: The caller's session, or a function that opens one, called only for `auto`; default: the active
-                session.
-            framework: The framework of the Trial.
-
-        Raises:
-            ConfigurationError: If this machine lacks the GPUs, the batch cannot be divided equally, or the framework
-                has no such strategy.
-        """
+        """Returns the strategy of an experiment, and shows the choice of `auto` and its reason on stderr."""
         strategy = cls._placed(config, spark, framework)
         env = {**config.reproducibility.environment, **strategy.env}
         return replace(strategy, framework=framework, env=env)
@@ -109,14 +90,7 @@ class Strategy:
         spark: SparkSession | None,
         environment: Mapping[str, str] | None = None,
     ) -> HorovodRunner:
-        """Makes the launcher of the ranks.
-
-        Args:
-            resources: The experiment's.
-            name: As for HorovodRunner.
-            spark: The session for ranks on executors; None takes the active one, or starts one.
-            environment: More variables of the ranks; the experiment's own win.
-        """
+        """Makes the launcher of the ranks."""
         return TrialRunner(
             np=self.np,
             driver_log_verbosity=resources.driver_log_verbosity,
@@ -133,12 +107,7 @@ class Strategy:
 
 
 def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, str]:
-    """Chooses where a trial runs; gives the strategy's name and the reason.
-
-    Args:
-        config: The experiment.
-        spark: As for `Strategy.of`.
-    """
+    """Chooses where a trial runs; gives the strategy's name and the reason."""
     slots = config.resources.slots_per_trial
     if config.searcher.name != SINGLE:
         session = opened(spark)

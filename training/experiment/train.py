@@ -121,12 +121,7 @@ def experiment_of(
     config: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
 ) -> ExperimentConfig:
-    """Makes the experiment of a training from the arguments of `train`; `overrides`, as `a.b=VALUE`, replace them all.
-
-    Raises:
-        ConfigurationError: If a key is unknown, missing or contradicts another.
-        InvalidArgumentError: If an argument has another type.
-    """
+    """Makes the experiment of a training from the arguments of `train`; `overrides` (`a.b=VALUE`) replace them all."""
     if config is not None and not isinstance(config, Mapping):
         raise InvalidArgumentError(f"config={config!r}: give a dict with keys of the experiment file")
     source, named = table, version_of(version)

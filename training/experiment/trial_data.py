@@ -27,31 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrialData:
-    """The rows of an experiment.
+    """The rows of an experiment."""
 
-    Attributes:
-        training: Rows to train on.
-        validation: Rows to validate on, of the same version; None if there is none.
-        image_size: Height and width to resize images to.
-        class_names: Names of the classes by label number.
-    """
-
-    training: DeltaFeed
-    validation: DeltaFeed | None
-    image_size: tuple[int, int]
-    class_names: tuple[str, ...]
+    training: DeltaFeed  # Rows to train on
+    validation: DeltaFeed | None  # Rows to validate on, of the same version; None if there is none
+    image_size: tuple[int, int]  # Height and width to resize images to
+    class_names: tuple[str, ...]  # Names of the classes by label number
 
     @classmethod
     def open(cls, config: ExperimentConfig, spark: SessionSource | None = None) -> TrialData:
-        """Opens the table at its version.
-
-        Args:
-            config: The experiment.
-            spark: The session, for a catalog name.
-
-        Raises:
-            UsageError: If table, version or split does not exist, or a required setting cannot be read from the table.
-        """
+        """Opens the table at its version."""
         data, seed, task = config.data, config.reproducibility.experiment_seed, config.make_task()
         options = {**data.feed_options, **task.table_options}
         training = DeltaFeed(location_of(data.table, spark), data.version, data.train_split, seed, **options)
@@ -85,11 +70,7 @@ class TrialData:
         return data.model_copy(update=update)
 
     def warnings(self, global_batch_size: int) -> list[str]:
-        """Lists probable mistakes that do not prevent training.
-
-        Args:
-            global_batch_size: Images per step over all ranks.
-        """
+        """Lists probable mistakes that do not prevent training."""
         found = []
         split = f"training split ({self.training.split or 'the whole table'})"
         if global_batch_size > self.training.rows:
@@ -115,11 +96,7 @@ class TrialData:
 
 
 def location_of(table: str | Path, spark: SessionSource | None) -> str:
-    """Returns the table's path; Spark resolves a catalog name.
-
-    Raises:
-        NotADeltaTableError: If the catalog has no such Delta table.
-    """
+    """Returns the table's path; Spark resolves a catalog name."""
     place = absolute(table)
     if not is_table_name(place):
         return place

@@ -39,17 +39,6 @@ def run_segment(
     """Trains a segment on the runner's ranks, and restarts from the last complete checkpoint if a rank dies.
 
     The first Ctrl-C or SIGTERM pauses the segment.
-
-    Args:
-        runner: Where ranks run; it does not restart them.
-        job: The training job of every rank.
-        start: Where to continue; None is the training's start.
-        until: The step to end with; None is the end of the training.
-        controls: Messages to ranks while they train: `{"pause": True}` pauses them.
-
-    Raises:
-        RankFailedError: If a rank failed more than the experiment's `max_restarts` times.
-        LakelensError: With its original class, if it occurred on all ranks before the first step.
     """
     controls = controls or Controls()
     restarts, max_restarts = 0, job.config.max_restarts

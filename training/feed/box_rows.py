@@ -26,8 +26,7 @@ Rows = npt.NDArray[np.float32]
 def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage]) -> tuple[Rows, dict[int, str]]:
     """Gives the boxes of a batch, and what is wrong with rows that cannot be used, by row.
 
-    Returns:
-        float32 [rows, boxes, 6]; in pixels of the image that comes out, filled up with class -1.
+    Returns float32 [rows, boxes, 6]; in pixels of the image that comes out, filled up with class -1.
     """
     found: list[Rows] = []
     refused: dict[int, str] = {}
@@ -46,20 +45,12 @@ def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage
 
 
 def _size_for_boxes(image: StoredImage) -> tuple[int, int]:
-    """Gives an image's height and width from the table, else from the image.
-
-    Raises:
-        ImageError: If neither does.
-    """
+    """Gives an image's height and width from the table, else from the image."""
     return (image.height, image.width) if image.height and image.width else size_of(image)
 
 
 def _row(images: ImagePlan, annotated: Sequence[dict[str, Any]] | None, image: StoredImage) -> Rows:
-    """Gives the boxes of one row.
-
-    Raises:
-        ImageError: If they cannot be used; its text follows the name of the row.
-    """
+    """Gives the boxes of one row."""
     column = images.plan.columns.boxes
     if annotated is None:
         raise ImageError(

@@ -20,10 +20,6 @@ class BatchBuffers:
     """Uninitialised arrays of one shape and type; each one's memory returns once nothing refers to it any more.
 
     Views of an array, and tensors that TensorFlow has made of it without a copy, refer to it too.
-
-    Args:
-        shape: Shape of each array.
-        dtype: Type of each array.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:

@@ -43,17 +43,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def chosen_columns(plan: FeedPlan, columns: Sequence[str] | None, fits: Callable[[str], bool]) -> list[str]:
-    """Lists the columns to read.
-
-    Args:
-        plan: The feed's plan.
-        columns: Names; None takes all columns that fit, in the order of the table, without those that an image table
-            has for its next ingest and for inference, and warns of those that do not fit.
-        fits: Whether a column has a form that the caller can give.
-
-    Raises:
-        InvalidArgumentError: If the table lacks one, or no column fits.
-    """
+    """Lists the columns to read."""
     if isinstance(columns, str):
         raise InvalidArgumentError(f"columns={columns!r}: give a list of names, such as columns=[{columns!r}]")
     if columns is None:
@@ -116,12 +106,6 @@ def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]
     """Checks what stands for null, by column, and adds what stands for it in the tables that lakelens writes.
 
     Those are image tables, predictions tables and quarantines: -1 for a class, and empty text.
-
-    Returns:
-        Values as Python holds them in a column of that type: times without a zone, in UTC.
-
-    Raises:
-        InvalidArgumentError: If a column is unknown, or a value is not of its column's type.
     """
     found: dict[str, Any] = dict(_NO_CLASS) if is_image_table(plan.schema) else {}
     if _PREDICTIONS.issubset(plan.schema):
@@ -161,14 +145,7 @@ def _fitting(value: Any, declared: str) -> Any:
 
 
 def column_array(plan: FeedPlan, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Gives one column of a batch; a batch without a row of this rank is zeros.
-
-    Args:
-        plan: The feed's plan.
-        batch: The rows.
-        name: The column.
-        fill: What `filling_of` gave.
-    """
+    """Gives one column of a batch; a batch without a row of this rank is zeros."""
     declared = plan.schema[name]
     rows = len(batch.weights)
     values: list[Any]

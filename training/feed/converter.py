@@ -298,12 +298,7 @@ def _torch_loader() -> Callable[..., Any]:
 
 
 def _without_petastorms_own(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the other arguments that Petastorm's users pass, and leaves out those that have no effect here.
-
-    Raises:
-        NotSupportedError: If one has another place here.
-        UnknownOptionError: If one is unknown.
-    """
+    """Checks the other arguments that Petastorm's users pass, and leaves out those that have no effect here."""
     given = {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
     if given.get("cache_type") in (None, "null"):
         given.pop("cache_type", None)

@@ -20,13 +20,7 @@ _ROWS_PER_TASK = 4
 
 
 class DecodingPool:
-    """Decodes batches in threads, the rows of a batch divided among them, so that few batches are in memory at once.
-
-    Args:
-        images: How rows are decoded.
-        threads: Number of threads.
-        buffers: Where the batches' memory comes from.
-    """
+    """Decodes batches in threads, the rows of a batch divided among them, so that few batches are in memory at once."""
 
     def __init__(self, images: ImagePlan, threads: int, buffers: BatchBuffers) -> None:
         self._plan = images
@@ -55,25 +49,15 @@ class DecodingPool:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch that is being decoded.
+    """A batch that is being decoded."""
 
-    Attributes:
-        stored: The batch as it was stored.
-        images: [rows, height, width, 3], complete once `wait` has returned.
-        weights: float32 [rows], zero where a row is bad.
-    """
-
-    stored: StoredBatch
-    images: npt.NDArray[Any]
-    weights: npt.NDArray[np.float32]
+    stored: StoredBatch  # The batch as it was stored
+    images: npt.NDArray[Any]  # [rows, height, width, 3], complete once `wait` has returned
+    weights: npt.NDArray[np.float32]  # float32 [rows], zero where a row is bad
     _tasks: Sequence[Future[None]]
 
     def wait(self) -> DecodedBatch:
-        """Waits for the last row.
-
-        Raises:
-            BadRowError: If a row is bad and the policy is `error`.
-        """
+        """Waits for the last row."""
         for task in self._tasks:
             error = task.exception()
             if error is not None:
@@ -93,11 +77,7 @@ def _decode_rows(
     weights: npt.NDArray[np.float32],
     rows: Iterable[int],
 ) -> None:
-    """Decodes some rows of a batch into `images`, and takes the weight of those that are skipped.
-
-    Raises:
-        BadRowError: If a row is bad, no padding, and bad rows are errors.
-    """
+    """Decodes some rows of a batch into `images`, and takes the weight of those that are skipped."""
     direct = images.dtype == np.uint8
     scratch = np.empty((0, 0, 0) if direct else images.shape[1:], dtype=np.uint8)
     for i in rows:

@@ -52,29 +52,18 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """A complete entry of the cache.
+    """A complete entry of the cache."""
 
-    Attributes:
-        images: uint8 [rows, height * width * 3], mapped into memory, in stored order.
-        sizes: int32 [rows, 2], height and width of each image before it was resized; 0 if unknown.
-        rows: int64 [rows], sorted, the number of each row among all stored rows of the plan's files.
-        bad: Why a row does not decode, by the index of such rows in `images`.
-        first_rows: int64 [files], the number of each file's first row among all stored rows.
-    """
-
-    images: npt.NDArray[np.uint8]
-    sizes: npt.NDArray[np.int32]
+    images: npt.NDArray[np.uint8]  # uint8 [rows, height * width * 3], mapped into memory, in stored order
+    sizes: npt.NDArray[np.int32]  # int32 [rows, 2], height and width of each image before it was resized; 0 if unknown
+    # int64 [rows], sorted, the number of each row among all stored rows of the plan's files
     rows: npt.NDArray[np.int64]
-    bad: dict[int, str]
-    first_rows: npt.NDArray[np.int64]
+    bad: dict[int, str]  # Why a row does not decode, by the index of such rows in `images`
+    first_rows: npt.NDArray[np.int64]  # int64 [files], the number of each file's first row among all stored rows
 
     @classmethod
     def load(cls, folder: Path, plan: FeedPlan) -> DecodedImages:
-        """Maps the entry of a plan into memory, and notes that it was used.
-
-        Raises:
-            FileNotFoundError: If the entry is not complete.
-        """
+        """Maps the entry of a plan into memory, and notes that it was used."""
         described = folder / "entry.json"
         with suppress(PermissionError):  # another user's entry
             os.utime(described)
@@ -108,17 +97,7 @@ class DecodedImages:
 
 
 def decoded_images(wanted: ImagePlan) -> DecodedImages:
-    """Opens the entry of a plan's images; the first process that asks decodes them.
-
-    Args:
-        wanted: The rows, how they are decoded and read, and the bounds of the cache.
-
-    Raises:
-        InvalidArgumentError: If the entry is larger than `cache_bytes` or than the free space of the disk, or if the
-            folder cannot be used.
-        BadRowError: If a row does not decode, and bad rows are errors.
-        FeedError: Its subclasses, if the table cannot be read.
-    """
+    """Opens the entry of a plan's images; the first process that asks decodes them."""
     cache, key = folder_of(wanted.output.cache), _key(wanted)
     try:
         with suppress(FileNotFoundError):
@@ -184,11 +163,7 @@ def _decoder_versions(by_simplejpeg: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Holds a lock that the kernel releases when the process ends, however it ends.
-
-    Raises:
-        BlockingIOError: If another process holds the lock, and `wait` is False.
-    """
+    """Holds a lock that the kernel releases when the process ends, however it ends."""
     file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # read-only: another user may own the file
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,9 +270,6 @@ def _make_room(cache: Path, key: str, needed: int, limit: int) -> None:
     """Removes what interrupted writers left, then the entries that were used longest ago until `needed` bytes fit.
 
     The locks of the folder and of `key` are held.
-
-    Raises:
-        InvalidArgumentError: If they do not fit into a cache that holds only what others write now.
     """
     if needed > limit:
         raise InvalidArgumentError(

@@ -512,11 +512,7 @@ def _mebibytes(count: int) -> str:
 
 
 def _class_numbers(snapshot: Snapshot, label_column: str) -> Mapping[str, int] | None:
-    """Gives the numbers of the classes where a column holds their names; None where it holds numbers.
-
-    Raises:
-        NotAnImageTableError: If it holds neither, or the table does not number its classes.
-    """
+    """Gives the numbers of the classes where a column holds their names; None where it holds numbers."""
     require_column(snapshot, label_column, "label_column")
     declared = snapshot.schema[label_column]
     if declared in INTEGERS:

@@ -31,17 +31,11 @@ Batch = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class ImageBatches:
-    """The images of a shard.
+    """The images of a shard."""
 
-    Attributes:
-        shard: Which rows, and how they are read.
-        images: What comes out.
-        decoded: The images, decoded before; None decodes them in each epoch.
-    """
-
-    shard: Shard
-    images: ImagePlan
-    decoded: DecodedImages | None = None
+    shard: Shard  # Which rows, and how they are read
+    images: ImagePlan  # What comes out
+    decoded: DecodedImages | None = None  # The images, decoded before; None decodes them in each epoch
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -20,15 +20,10 @@ _REMEMBERED_ROWS = 100
 
 @dataclass
 class SkippedRows:
-    """The bad rows that a feed has given weight 0 to, in this process.
+    """The bad rows that a feed has given weight 0 to, in this process."""
 
-    Attributes:
-        count: How many, each time that they were met.
-        first: What the first of them were, with the reason.
-    """
-
-    count: int = 0
-    first: list[str] = field(default_factory=list)
+    count: int = 0  # How many, each time that they were met
+    first: list[str] = field(default_factory=list)  # What the first of them were, with the reason
 
     def add(self, message: str) -> None:
         """Counts one row."""
@@ -39,39 +34,22 @@ class SkippedRows:
 
 @dataclass
 class LeftOutBoxes:
-    """The boxes that a feed has left out, in this process, each time that their row was read.
+    """The boxes that a feed has left out, in this process, each time that their row was read."""
 
-    Attributes:
-        read: Boxes read.
-        small: Those narrower or lower than a pixel of the image that comes out.
-        beyond: Those beyond `box_limit`, the smallest of their image.
-    """
-
-    read: int = 0
-    small: int = 0
-    beyond: int = 0
+    read: int = 0  # Boxes read
+    small: int = 0  # Those narrower or lower than a pixel of the image that comes out
+    beyond: int = 0  # Those beyond `box_limit`, the smallest of their image
 
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """How the rows of a plan become images, labels and boxes.
+    """How the rows of a plan become images, labels and boxes."""
 
-    Attributes:
-        plan: The rows.
-        output: The requested form.
-        size: Height and width in pixels of every image that comes out.
-        skipped: Where skipped rows are counted.
-        left_out: Where other boxes are counted.
-
-    Raises:
-        InvalidArgumentError: If the table has no column of boxes, and they are wanted.
-    """
-
-    plan: FeedPlan
-    output: ImageOutput
-    size: tuple[int, int]
-    skipped: SkippedRows
-    left_out: LeftOutBoxes
+    plan: FeedPlan  # The rows
+    output: ImageOutput  # The requested form
+    size: tuple[int, int]  # Height and width in pixels of every image that comes out
+    skipped: SkippedRows  # Where skipped rows are counted
+    left_out: LeftOutBoxes  # Where other boxes are counted
 
     def __post_init__(self) -> None:
         wanted, column = self.output.box_classes, self.plan.columns.boxes
@@ -113,15 +91,7 @@ class ImagePlan:
         return f"does not decode to {self.size[0]} x {self.size[1]} pixels: {reason}"
 
     def refuse(self, origin: Sequence[int], reason: str) -> None:
-        """Handles a bad row as `bad_rows` says: raises, or counts it and logs it.
-
-        Args:
-            origin: File index and row of the file.
-            reason: What is wrong with the row.
-
-        Raises:
-            BadRowError: If `bad_rows` is `error`.
-        """
+        """Handles a bad row as `bad_rows` says: raises, or counts it and logs it."""
         message = f"{self.plan.describe_row(*origin)} {reason}"
         if self.output.bad_rows == "error":
             raise BadRowError(f"{message}; repair the row, or feed without it: bad_rows='skip'")

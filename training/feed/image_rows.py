@@ -23,38 +23,21 @@ _INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True)
 class StoredBatch:
-    """One batch before decoding.
+    """One batch before decoding."""
 
-    Attributes:
-        images: What each row stores; empty if this rank has no row in the batch.
-        origins: int64 [rows, 2], file index and row of the file, for each of `images`.
-        labels: int32 [local rows].
-        boxes: The boxes, if they were asked for.
-        weights: float32 [local rows], 0 for padding.
-        copy: Fills some rows of the batch's images where they are decoded already; None where they are not.
-    """
-
-    images: list[StoredImage]
-    origins: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int32]
-    boxes: npt.NDArray[np.float32] | None
-    weights: npt.NDArray[np.float32]
+    images: list[StoredImage]  # What each row stores; empty if this rank has no row in the batch
+    origins: npt.NDArray[np.int64]  # int64 [rows, 2], file index and row of the file, for each of `images`
+    labels: npt.NDArray[np.int32]  # int32 [local rows]
+    boxes: npt.NDArray[np.float32] | None  # The boxes, if they were asked for
+    weights: npt.NDArray[np.float32]  # float32 [local rows], 0 for padding
+    # Fills some rows of the batch's images where they are decoded already; None where they are not
     copy: Callable[[npt.NDArray[Any], range], None] | None = None
 
 
 def stored_batches(
     images: ImagePlan, batches: Iterable[RowBatch], decoded: DecodedImages | None = None
 ) -> Iterator[StoredBatch]:
-    """Turns a rank's batches of rows into batches that are ready to be decoded.
-
-    Args:
-        images: What comes out.
-        batches: The batches, with the columns of the plan.
-        decoded: The images of all rows, where they are decoded already.
-
-    Raises:
-        BadRowError: If bad rows are errors, and a row has no label, one outside its range, or unusable boxes.
-    """
+    """Turns a rank's batches of rows into batches that are ready to be decoded."""
     plan = images.plan
     for batch in batches:
         origins, undecodable, copy = batch.origins(), dict[int, str](), None

@@ -23,12 +23,7 @@ Size = tuple[int, int]
 
 
 def size_of_first_image(plan: FeedPlan) -> Size:
-    """Finds the height and width of the first image of a plan's rows that has them.
-
-    Raises:
-        BadRowError: If none of the first rows of each file does.
-        VersionFilesMissingError: If a file that is looked at is gone.
-    """
+    """Finds the height and width of the first image of a plan's rows that has them."""
     looked_at = 0
     for file in np.flatnonzero(plan.files.rows).tolist():
         with naming_file(plan, file):
@@ -63,11 +58,6 @@ def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
     """Finds the height and width that all images of some plans of one table have.
 
     The table's own columns have them: they are read for every row, the images are not.
-
-    Raises:
-        InvalidArgumentError: If images differ in size, or a row lacks its image's size.
-        BadRowError: As `size_of_first_image` does.
-        VersionFilesMissingError: If a file is gone.
     """
     first = size_of_first_image(plans[0])
     for plan in plans:

@@ -41,26 +41,7 @@ def make_plan(
     memory_bytes: int,
     timeout_s: float = STALL_TIMEOUT_S,
 ) -> FeedPlan:
-    """Plans a feed.
-
-    Args:
-        snapshot: The table's version.
-        filters: For each column by name, the value, or a list of the values, whose rows are kept; None is null.
-        columns: The columns that have a meaning.
-        seed: Seed of the order of rows.
-        shuffle: Whether each epoch has a different order.
-        lanes: Number of lanes; None takes the number that `memory_bytes` holds.
-        memory_bytes: Limit for the row groups that one process holds.
-        timeout_s: Seconds without an answer of the store after which that is an error.
-
-    Raises:
-        EmptyFeedError: If no row is left.
-        InvalidArgumentError: If a filter names a value that the log rules out, or an argument is outside its range.
-        NotAnImageTableError: If a filter names a column that the table lacks.
-        VersionFilesMissingError: If data files are gone.
-        DataFileError: If one that has to be read is damaged.
-        FeedStalledError: If the store does not answer.
-    """
+    """Plans a feed."""
     memory_bytes = whole_number("memory_bytes", memory_bytes, 1)
     if not snapshot.files.rows.any():
         raise EmptyFeedError(f"{snapshot.location}@{snapshot.version} holds no rows; there is nothing to feed")
@@ -94,11 +75,7 @@ def make_plan(
 
 
 def require_column(snapshot: Snapshot, column: str, argument: str) -> None:
-    """Checks that a table has a column.
-
-    Raises:
-        NotAnImageTableError: If not; names the columns that there are.
-    """
+    """Checks that a table has a column."""
     if column not in snapshot.schema:
         raise NotAnImageTableError(
             f"{snapshot.location}@{snapshot.version} has no column {column!r} ({argument}={column!r}); "
@@ -107,16 +84,7 @@ def require_column(snapshot: Snapshot, column: str, argument: str) -> None:
 
 
 def require_images(name: str, columns: Mapping[str, str], column: str) -> None:
-    """Checks that a column holds image files, or pixels, as bytes.
-
-    Args:
-        name: The table, for the message.
-        columns: Delta's types of its columns.
-        column: The column.
-
-    Raises:
-        NotAnImageTableError: If not; names the type, and what makes an image table of such rows.
-    """
+    """Checks that a column holds image files, or pixels, as bytes."""
     kind = type_name(columns[column])
     if kind == "binary":
         return
@@ -225,13 +193,7 @@ def _rows_in(plan: FeedPlan, file: int) -> _Rows:
 def of_files(
     plan: FeedPlan, work: Callable[[int], Result], files: npt.NDArray[np.int64], timeout_s: float = STALL_TIMEOUT_S
 ) -> Iterator[Result]:
-    """Does some work for many files of a plan, several at once; gives the results in the order of the files.
-
-    Raises:
-        FeedStalledError: If the store does not answer.
-        VersionFilesMissingError: If a file is gone.
-        FeedError: If a file cannot be read; names it.
-    """
+    """Does some work for many files of a plan, several at once; gives the results in the order of the files."""
 
     def read(file: int) -> Result:
         with naming_file(plan, file):
@@ -244,17 +206,11 @@ def of_files(
 
 
 class _Sizes(NamedTuple):
-    """Uncompressed bytes.
+    """Uncompressed bytes."""
 
-    Attributes:
-        row_group: Of the largest row group.
-        row: Of a row, on average over the row group whose rows are largest.
-        table: Of all row groups.
-    """
-
-    row_group: int
-    row: int
-    table: int
+    row_group: int  # Of the largest row group
+    row: int  # Of a row, on average over the row group whose rows are largest
+    table: int  # Of all row groups
 
 
 def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:

@@ -25,18 +25,12 @@ class RowBatch:
     """The rows of one batch of one rank, not yet decoded.
 
     Rows after the first `real` are padding: real rows of the batch once more, or nothing when the rank has none.
-
-    Attributes:
-        groups: The row group of each row.
-        rows: int64, index of each row in its group.
-        weights: float32 [rows], 0 for padding.
-        real: Number of rows without padding.
     """
 
-    groups: Sequence[RowGroup]
-    rows: Sequence[int]
-    weights: npt.NDArray[np.float32]
-    real: int
+    groups: Sequence[RowGroup]  # The row group of each row
+    rows: Sequence[int]  # int64, index of each row in its group
+    weights: npt.NDArray[np.float32]  # float32 [rows], 0 for padding
+    real: int  # Number of rows without padding
 
     def bytes_of(self, column: str) -> list[memoryview | None]:
         """Gives a column of bytes or text, one view per row."""
@@ -47,13 +41,7 @@ class RowBatch:
         return [group.values(column)[row] for group, row in zip(self.groups, self.rows, strict=True)]
 
     def images(self, columns: FeedColumns, image_column: str, read: Collection[str]) -> list[StoredImage]:
-        """Gives what each row stores of its image.
-
-        Args:
-            columns: The columns that have a meaning.
-            image_column: Name of the column of images.
-            read: Names of the columns that were read.
-        """
+        """Gives what each row stores of its image."""
         nothing = [None] * len(self.rows)
         forms, heights, widths = (
             self.values_of(name) if name is not None and name in read else nothing
@@ -76,12 +64,7 @@ class _Lane:
 
 
 class BatchReader:
-    """Iterates over one rank's batches. Close it, or use it in `with`, to end its threads.
-
-    Args:
-        shard: What is read, and how.
-        columns: Names of the columns to read.
-    """
+    """Iterates over one rank's batches. Close it, or use it in `with`, to end its threads."""
 
     def __init__(self, shard: Shard, columns: Sequence[str]) -> None:
         self._shard = shard

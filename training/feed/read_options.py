@@ -172,11 +172,7 @@ class ReaderOutput(Reading):
 
 
 def image_size_of(image_size: int | Sequence[int]) -> tuple[int, int]:
-    """Reads an image size given as one side, alone or in a list, or as (height, width), in pixels.
-
-    Raises:
-        InvalidArgumentError: If it is neither.
-    """
+    """Reads an image size given as one side, alone or in a list, or as (height, width), in pixels."""
     try:
         sides = tuple(image_size) if isinstance(image_size, Iterable) else (image_size,)
         height, width = sides * 2 if len(sides) == 1 else sides

@@ -14,21 +14,13 @@ from .read_options import Reading
 
 @dataclass(frozen=True)
 class Shard:
-    """The rows that one rank reads, batch by batch.
+    """The rows that one rank reads, batch by batch."""
 
-    Attributes:
-        plan: What is read.
-        batches: Which rows of the global order are this rank's.
-        start: Where to begin.
-        epochs: How many epochs, the first one counted from `start`; None never ends.
-        reading: How rows are read.
-    """
-
-    plan: FeedPlan
-    batches: RankBatches
-    start: Position
-    epochs: int | None
-    reading: Reading
+    plan: FeedPlan  # What is read
+    batches: RankBatches  # Which rows of the global order are this rank's
+    start: Position  # Where to begin
+    epochs: int | None  # How many epochs, the first one counted from `start`; None never ends
+    reading: Reading  # How rows are read
 
     @property
     def steps(self) -> int | None:

@@ -35,13 +35,6 @@ def dataset_of(
     An iteration begins with the first epoch that none before it was taken through to its end, unless a start was given:
     then each begins there. A batch counts as taken once it leaves the pipeline, not once it is read ahead, so that a
     look at the first batch changes nothing, and all ranks, which take the same steps, agree on the epoch.
-
-    Args:
-        shard: What one iteration goes through.
-        signature: TensorFlow's description of a batch, a tuple.
-        batches: Gives the batches of one iteration.
-        preprocess: Called with the first two parts of a batch inside the pipeline; gives both.
-        seeded: Whether it is called with the batch's seed too.
     """
     import tensorflow as tf
 

@@ -21,16 +21,7 @@ LAYOUTS = ("NCHW", "NHWC")
 
 
 class TorchBatches:
-    """One rank's batches as tensors; `DeltaFeed.as_torch` describes them.
-
-    Args:
-        batches: The batches of one iteration, and where the first iteration begins.
-        layout: `NCHW` or `NHWC`.
-        pin_memory: Whether tensors are copied to page-locked memory.
-
-    Raises:
-        InvalidArgumentError: If the layout is unknown, or memory is to be pinned without a GPU.
-    """
+    """One rank's batches as tensors; `DeltaFeed.as_torch` describes them."""
 
     def __init__(self, batches: ImageBatches, layout: str, *, pin_memory: bool) -> None:
         import torch
@@ -68,14 +59,7 @@ class TorchBatches:
         return {**vars(self._reached), "order": self._batches.shard.plan.fingerprint}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Lets the next iteration begin where a state was taken, at any number of ranks and any batch size.
-
-        Args:
-            state_dict: What `state_dict` or `DeltaFeed.position` returned.
-
-        Raises:
-            InvalidArgumentError: If it is not such a state, or belongs to another order of rows.
-        """
+        """Lets the next iteration begin where a state was taken, at any number of ranks and any batch size."""
         self._start = self._reached = self._whole(position_of(self._batches.shard.plan, state_dict))
 
     def _whole(self, position: Position) -> Position:

@@ -21,11 +21,6 @@ class RankStore(dist.Store):
     """Values by key for Gloo and NCCL while the ranks join; the launcher closes it once all have joined.
 
     It has what these need to connect: values are set and awaited. Nothing listens for it but the launcher.
-
-    Args:
-        address: Address and secret of the launcher's store, as Horovod gets it.
-        port: Its port.
-        timeout_s: Seconds that a rank waits for a value of another one.
     """
 
     def __init__(self, address: str, port: str, timeout_s: float) -> None:
@@ -64,11 +59,7 @@ class RankStore(dist.Store):
             return False
 
     def add(self, key: str, amount: int) -> int:
-        """Is not there: groups of some of the ranks need it.
-
-        Raises:
-            NotSupportedError: Always.
-        """
+        """Is not there: groups of some of the ranks need it."""
         raise NotSupportedError("all ranks of a job are one process group; start one HorovodRunner for each group")
 
     def _request(self, method: str, key: str, body: bytes | None = None) -> tuple[int, bytes]:

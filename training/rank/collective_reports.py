@@ -18,13 +18,7 @@ SAMPLE_S = 1.0
 
 
 class CollectiveReports:
-    """A thread that reports two counts.
-
-    Args:
-        link: Where to report.
-        counts: Reads how many collectives were entered, then how many were left: in this order a collective that begins
-            in between counts as left, never as waited for.
-    """
+    """A thread that reports two counts."""
 
     def __init__(self, link: RankLink, counts: Callable[[], tuple[int, int]]) -> None:
         self._link, self._counts = link, counts

@@ -16,11 +16,7 @@ from .frames import Frame, FrameReader, Kind, pack, said
 
 
 class DriverLine:
-    """The line; any thread may use it.
-
-    Args:
-        sock: The socket to the supervisor.
-    """
+    """The line; any thread may use it."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -45,21 +41,13 @@ class DriverLine:
                 return
 
     def assignment(self) -> dict[str, Any] | None:
-        """Waits for the rank's assignment; None if the line is closed before it comes.
-
-        Raises:
-            LaunchError: If another frame arrives first.
-        """
+        """Waits for the rank's assignment; None if the line is closed before it comes."""
         while self._assignment is None and not self._closed:
             self._receive()
         return self._assignment
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Asks the driver and waits for its answer.
-
-        Raises:
-            LaunchError: If the question cannot be sent, or the line is closed.
-        """
+        """Asks the driver and waits for its answer."""
         number = next(self._numbers)
         question = said("a question to the driver", body, number)
         self._answers[number] = None
@@ -77,11 +65,7 @@ class DriverLine:
             del self._answers[number]
 
     def report(self, body: dict[str, Any]) -> None:
-        """Sends a question without waiting for an answer.
-
-        Raises:
-            LaunchError: If it cannot be sent.
-        """
+        """Sends a question without waiting for an answer."""
         self.send(Kind.ASK, said("a report to the driver", body))
 
     def told(self) -> dict[str, Any]:

@@ -60,11 +60,7 @@ class Frame(NamedTuple):
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """Reads the body as a JSON object.
-
-        Raises:
-            LaunchError: If it is not one.
-        """
+        """Reads the body as a JSON object."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -74,11 +70,7 @@ class Frame(NamedTuple):
         return value
 
     def said(self) -> tuple[int, dict[str, Any]]:
-        """Reads the number and the object of an ANSWER or TELL.
-
-        Raises:
-            LaunchError: If it lacks one.
-        """
+        """Reads the number and the object of an ANSWER or TELL."""
         found = self.json()
         number, body = found.get("number"), found.get("body")
         if not isinstance(number, int) or not isinstance(body, dict):
@@ -87,11 +79,7 @@ class Frame(NamedTuple):
 
 
 def pack(kind: int, body: bytes | dict[str, Any] = b"") -> bytes:
-    """Makes the bytes of one frame.
-
-    Raises:
-        LaunchError: If the body is larger than MAX_BODY_BYTES.
-    """
+    """Makes the bytes of one frame."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     if len(raw) > MAX_BODY_BYTES:
         raise LaunchError(f"a message of {len(raw)} bytes is too large; at most {MAX_BODY_BYTES} are sent at once")
@@ -99,16 +87,7 @@ def pack(kind: int, body: bytes | dict[str, Any] = b"") -> bytes:
 
 
 def said(what: str, body: Any, number: int = 0) -> bytes:
-    """Makes the body of an ASK, ANSWER or TELL.
-
-    Args:
-        what: What it is, for the error.
-        body: A dict of JSON values.
-        number: The number of the question.
-
-    Raises:
-        LaunchError: If it is not a dict of JSON values, or larger than MAX_SAID_BYTES.
-    """
+    """Makes the body of an ASK, ANSWER or TELL."""
     if not isinstance(body, dict):
         raise LaunchError(f"{what} is of type {type(body).__name__}; it must be a dict of JSON values")
     try:
@@ -127,11 +106,7 @@ def pack_pair(key: str, value: bytes) -> bytes:
 
 
 def unpack_pair(body: bytes) -> tuple[str, bytes]:
-    """Reads the body of a PUT.
-
-    Raises:
-        LaunchError: If it ends before its key does.
-    """
+    """Reads the body of a PUT."""
     start = _KEY_LENGTH.size
     length = _KEY_LENGTH.unpack_from(body)[0] if len(body) >= start else 0
     if len(body) < start + length:
@@ -149,11 +124,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Takes bytes and yields the frames that are now complete.
-
-        Raises:
-            LaunchError: If a frame announces more than MAX_BODY_BYTES, or its trailer is wrong.
-        """
+        """Takes bytes and yields the frames that are now complete."""
         self._buffer += data
         while len(self._buffer) >= HEADER.size:
             kind, length = HEADER.unpack_from(self._buffer)

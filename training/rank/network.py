@@ -57,11 +57,7 @@ def host_name_is_on(interface: str) -> bool:
 
 
 def loopback_interface() -> str:
-    """Names the loopback interface, `lo` on Linux.
-
-    Raises:
-        LaunchError: If there is none.
-    """
+    """Names the loopback interface, `lo` on Linux."""
     for name, addresses in interface_addresses().items():
         if any(ipaddress.ip_address(address).is_loopback for address in addresses):
             return name
@@ -69,11 +65,7 @@ def loopback_interface() -> str:
 
 
 def interface_of(address: str) -> str:
-    """Names the interface that has an address.
-
-    Raises:
-        LaunchError: If none has; the message lists those that exist.
-    """
+    """Names the interface that has an address."""
     address = address.partition("%")[0]
     known = interface_addresses(socket.AF_INET6 if ":" in address else socket.AF_INET)
     for name, addresses in known.items():

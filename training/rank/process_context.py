@@ -14,26 +14,17 @@ MAX_MESSAGE_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class RankLink:
-    """A rank's place in its job and the line on which it reports.
+    """A rank's place in its job and the line on which it reports."""
 
-    Attributes:
-        rank: Number of this process, 0 to size - 1.
-        size: Number of processes in the job.
-        local_rank: Number of this process among those on the same host.
-        local_size: Number of processes on this host.
-        attempt: 0 for the first start of the job, 1 after its first restart, ...
-        name: The job's name.
-        job_key: Secret of this job's processes; signs objects that one rank sends to another for unpickling.
-        line: The line; None in a process without a launcher.
-    """
-
-    rank: int
-    size: int
-    local_rank: int = 0
-    local_size: int = 1
-    attempt: int = 0
-    name: str = ""
+    rank: int  # Number of this process, 0 to size - 1
+    size: int  # Number of processes in the job
+    local_rank: int = 0  # Number of this process among those on the same host
+    local_size: int = 1  # Number of processes on this host
+    attempt: int = 0  # 0 for the first start of the job, 1 after its first restart,
+    name: str = ""  # The job's name
+    # Secret of this job's processes; signs objects that one rank sends to another for unpickling
     job_key: bytes = field(default=b"", repr=False)
+    # The line; None in a process without a launcher
     line: DriverLine | None = field(default=None, repr=False, compare=False)
 
     def send(self, kind: Kind, body: bytes | dict[str, Any] = b"") -> None:
@@ -66,28 +57,14 @@ def ask(body: dict[str, Any]) -> dict[str, Any]:
 
     While the driver computes the answer, no rank counts as stalled.
 
-    Args:
-        body: JSON values, at most half a mebibyte.
-
-    Returns:
-        The driver's answer, also JSON values; empty if the driver has no handler, or outside a job.
-
-    Raises:
-        LaunchError: If `body` cannot be sent, or the line to the launcher is closed.
+    Returns the driver's answer, also JSON values; empty if the driver has no handler, or outside a job.
     """
     line = current().line
     return {} if line is None else line.ask(body)
 
 
 def report(body: dict[str, Any]) -> None:
-    """Sends the driver a question without waiting for an answer, from any thread; outside a job does nothing.
-
-    Args:
-        body: JSON values, at most half a mebibyte.
-
-    Raises:
-        LaunchError: If `body` cannot be sent.
-    """
+    """Sends the driver a question without waiting for an answer, from any thread; outside a job does nothing."""
     line = current().line
     if line is not None:
         line.report(body)
@@ -103,9 +80,6 @@ def log_to_driver(message: str) -> None:
     """Prints a message on the driver, with any `driver_log_verbosity`; outside a job, in this process.
 
     A message of a rank that other ranks wait for counts as progress: their `stall_timeout_s` starts again.
-
-    Args:
-        message: Text; more than 4,000 characters are cut.
     """
     text = str(message)[:MAX_MESSAGE_CHARACTERS]
     link = current()

@@ -36,15 +36,10 @@ _LARGEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class GitState:
-    """The git commit of a folder.
+    """The git commit of a folder."""
 
-    Attributes:
-        commit: Its hash.
-        dirty: Whether tracked files differ from it.
-    """
-
-    commit: str
-    dirty: bool
+    commit: str  # Its hash
+    dirty: bool  # Whether tracked files differ from it
 
 
 def code_of(entry: EntryPoint) -> dict[str, bytes]:
@@ -52,9 +47,6 @@ def code_of(entry: EntryPoint) -> dict[str, bytes]:
 
     "Next to it" means in the folder from which Python imports the entry point, or below. An entry point of lakelens has
     only its own file. One defined in a notebook or console has none.
-
-    Returns:
-        Contents by path relative to that folder; the entry point's file is the first.
     """
     first = _file_of(entry)
     if first is None:
@@ -101,11 +93,7 @@ def installed_packages() -> list[str]:
 
 
 def record_code(run: RunReference, entry: EntryPoint) -> None:
-    """Writes the code, git's state and the environment of this process into a run.
-
-    Raises:
-        TrackingError: If the store refuses.
-    """
+    """Writes the code, git's state and the environment of this process into a run."""
     path = _file_of(entry)
     git = git_state(path.parent if path is not None else Path.cwd())
     environment = {
@@ -132,30 +120,12 @@ def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
     """Reads the code stored by `record_code`, in the form of `code_of`; empty for a run without code.
 
     The code of a search's trial is that of the search.
-
-    Raises:
-        ModelNotFoundError: If the run does not exist.
-        TrackingError: If the store refuses.
     """
     return _read_record(tracking_uri, run_id, CODE_ARTIFACT, "*.py")
 
 
 def restore_code(run_id: str, folder: str | Path, *, tracking_uri: str | None = None) -> list[Path]:
-    """Writes the code that a run has recorded into a new folder.
-
-    Args:
-        run_id: A training, a search or one of its trials.
-        folder: The folder, which must not exist.
-        tracking_uri: As for `train`.
-
-    Returns:
-        The files.
-
-    Raises:
-        ModelNotFoundError: If the run does not exist.
-        InvalidArgumentError: If the folder exists, or the run has no recorded code.
-        TrackingError: If the store does not answer.
-    """
+    """Writes the code that a run has recorded into a new folder."""
     place = Path(folder).expanduser().absolute()
     if place.exists():
         raise InvalidArgumentError(f"{place} exists; give a folder that does not, for the code of run {run_id}")

@@ -44,18 +44,7 @@ from mlflow.keras import _load_pyfunc  # noqa: E402, F401
 
 
 def keras_model(source: Path, folder: Path, code: Mapping[str, bytes], *, makes_probabilities: bool) -> FrameworkModel:
-    """Writes a checkpoint's model in the form of MLflow's `keras` flavor.
-
-    Args:
-        source: The `.keras` file of the checkpoint.
-        folder: An empty folder, which gets the model's files.
-        code: The user's files that may define layers, by relative path.
-        makes_probabilities: Whether a last linear layer gets the activation that turns its logits into probabilities.
-
-    Raises:
-        CheckpointError: If `source` is not a `.keras` file.
-        OSError: If the disk refuses.
-    """
+    """Writes a checkpoint's model in the form of MLflow's `keras` flavor."""
     objects = user_objects(source, compile=False)
     data = folder / _DATA
     data.mkdir()

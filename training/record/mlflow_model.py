@@ -34,12 +34,7 @@ _FRAMEWORKS: Mapping[str, Callable[..., FrameworkModel]] = {KERAS: keras_model, 
 
 @contextlib.contextmanager
 def mlflow_model_of(checkpoint: Checkpoint, entry: EntryPoint) -> Iterator[ModelFolder]:
-    """Writes a checkpoint as an MLflow model into a folder that exists until the block ends.
-
-    Args:
-        checkpoint: The checkpoint, with the run that trained it in its metadata.
-        entry: The Trial, whose code is added if the model has layers of the user.
-    """
+    """Writes a checkpoint as an MLflow model into a folder that exists until the block ends."""
     with tempfile.TemporaryDirectory(prefix="lakelens-model-") as place:
         run_id = str(checkpoint.metadata["run_id"])
         yield write_mlflow_model(checkpoint, Path(place, "model"), run_id=run_id, code=code_of(entry))
@@ -48,18 +43,7 @@ def mlflow_model_of(checkpoint: Checkpoint, entry: EntryPoint) -> Iterator[Model
 def write_mlflow_model(
     checkpoint: Checkpoint, folder: Path, *, run_id: str, code: Mapping[str, bytes] | None = None
 ) -> ModelFolder:
-    """Writes a checkpoint as an MLflow model.
-
-    Args:
-        checkpoint: The checkpoint.
-        folder: A folder that does not exist.
-        run_id: The run that trained it.
-        code: The user's files that may define layers, by relative path.
-
-    Raises:
-        CheckpointError: If the checkpoint's backend or task is unknown, or its model is damaged.
-        OSError: If the disk refuses.
-    """
+    """Writes a checkpoint as an MLflow model."""
     import mlflow.pyfunc
     from mlflow.models import Model, ModelSignature
 

@@ -32,11 +32,6 @@ def log_run_files(writer: RunWriter, task: Task, folder: Path) -> None:
     """Writes the files into the run, after its metrics.
 
     Without matplotlib the plots are left out, with a warning.
-
-    Args:
-        writer: Of the run.
-        task: What the labels are.
-        folder: The run's folder, with rank 0's counts of validation.
     """
     writer.log_files(validation_files(task, folder))
     pictures = folder / PICTURES_FOLDER
@@ -63,21 +58,7 @@ def validation_files(task: Task, folder: Path) -> dict[str, bytes]:
 
 
 def write_run_logs(run_ids: Sequence[str], folder: Path, *, tracking_uri: str | None = None) -> list[str]:
-    """Writes TensorBoard's events of runs into a folder, from the metrics that they have recorded so far.
-
-    Args:
-        run_ids: Trainings, or searches, which stand for their trials.
-        folder: The folder; each run gets one in it, by its name and id.
-        tracking_uri: As for `train`.
-
-    Returns:
-        The ids of the runs that have metrics.
-
-    Raises:
-        ModelNotFoundError: If a run does not exist.
-        InvalidArgumentError: If the store does not exist, or no run has metrics.
-        TrackingError: If the store does not answer.
-    """
+    """Writes TensorBoard's events of runs into a folder, from the metrics that they have recorded so far."""
     uri, client = open_existing_store(tracking_uri)
     written = []
     with as_tracking_errors(uri, "read the metrics of runs"):
@@ -114,12 +95,7 @@ def _history_of(client: MlflowClient, run_id: str) -> History:
 
 
 def write_tensorboard_events(folder: Path, history: History) -> None:
-    """Writes metrics as Keras' TensorBoard callback does: runs `train` and `validation`, names `epoch_<metric>`.
-
-    Args:
-        folder: TensorBoard's log folder.
-        history: For each metric its steps, values and times in milliseconds since 1970; `val_x` goes with `x`.
-    """
+    """Writes metrics as Keras' TensorBoard callback does: runs `train` and `validation`, names `epoch_<metric>`."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

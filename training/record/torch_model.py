@@ -23,18 +23,7 @@ _DATA, _NAME = "data", "model"
 
 
 def torch_model(source: Path, folder: Path, code: Mapping[str, bytes], *, makes_probabilities: bool) -> FrameworkModel:
-    """Writes a checkpoint's model without its optimizer.
-
-    Args:
-        source: The model's file in the checkpoint.
-        folder: An empty folder, which gets the model's files.
-        code: The files of the Trial, by relative path.
-        makes_probabilities: Whether the task turns outputs into probabilities.
-
-    Raises:
-        CheckpointError: If the checkpoint is damaged.
-        OSError: If the disk refuses.
-    """
+    """Writes a checkpoint's model without its optimizer."""
     checkpoint = open_checkpoint(source.parent)
     files = {source.name: lambda path: shutil.copyfile(source, path), **state_files({}, {})}
     write_checkpoint(folder / _DATA, files=files, metadata=checkpoint.metadata, name=_NAME)
@@ -54,11 +43,7 @@ def torch_model(source: Path, folder: Path, code: Mapping[str, bytes], *, makes_
 
 
 class _Model:
-    """What MLflow's `pyfunc` loads.
-
-    Args:
-        folder: Folder of the MLflow model.
-    """
+    """What MLflow's `pyfunc` loads."""
 
     def __init__(self, folder: Path) -> None:
         from ..trials.torch_model import outputs_of, trained_model

@@ -15,13 +15,7 @@ _MAX_DEPTH = 3
 
 
 def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Pickles a training function with its arguments.
-
-    Raises:
-        InvalidArgumentError: If `main` is not callable.
-        UnpicklableFunctionError: If an object in it cannot be pickled; names the object.
-        MissingDependencyError: If cloudpickle is missing.
-    """
+    """Pickles a training function with its arguments."""
     if not callable(main):
         raise InvalidArgumentError(f"run(main, ...) takes a function, got {type(main).__name__}: {main!r}")
     try:
@@ -43,17 +37,11 @@ def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> byte
 
 @dataclass(frozen=True)
 class Culprit:
-    """An object that cannot be pickled.
+    """An object that cannot be pickled."""
 
-    Attributes:
-        label: Its name as the user wrote it.
-        kind: Its type.
-        family: `stream`, `spark` or `tensorflow`; None for any other.
-    """
-
-    label: str
-    kind: str
-    family: str | None
+    label: str  # Its name as the user wrote it
+    kind: str  # Its type
+    family: str | None  # `stream`, `spark` or `tensorflow`; None for any other
 
 
 # What to do instead, by the family of the object.

@@ -27,12 +27,7 @@ def start_on_driver(supervisor: Supervisor) -> Iterator[LocalRanks]:
 
 
 class LocalRanks:
-    """Ranks as processes of the driver.
-
-    Args:
-        supervisor: Hears their events.
-        stack: Collects the closing function of each resource at once, so that an interrupted start leaves nothing.
-    """
+    """Ranks as processes of the driver."""
 
     reachable = True
 

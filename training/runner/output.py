@@ -28,12 +28,6 @@ class Output:
 
     Ranks may write faster than the driver prints. Then only each rank's last lines wait, at least those of an
     error. Older ones go into a file in the folder for temporary files, which is created with the first of them.
-
-    Args:
-        job: The job.
-        listener: Where lines and messages are shown.
-        record: Called with each event before it is shown.
-        most: How many lines and messages of all ranks may wait.
     """
 
     def __init__(

@@ -54,19 +54,11 @@ class Ranks(Protocol):
         """Ends all ranks; some first write the stacks of their threads into their logs. Returns after the last."""
 
     def value(self) -> Any:
-        """Returns rank 0's value once the ranks have ended.
-
-        Raises:
-            LaunchError: If they have not all returned, or the value did not arrive.
-        """
+        """Returns rank 0's value once the ranks have ended."""
 
 
 class Supervisor:
     """Supervises one start of a job, in the thread that calls `run`.
-
-    Args:
-        job: The job.
-        listener: The caller's callbacks.
 
     Attributes:
         job: The job.
@@ -91,13 +83,7 @@ class Supervisor:
             self._conversation.hear(event)
 
     def run(self, start: Callable[[Supervisor], AbstractContextManager[Ranks]]) -> Any:
-        """Starts the ranks and returns rank 0's value. Returns or raises after every process of the job has ended.
-
-        Raises:
-            RankFailedError: If a rank fails.
-            LaunchError: If the ranks cannot be started, or the value did not arrive.
-            Exception: Whatever `listener.on_question` raises.
-        """
+        """Starts the ranks and returns rank 0's value. Returns or raises after every process of the job has ended."""
         with contextlib.closing(self.output), start(self) as ranks:
             self._ranks = ranks
             self._follow(ranks)

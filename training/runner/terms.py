@@ -7,19 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Terms:
-    """How a caller asks for ranks; `{}` stands for their number.
+    """How a caller asks for ranks; `{}` stands for their number."""
 
-    Attributes:
-        ranks: A number of ranks.
-        one_rank: One rank.
-        every_slot: A rank on every slot.
-        on_driver: Ranks on the driver.
-    """
-
-    ranks: str
-    one_rank: str
-    every_slot: str
-    on_driver: str
+    ranks: str  # A number of ranks
+    one_rank: str  # One rank
+    every_slot: str  # A rank on every slot
+    on_driver: str  # Ranks on the driver
 
 
 RUNNER_TERMS = Terms("np={}", "np=-1 or np=1", "np=0", "np=-{}")

@@ -15,25 +15,16 @@ _MOST_STEPS = 10_000
 
 @dataclass(frozen=True)
 class Wish:
-    """The requests of at least one rank at a step.
+    """The requests of at least one rank at a step."""
 
-    Attributes:
-        pause: The driver's request to pause.
-        stop: A callback's request to stop.
-    """
-
-    pause: bool
-    stop: bool
+    pause: bool  # The driver's request to pause
+    stop: bool  # A callback's request to stop
 
 
 class Agreement:
     """Decides at which steps ranks compare their requests, and compares them by one small allreduce.
 
     The number of steps between two comparisons follows rank 0's step time, so that all ranks compare at the same step.
-
-    Args:
-        world: The ranks.
-        step: The step that training starts after.
     """
 
     def __init__(self, world: World, step: int) -> None:
@@ -47,15 +38,7 @@ class Agreement:
         return step >= self._due
 
     def reached(self, step: int, wish: Wish) -> Wish:
-        """Compares the requests if due; every rank calls it after every step.
-
-        Args:
-            step: The step.
-            wish: The requests of this rank.
-
-        Returns:
-            The requests of at least one rank.
-        """
+        """Compares the requests if due; every rank calls it after every step."""
         import numpy as np
 
         now = time.perf_counter()
@@ -67,9 +50,5 @@ class Agreement:
 
 
 def steps_between(step_s: float) -> int:
-    """Chooses the number of steps between two comparisons.
-
-    Args:
-        step_s: Seconds that a step takes.
-    """
+    """Chooses the number of steps between two comparisons."""
     return max(1, min(_MOST_STEPS, int(_EVERY_S / max(step_s, 1e-9))))

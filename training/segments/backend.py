@@ -29,25 +29,10 @@ class Backend(Protocol):
     """One rank's Trial, model, optimizer, batches and callbacks. Every rank calls the same methods in the same order.
 
     It is made without waiting for other ranks.
-
-    Args:
-        job: The training job.
-        context: The job as the Trial sees it.
-        world: The ranks.
-        state: Where the training continues; None is its start.
-        checkpoint: The checkpoint of that state, which rank 0 reads.
-
-    Attributes:
-        name: Its name in the manifests of checkpoints.
-        described: On rank 0 the task's description of the model's output.
-
-    Raises:
-        TrialError: If the Trial, its model or its hyperparameters do not fit the job.
-        CheckpointError: If the model cannot be saved, or the checkpoint is of another model.
     """
 
-    name: ClassVar[str]
-    described: Mapping[str, Any]
+    name: ClassVar[str]  # Its name in the manifests of checkpoints
+    described: Mapping[str, Any]  # On rank 0 the task's description of the model's output
 
     def __init__(
         self,
@@ -71,21 +56,13 @@ class Backend(Protocol):
         """Whether a callback has requested the end of the training."""
 
     def begin(self, pace: Pace) -> None:
-        """Gives every rank rank 0's weights and optimizer state, restores the state, and begins training after it.
-
-        Args:
-            pace: Gets the seconds that it waits for batches.
-        """
+        """Gives every rank rank 0's weights and optimizer state, restores the state, and begins training after it."""
 
     def begin_epoch(self, step: int) -> None:
         """Begins an epoch after a step."""
 
     def train_step(self, step: int) -> Logs:
-        """Trains on the batch after a step and returns the running metrics of this rank.
-
-        Raises:
-            FeedError: If a row cannot be used, or an epoch has too few batches.
-        """
+        """Trains on the batch after a step and returns the running metrics of this rank."""
 
     def end_epoch(self, step: int, metrics: Mapping[str, float]) -> None:
         """Ends the epoch that ends with a step, with the metrics over all ranks."""
@@ -122,11 +99,7 @@ class Backend(Protocol):
         """Gives every rank the weights of a model file, which rank 0 reads; None takes rank 0's weights."""
 
     def finalize(self) -> bool:
-        """Gives the model its final weights, such as averages that the optimizer keeps.
-
-        Returns:
-            Whether no checkpoint has these weights.
-        """
+        """Gives the model its final weights, such as averages that the optimizer keeps."""
 
     def end(self) -> None:
         """Ends the training."""
@@ -134,19 +107,12 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework of models, known without importing it.
+    """A framework of models, known without importing it."""
 
-    Attributes:
-        backend: Module and class of its backend.
-        packages: Modules that a training needs.
-        preload: Modules that ranks import while the launcher starts them.
-        needs_horovod: Whether several ranks communicate through Horovod.
-    """
-
-    backend: tuple[str, str]
-    packages: tuple[str, ...]
-    preload: tuple[str, ...]
-    needs_horovod: bool
+    backend: tuple[str, str]  # Module and class of its backend
+    packages: tuple[str, ...]  # Modules that a training needs
+    preload: tuple[str, ...]  # Modules that ranks import while the launcher starts them
+    needs_horovod: bool  # Whether several ranks communicate through Horovod
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

@@ -24,9 +24,6 @@ def require_finite_losses(metrics: Mapping[str, float], step: int, epoch: int) -
     """Checks the losses that all ranks have measured after a step.
 
     Other metrics may be NaN, such as the precision of a class without rows.
-
-    Raises:
-        NotFiniteError: If a loss is NaN or infinite.
     """
     for name, value in metrics.items():
         if (name == "loss" or name.endswith("_loss")) and not math.isfinite(value):
@@ -37,11 +34,7 @@ def require_finite_losses(metrics: Mapping[str, float], step: int, epoch: int) -
 
 
 def require_backend(checkpoint: Checkpoint, entrypoint: EntryPoint) -> None:
-    """Checks that a checkpoint's model is of the framework of a Trial.
-
-    Raises:
-        CheckpointError: If it is of another one.
-    """
+    """Checks that a checkpoint's model is of the framework of a Trial."""
     if checkpoint.backend != entrypoint.framework:
         raise CheckpointError(
             f"{checkpoint.path} is a checkpoint of a {checkpoint.backend} model, and {entrypoint.name} is a Trial of "
@@ -50,11 +43,7 @@ def require_backend(checkpoint: Checkpoint, entrypoint: EntryPoint) -> None:
 
 
 def require_reachable(folder: Path, run: RunReference) -> None:
-    """Checks, on rank 0, that it writes to the driver's folder.
-
-    Raises:
-        CheckpointError: If the folder is not the one into which the driver has written the run's id.
-    """
+    """Checks, on rank 0, that it writes to the driver's folder."""
     probe = folder / PROBE_FILE
     here = socket.gethostname()
     try:

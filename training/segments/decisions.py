@@ -19,25 +19,15 @@ Reason = Literal["completed", "paused", "stopped"]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a trial.
+    """The progress of a trial."""
 
-    Attributes:
-        validations: Number of validations.
-        best: Best value of the goal's metric; None before the first finite one.
-        best_step: Its step.
-        best_epoch: Epochs complete or begun at that step.
-        best_metrics: All metrics of that validation.
-        reference: The value with which the next validation is compared.
-        waited: Validations since the last improvement of at least `min_delta`.
-    """
-
-    validations: int = 0
-    best: float | None = None
-    best_step: int = 0
-    best_epoch: int = 0
-    best_metrics: Mapping[str, float] = field(default_factory=dict)
-    reference: float | None = None
-    waited: int = 0
+    validations: int = 0  # Number of validations
+    best: float | None = None  # Best value of the goal's metric; None before the first finite one
+    best_step: int = 0  # Its step
+    best_epoch: int = 0  # Epochs complete or begun at that step
+    best_metrics: Mapping[str, float] = field(default_factory=dict)  # All metrics of that validation
+    reference: float | None = None  # The value with which the next validation is compared
+    waited: int = 0  # Validations since the last improvement of at least `min_delta`
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Progress:
@@ -53,17 +43,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Answer:
-    """The decision after a validation.
+    """The decision after a validation."""
 
-    Attributes:
-        action: What all ranks do at this step.
-        checkpoint: Whether to write a checkpoint.
-        progress: The trial's progress, including this validation.
-    """
-
-    action: Action
-    checkpoint: bool
-    progress: Progress
+    action: Action  # What all ranks do at this step
+    checkpoint: bool  # Whether to write a checkpoint
+    progress: Progress  # The trial's progress, including this validation
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Answer:
@@ -72,13 +56,7 @@ class Answer:
 
 
 class Decisions:
-    """The decisions about one trial.
-
-    Args:
-        config: The experiment, whose metric, early stopping and checkpoint rules decide.
-        progress: The trial's progress at the start.
-        checkpoints: The trial's checkpoints at the start.
-    """
+    """The decisions about one trial."""
 
     def __init__(
         self, config: ExperimentConfig, progress: Progress | None = None, checkpoints: Iterable[CheckpointRecord] = ()
@@ -88,12 +66,7 @@ class Decisions:
         self._checkpoints = list(checkpoints)
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers a rank's question.
-
-        Args:
-            question: `{"validation": {"step", "epoch", "metrics"}}`, answered by the fields of an `Answer`, or
-                `{"checkpoint": {"name", "step", "metric"}}` once one is complete, answered by `{"remove": [names]}`.
-        """
+        """Answers a rank's question."""
         if "validation" in question:
             return asdict(self._validated(**question["validation"]))
         return {"remove": self._wrote(**question["checkpoint"])}

@@ -40,16 +40,7 @@ def validate(prepared: PreparedRank, step: int, *, in_epoch: bool = True) -> dic
 
     Rank 0 writes the task's picture of some rows into the folder of the run.
 
-    Args:
-        prepared: The rank.
-        step: Steps trained.
-        in_epoch: Whether the callbacks of the training take part.
-
-    Returns:
-        The model's metrics and those of the task's counts, as `val_...`; empty without such rows.
-
-    Raises:
-        TrialError: If model or labels do not fit the task; on every rank.
+    Returns the model's metrics and those of the task's counts, as `val_...`; empty without such rows.
     """
     task, metrics = prepared.context.task, prepared.backend.validate(in_epoch=in_epoch)
     if not task.metric_names or prepared.job.validation_feed is None:
@@ -64,12 +55,7 @@ def validate(prepared: PreparedRank, step: int, *, in_epoch: bool = True) -> dic
 
 
 def counts_over_ranks(prepared: PreparedRank) -> Counts:
-    """Returns the task's counts of the validation rows of all ranks; every rank calls it.
-
-    Raises:
-        TrialError: If the model or the labels of a rank do not fit the task, NotFiniteError if the model gives NaN or
-            infinity for a row, NotProbabilitiesError if its values are not probabilities; on every rank.
-    """
+    """Returns the task's counts of the validation rows of all ranks; every rank calls it."""
     task, backend, world = prepared.context.task, prepared.backend, prepared.world
     described = world.broadcast_object(backend.described, name="lakelens.described")
     failure: TrialError | None = None
@@ -89,15 +75,6 @@ def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
     """Counts over all ranks, in another read of the validation rows; every rank calls it.
 
     Nothing is written without validation, or if model and labels do not fit the task.
-
-    Args:
-        prepared: The rank, whose model gets the checkpoint's weights.
-        checkpoint: Folder of the checkpoint, on rank 0; "" for the present weights.
-        step: The step of these weights.
-
-    Raises:
-        NotFiniteError: If the model gives NaN or infinity for a validation row; on every rank.
-        NotProbabilitiesError: If its values are not the probabilities that they should be; on every rank.
     """
     import numpy as np
 

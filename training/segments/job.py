@@ -16,34 +16,23 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The training job that every rank gets: an experiment, and what is not configuration.
+    """The training job that every rank gets: an experiment, and what is not configuration."""
 
-    Attributes:
-        config: The experiment of a single training, resolved: with table version, image size, class names and strategy.
-        entrypoint: The Trial.
-        training_feed: Rows to train on.
-        validation_feed: Rows to validate on; None if there is none.
-        folder: Where rank 0 writes checkpoints.
-        run: The MLflow run of the job.
-        replicas: Devices of each process that share its batches.
-        validations: More steps to validate after, such as those at which a search compares trials.
-        warm_start: The model whose weights the training starts with; rank 0 reads it.
-        reports_progress: Whether rank 0 reports its step to the driver, about once a second.
-        asks_to_count: Whether rank 0 asks the driver at the end of training if it needs the task's counts: the
-            confusion matrix needs another read of the validation rows, and a search shows only that of its best trial.
-            Without it they are always computed.
-    """
-
+    # The experiment of a single training, resolved: with table version, image size, class names and strategy
     config: ExperimentConfig
-    entrypoint: EntryPoint
-    training_feed: DeltaFeed
-    validation_feed: DeltaFeed | None
-    folder: Path
-    run: RunReference
-    replicas: int = 1
+    entrypoint: EntryPoint  # The Trial
+    training_feed: DeltaFeed  # Rows to train on
+    validation_feed: DeltaFeed | None  # Rows to validate on; None if there is none
+    folder: Path  # Where rank 0 writes checkpoints
+    run: RunReference  # The MLflow run of the job
+    replicas: int = 1  # Devices of each process that share its batches
+    # More steps to validate after, such as those at which a search compares trials
     validations: frozenset[int] = frozenset()
-    warm_start: WarmStart | None = None
-    reports_progress: bool = False
+    warm_start: WarmStart | None = None  # The model whose weights the training starts with; rank 0 reads it
+    reports_progress: bool = False  # Whether rank 0 reports its step to the driver, about once a second
+    # Whether rank 0 asks the driver at the end of training if it needs the task's counts: the confusion matrix needs
+    # another read of the validation rows, and a search shows only that of its best trial. Without it they are always
+    # computed
     asks_to_count: bool = False
 
     @cached_property

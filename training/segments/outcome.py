@@ -21,39 +21,24 @@ Failure = tuple[str, str]
 
 @dataclass(frozen=True)
 class SegmentOutcome:
-    """The result of rank 0.
+    """The result of rank 0."""
 
-    Attributes:
-        reason: `completed`: the segment's last step was reached. `paused`: on request of the driver. `stopped`: by a
-            decision or a callback.
-        step: Steps trained, from the training's start.
-        last: Folder of the checkpoint of that step; "" if none was kept.
-        checkpoint: Folder of the best checkpoint; "" if it is not kept.
-        digest: Its digest.
-        best_epoch: Its epoch, from 1, or that of `last` if it is not kept; 0 if no validation gave a number.
-        metrics: The metrics of that checkpoint; empty if it was written between validations.
-        epochs: Trained epochs; one in progress counts.
-        ranks: Number of ranks.
-        failure: Name and message of an error of lakelens; then the other fields are unused.
-    """
-
+    # `completed`: the segment's last step was reached. `paused`: on request of the driver. `stopped`: by a decision or
+    # a callback
     reason: Reason = "completed"
-    step: int = 0
-    last: str = ""
-    checkpoint: str = ""
-    digest: str = ""
-    best_epoch: int = 0
+    step: int = 0  # Steps trained, from the training's start
+    last: str = ""  # Folder of the checkpoint of that step; "" if none was kept
+    checkpoint: str = ""  # Folder of the best checkpoint; "" if it is not kept
+    digest: str = ""  # Its digest
+    best_epoch: int = 0  # Its epoch, from 1, or that of `last` if it is not kept; 0 if no validation gave a number
+    # The metrics of that checkpoint; empty if it was written between validations
     metrics: Mapping[str, float] = field(default_factory=dict)
-    epochs: int = 0
-    ranks: int = 0
-    failure: Failure | None = None
+    epochs: int = 0  # Trained epochs; one in progress counts
+    ranks: int = 0  # Number of ranks
+    failure: Failure | None = None  # Name and message of an error of lakelens; then the other fields are unused
 
     def raise_failure(self) -> None:
-        """Raises the ranks' error, with its original class.
-
-        Raises:
-            LakelensError: If there was one.
-        """
+        """Raises the ranks' error, with its original class."""
         if self.failure is not None:
             name, message = self.failure
             raise getattr(errors, name, LakelensError)(message)
@@ -66,15 +51,7 @@ def told_by(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def outcome_of(loop: TrainingLoop, reason: Reason) -> SegmentOutcome:
-    """Reports the end of a segment, and counts for the task if the training has ended; every rank calls it.
-
-    Args:
-        loop: The loop that has trained.
-        reason: Why it ended.
-
-    Raises:
-        TrialError: If no validation gave a number, or the model gives NaN or infinity; on every rank.
-    """
+    """Reports the end of a segment, and counts for the task if the training has ended; every rank calls it."""
     prepared, progress = loop.prepared, loop.progress
     config = prepared.job.config
     _report_left_out_rows(prepared)

@@ -11,15 +11,10 @@ _SAMPLE_S = 5.0
 
 
 class FeedTimes(NamedTuple):
-    """Seconds of a stretch of training on one rank.
+    """Seconds of a stretch of training on one rank."""
 
-    Attributes:
-        wait: Between a request for a batch and its arrival.
-        compute: Between a batch's arrival and the next request: the steps, with their waiting for other ranks.
-    """
-
-    wait: float
-    compute: float
+    wait: float  # Between a request for a batch and its arrival
+    compute: float  # Between a batch's arrival and the next request: the steps, with their waiting for other ranks
 
     def metrics(self, rank: int) -> dict[str, float]:
         """Names the seconds as they are recorded."""

@@ -20,16 +20,7 @@ class NotPlainError(Exception):
 
 
 def encode(value: Any, arrays: Arrays, name: str) -> Any:
-    """Returns a value as JSON.
-
-    Args:
-        value: The value.
-        arrays: Receives its arrays.
-        name: Beginning of the names of its arrays.
-
-    Raises:
-        NotPlainError: If it is not a plain value.
-    """
+    """Returns a value as JSON."""
     import numpy as np
 
     if isinstance(value, np.generic):
@@ -68,14 +59,7 @@ def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def encode_attributes(holder: object, arrays: Arrays, name: str, skipped: frozenset[str]) -> dict[str, Any]:
-    """Returns an object's plain attributes as JSON.
-
-    Args:
-        holder: The object.
-        arrays: Receives its arrays.
-        name: Beginning of their names.
-        skipped: Attributes to leave out.
-    """
+    """Returns an object's plain attributes as JSON."""
     found = {}
     for key, value in vars(holder).items():
         if key in skipped:

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 class PreparedRank:
     """Builds a rank's Trial and backend, without waiting for other ranks.
 
-    Args:
-        job: The training job.
-        backend: The backend of the Trial's framework.
-        world: The ranks.
-        state: Where the training continues; None is its start.
-        checkpoint: The checkpoint of that state, which rank 0 reads.
-
     Attributes:
         context: The job as the Trial sees it.
         backend: The Trial's model, optimizer and batches.

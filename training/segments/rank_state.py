@@ -22,23 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class RankState:
-    """A rank's state.
+    """A rank's state."""
 
-    Attributes:
-        values: JSON values.
-        arrays: By name.
-    """
-
-    values: dict[str, Any]
-    arrays: Arrays = field(default_factory=dict)
+    values: dict[str, Any]  # JSON values
+    arrays: Arrays = field(default_factory=dict)  # By name
 
 
 def random_state(arrays: Arrays) -> dict[str, Any]:
-    """Takes the random states of Python and NumPy in this process, as JSON values.
-
-    Args:
-        arrays: Receives their arrays.
-    """
+    """Takes the random states of Python and NumPy in this process, as JSON values."""
     return {"python": encode(random.getstate(), arrays, "python"), "numpy": encode(_numpy_state(), {}, "numpy")}
 
 
@@ -61,8 +52,7 @@ def gather(state: RankState, world: World) -> list[RankState]:
 
     Arrays equal to rank 0's are not sent.
 
-    Returns:
-        On rank 0 a state for each rank; on others an empty list.
+    Returns on rank 0 a state for each rank; on others an empty list.
     """
     if world.size == 1:
         return [state]

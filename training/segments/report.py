@@ -19,14 +19,7 @@ _PULSE_S = 1.0
 
 
 class Report:
-    """Records metrics and sends a line to the driver, on rank 0.
-
-    Args:
-        records: The file that the driver reads.
-        schedule: Whether epochs or steps are counted.
-        job: The training job.
-        step: The step after which training continues.
-    """
+    """Records metrics and sends a line to the driver, on rank 0."""
 
     def __init__(self, records: RecordFile, schedule: Schedule, job: TrainingJob, step: int) -> None:
         self._records = records

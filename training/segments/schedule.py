@@ -15,33 +15,17 @@ class Schedule:
 
     Steps are counted from the training's start: step 0 is before the first batch. Boundaries do not depend on the
     end of a segment, so that a continued training has the same ones as an uninterrupted training.
-
-    Attributes:
-        steps_per_epoch: Steps of an epoch.
-        length: Steps of the training.
-        validation_period: Steps between validations.
-        checkpoint_period: Steps between checkpoints for restarts; None if there is none.
-        validations: More steps to validate after.
     """
 
-    steps_per_epoch: int
-    length: int
-    validation_period: int
-    checkpoint_period: int | None = None
-    validations: frozenset[int] = frozenset()
+    steps_per_epoch: int  # Steps of an epoch
+    length: int  # Steps of the training
+    validation_period: int  # Steps between validations
+    checkpoint_period: int | None = None  # Steps between checkpoints for restarts; None if there is none
+    validations: frozenset[int] = frozenset()  # More steps to validate after
 
     @classmethod
     def of(cls, config: ExperimentConfig, steps_per_epoch: int, validations: frozenset[int] = frozenset()) -> Schedule:
-        """Converts the lengths of a single training to steps.
-
-        Args:
-            config: The experiment.
-            steps_per_epoch: Steps of an epoch of its rows.
-            validations: More steps to validate after, such as those at which a search compares trials.
-
-        Raises:
-            ConfigurationError: If a period, the warm-up or a group of aggregated steps is longer than the training.
-        """
+        """Converts the lengths of a single training to steps."""
         size = config.global_batch_size
 
         def steps_of(length: Length) -> int:

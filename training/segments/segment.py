@@ -24,13 +24,7 @@ _T = TypeVar("_T")
 
 
 def train_segment(job: TrainingJob, start: Checkpoint | None = None, until: int | None = None) -> SegmentOutcome:
-    """Trains one rank; returns rank 0's result.
-
-    Args:
-        job: The training job.
-        start: The checkpoint to continue from; only rank 0 reads it. None is the training's start.
-        until: The last step; None is the end of the training.
-    """
+    """Trains one rank; returns rank 0's result."""
     backend = backend_class(job.entrypoint.framework)
     world = backend.join()
     checkpoint = None

@@ -23,11 +23,6 @@ def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) ->
     """Describes a segment in JSON values, for a rank that serves.
 
     Trials of a search differ in their hyperparameters; all else is that of the job with which the rank started.
-
-    Args:
-        job: The training job.
-        start: The checkpoint to continue from; None is the training's start.
-        attempt: Number of restarts of the trial.
     """
     return {
         "attempt": attempt,
@@ -41,12 +36,7 @@ def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) ->
 
 
 def requested(request: Mapping[str, Any], job: TrainingJob) -> tuple[TrainingJob, Checkpoint | None]:
-    """Reads a request of `segment_request`.
-
-    Args:
-        request: The request.
-        job: The job with which the rank started.
-    """
+    """Reads a request of `segment_request`."""
     start, weights = request["start"], request["warm_start"]
     asked = replace(
         job,
@@ -65,12 +55,6 @@ def serve_segments(job: TrainingJob) -> int:
     Rank 0 asks the driver `{"next": outcome}`, with the outcome of the last segment or None; the answer is
     `{"segment": request}`, `{"wait": True}` to ask again, or `{}` to end. Before each segment except the first the
     process is reset to its initial state, so that a trial gives the same numbers as in a fresh process.
-
-    Args:
-        job: A job of the same experiment.
-
-    Returns:
-        The number of segments.
     """
     backend = backend_class(job.entrypoint.framework)
     world, reset = backend.join(), backend.remember_settings()

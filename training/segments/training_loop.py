@@ -25,12 +25,6 @@ from .verdicts import Verdicts
 class TrainingLoop:
     """Trains a prepared rank step by step; all ranks act alike after each step.
 
-    Args:
-        prepared: The rank.
-        state: Where to continue; None is the training's start.
-        checkpoint: The checkpoint of that state, known on rank 0.
-        until: The step to end with; None is the end of the training.
-
     Attributes:
         prepared: The rank.
         step: Steps trained.
@@ -76,15 +70,7 @@ class TrainingLoop:
         return next((each for each in found if each.metadata["metrics"].get(metric) == best), next(iter(found), None))
 
     def train(self) -> Reason:
-        """Trains; rank 0 writes checkpoints and records.
-
-        Returns:
-            Why it ended.
-
-        Raises:
-            TrialError: If the goal's metric is not among the metrics, or a loss is not finite; on every rank.
-            FeedError: If a row cannot be used.
-        """
+        """Trains; rank 0 writes checkpoints and records."""
         reason: Reason | None = None
         if self._state is not None and self._state.stopped:
             reason = "stopped"

@@ -17,29 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The state of a training after a step.
+    """The state of a training after a step."""
 
-    Attributes:
-        step: Steps trained.
-        epoch: Epochs completed.
-        steps_per_epoch: Steps of an epoch.
-        seed: The training's seed.
-        position: The feed's position.
-        progress: The progress of decisions.
-        ranks: The state of each rank.
-        stopped: Whether the training was stopped here before its end.
-        replicas: Devices of each rank.
-    """
-
-    step: int
-    epoch: int
-    steps_per_epoch: int
-    seed: int
-    position: Mapping[str, Any]
-    progress: Progress
-    ranks: Sequence[RankState]
-    stopped: bool = False
-    replicas: int = 1
+    step: int  # Steps trained
+    epoch: int  # Epochs completed
+    steps_per_epoch: int  # Steps of an epoch
+    seed: int  # The training's seed
+    position: Mapping[str, Any]  # The feed's position
+    progress: Progress  # The progress of decisions
+    ranks: Sequence[RankState]  # The state of each rank
+    stopped: bool = False  # Whether the training was stopped here before its end
+    replicas: int = 1  # Devices of each rank
 
     def is_of(self, ranks: int, replicas: int) -> bool:
         """Returns whether it has the same numbers of ranks and devices, so that a training continues exactly."""
@@ -72,11 +60,7 @@ class TrainingState:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> TrainingState:
-        """Reads the state of a checkpoint.
-
-        Raises:
-            CheckpointError: If it has no state to continue from.
-        """
+        """Reads the state of a checkpoint."""
         values = checkpoint.state()
         if "ranks" not in values:
             raise CheckpointError(

@@ -15,12 +15,7 @@ from .segment import attempted
 
 
 def check_trial(job: TrainingJob, ranks: int) -> SegmentOutcome:
-    """Imports the Trial, builds its model and checks both, as rank 0 of a job does.
-
-    Args:
-        job: The training job; its folder is not used.
-        ranks: Number of ranks of the training; the others are not waited for.
-    """
+    """Imports the Trial, builds its model and checks both, as rank 0 of a job does."""
     backend = backend_class(job.entrypoint.framework)
     world = backend.join()
     # Without a GPU, as here, PyTorch synchronises no batch norm between ranks; those of the training may have one.

@@ -21,10 +21,6 @@ class Verdicts:
     """A rank's access to the decisions about its trial.
 
     If no driver answers (a user's training function called `train_segment`), rank 0 decides itself.
-
-    Args:
-        prepared: The rank.
-        progress: The trial's progress at the start of the segment.
     """
 
     def __init__(self, prepared: PreparedRank, progress: Progress) -> None:
@@ -33,11 +29,7 @@ class Verdicts:
         self.progress = progress
 
     def validated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> Answer:
-        """Returns the decision after a validation; every rank calls it, with equal metrics.
-
-        Raises:
-            TrialError: If the goal's metric is not among them; on every rank.
-        """
+        """Returns the decision after a validation; every rank calls it, with equal metrics."""
         self._goal.value_in(metrics)
         given = None
         if self._world.rank == 0:

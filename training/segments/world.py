@@ -10,23 +10,13 @@ if TYPE_CHECKING:
 
 
 class World(Protocol):
-    """All ranks of a job. Every rank calls the same methods in the same order; one process does not communicate.
+    """All ranks of a job. Every rank calls the same methods in the same order; one process does not communicate."""
 
-    Attributes:
-        rank: This rank.
-        size: Number of ranks.
-    """
-
-    rank: int
-    size: int
+    rank: int  # This rank
+    size: int  # Number of ranks
 
     def broadcast_object(self, value: Any, *, name: str) -> Any:
-        """Returns rank 0's picklable object on every rank; those of other ranks are ignored.
-
-        Args:
-            value: The object.
-            name: Names the operation.
-        """
+        """Returns rank 0's picklable object on every rank; those of other ranks are ignored."""
 
     def allgather_object(self, value: Any, *, name: str) -> list[Any]:
         """Returns the picklable objects of all ranks, by rank."""

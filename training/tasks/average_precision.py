@@ -24,17 +24,11 @@ Curve = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """The curve of one class at one threshold, from the best detection to the worst.
+    """The curve of one class at one threshold, from the best detection to the worst."""
 
-    Attributes:
-        scores: Score of each detection that counts.
-        recall: Share of the objects found down to that score, 0..1.
-        precision: Share of hits among the detections down to that score, 0..1.
-    """
-
-    scores: Floats
-    recall: Curve
-    precision: Curve
+    scores: Floats  # Score of each detection that counts
+    recall: Curve  # Share of the objects found down to that score, 0..1
+    precision: Curve  # Share of hits among the detections down to that score, 0..1
 
     @classmethod
     def of(cls, scores: Floats, hits: Flags, objects: int) -> PrecisionRecall:
@@ -71,29 +65,17 @@ class PrecisionRecall:
 
 @dataclass(frozen=True)
 class ClassPrecision:
-    """How well one class is detected. Without objects, everything but the numbers is None.
+    """How well one class is detected. Without objects, everything but the numbers is None."""
 
-    Attributes:
-        name: The class.
-        label: Its number.
-        objects: Objects of the class, without ignored ones.
-        detections: Detections of the class, without those that an ignored object covers.
-        ap50: Average precision at an overlap of 0.5, area below the curve.
-        ap50_voc07: The same by VOC 2007's 11 points.
-        ap: COCO's average precision: mean over overlaps from 0.5 to 0.95.
-        recall50: Share of the objects found at an overlap of 0.5.
-        recall: Mean of that over overlaps from 0.5 to 0.95.
-    """
-
-    name: str
-    label: int
-    objects: int
-    detections: int
-    ap50: float | None = None
-    ap50_voc07: float | None = None
-    ap: float | None = None
-    recall50: float | None = None
-    recall: float | None = None
+    name: str  # The class
+    label: int  # Its number
+    objects: int  # Objects of the class, without ignored ones
+    detections: int  # Detections of the class, without those that an ignored object covers
+    ap50: float | None = None  # Average precision at an overlap of 0.5, area below the curve
+    ap50_voc07: float | None = None  # The same by VOC 2007's 11 points
+    ap: float | None = None  # COCO's average precision: mean over overlaps from 0.5 to 0.95
+    recall50: float | None = None  # Share of the objects found at an overlap of 0.5
+    recall: float | None = None  # Mean of that over overlaps from 0.5 to 0.95
 
 
 # Names of a detector's metrics, and the fields of a class that they are the mean of.
@@ -101,13 +83,7 @@ MEANS = {"map50": "ap50", "map50_voc07": "ap50_voc07", "map": "ap", "recall50": 
 
 
 def class_precisions(matches: Matches, objects: npt.NDArray[np.int64], names: Sequence[str]) -> list[ClassPrecision]:
-    """Derives the metrics of each class from all detections, in any order.
-
-    Args:
-        matches: int64 [detections, 4], of `matches_of`.
-        objects: int64 [classes], objects that count.
-        names: Name of each class.
-    """
+    """Derives the metrics of each class from all detections, in any order."""
     return [_precision_of(name, label, matches, int(objects[label])) for label, name in enumerate(names)]
 
 

@@ -27,12 +27,7 @@ def matches_of(detections: Floats, truths: Floats) -> Matches:
     object is ignored if an ignored object covers enough of it; several may be ignored by the same object. This is the
     rule of COCO's evaluation (cocoapi, `cocoeval.py`, `evaluateImg`), where ignored objects are crowds.
 
-    Args:
-        detections: float [n, 6]; rows of class -1 are padding.
-        truths: float [m, 6]; rows of class -1 are padding.
-
-    Returns:
-        int64 [detections, 4], see the columns above.
+    Returns int64 [detections, 4], see the columns above.
     """
     detections = detections[detections[:, DETECTED] > NO_BOX].astype(np.float64)  # an overlap of exactly 0.7 is 0.7
     truths = truths[truths[:, LABEL] > NO_BOX].astype(np.float64)
@@ -68,12 +63,7 @@ def flags_of(bits: npt.NDArray[np.int64], threshold: int) -> Flags:
 
 
 def _greedy(shares: Floats, covered: Floats) -> tuple[Flags, Flags]:
-    """Returns hits and ignored detections, bool [detections, thresholds], of one class; the best detection first.
-
-    Args:
-        shares: Overlaps with the objects that count.
-        covered: Overlaps with the ignored objects.
-    """
+    """Returns hits and ignored detections, bool [detections, thresholds], of one class; the best detection first."""
     least = np.array(THRESHOLDS)[:, None]
     taken = np.zeros((len(THRESHOLDS), shares.shape[1]), np.bool_)
     hits = np.zeros((len(shares), len(THRESHOLDS)), np.bool_)

@@ -20,14 +20,7 @@ _QUALITY = 85
 def draw_detections(images: npt.NDArray[np.float32], detections: Floats, truths: Floats, names: Sequence[str]) -> bytes:
     """Draws true boxes in green, ignored ones in grey, and detections with a score from 0.3 on in orange.
 
-    Args:
-        images: [rows, height, width, 3] from 0 to 255.
-        detections: float32 [rows, detections, 6], boxes in pixels of the images.
-        truths: float32 [rows, boxes, 6].
-        names: Name of each class.
-
-    Returns:
-        A JPEG file, four images in a row, the longer side of each scaled to 256 pixels.
+    Returns a JPEG file, four images in a row, the longer side of each scaled to 256 pixels.
     """
     tiles = [
         _tile(*each, names) for each in zip(np.clip(images, 0, 255).astype(np.uint8), detections, truths, strict=True)

@@ -33,13 +33,7 @@ def area_of(boxes: Floats) -> Floats:
 
 
 def overlaps(boxes: Floats, truths: Floats, covers: Flags | None = None) -> Floats:
-    """Returns intersection over union of each pair of boxes, [n, m].
-
-    Args:
-        boxes: float [n, 4].
-        truths: float [m, 4].
-        covers: bool [m], whose overlap is the share of the box that they cover, as COCO has it for crowds.
-    """
+    """Returns intersection over union of each pair of boxes, [n, m]."""
     low = np.maximum(boxes[:, None, :2], truths[None, :, :2])
     high = np.minimum(boxes[:, None, 2:4], truths[None, :, 2:4])
     sides = np.maximum(high - low, 0)
@@ -57,16 +51,7 @@ def best_boxes(
 ) -> Floats:
     """Keeps the boxes of an image that no better one of their class overlaps (greedy non-maximum suppression).
 
-    Args:
-        boxes: float [candidates, 4].
-        scores: float [candidates, classes], from 0 to 1.
-        most: Boxes of the result.
-        least_score: Boxes with a lower score are left out.
-        overlap: Intersection over union from which a box is suppressed.
-        considered: Pairs of box and class, those with the best scores, that are looked at.
-
-    Returns:
-        Detections, float32 [most, 6], the best first, filled up with rows of zeros with class -1.
+    Returns detections, float32 [most, 6], the best first, filled up with rows of zeros with class -1.
     """
     found = np.zeros((most, COLUMNS), np.float32)
     found[:, DETECTED] = NO_BOX

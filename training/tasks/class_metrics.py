@@ -17,23 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClassMetrics:
-    """The metrics of one class.
+    """The metrics of one class."""
 
-    Attributes:
-        name: The class.
-        label: Its number.
-        support: Rows whose true class it is, rows with an error included.
-        recall: Share of those predicted correctly, 0..1; None without rows.
-        precision: Share of correct rows among those predicted as this class, 0..1; None without such rows.
-        f1: Harmonic mean of both, 0 if no row is predicted correctly; None without rows.
-    """
-
-    name: str
-    label: int
-    support: int
-    recall: float | None
-    precision: float | None
-    f1: float | None
+    name: str  # The class
+    label: int  # Its number
+    support: int  # Rows whose true class it is, rows with an error included
+    recall: float | None  # Share of those predicted correctly, 0..1; None without rows
+    precision: float | None  # Share of correct rows among those predicted as this class, 0..1; None without such rows
+    f1: float | None  # Harmonic mean of both, 0 if no row is predicted correctly; None without rows
 
 
 def class_metrics(
@@ -42,17 +33,7 @@ def class_metrics(
     labels: Sequence[int] | None = None,
     errors: Sequence[int] | None = None,
 ) -> list[ClassMetrics]:
-    """Derives the metrics of each class.
-
-    Args:
-        confusion: int64 [classes, classes], rows counted; row: true class, column: predicted class.
-        names: Name of each class.
-        labels: Number of each class; its index by default.
-        errors: Rows of each true class without a prediction; none by default.
-
-    Raises:
-        InvalidArgumentError: If the matrix is not square or has another size than the names.
-    """
+    """Derives the metrics of each class."""
     if confusion.shape != (len(names), len(names)):
         raise InvalidArgumentError(
             f"confusion has shape {confusion.shape} and there are {len(names)} names; it must be [classes, classes]"

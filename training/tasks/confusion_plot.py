@@ -19,19 +19,7 @@ _MATRIX_DPI = 120  # large matrices stay below 2,000 pixels
 
 
 def draw_confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
-    """Draws a confusion matrix: each line is coloured by shares of its true class, and cells show counts.
-
-    Args:
-        confusion: int64 [classes, classes], rows counted; row: true class, column: predicted class.
-        names: Name of each class.
-
-    Returns:
-        A PNG file.
-
-    Raises:
-        InvalidArgumentError: If the matrix is empty or does not fit the names.
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draws a confusion matrix: each line is coloured by shares of its true class, and cells show counts."""
     import numpy as np
 
     classes = len(names)

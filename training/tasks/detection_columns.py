@@ -20,16 +20,7 @@ def detection_lists(
     image_size: tuple[int, int],
     names: Sequence[str],
 ) -> pa.Array:
-    """Writes the detections of each image as a list of structs, the best first.
-
-    Args:
-        detections: float32 [rows, most, 6], in pixels of the letterboxed image; rows of class -1 are padding.
-        valid: bool [rows]; the list of another row is null.
-        frames: [rows], the stored image and its file, at whose edges the boxes are cut; None for a row that is not
-            valid.
-        image_size: Height and width of the letterboxed image.
-        names: Class names by label number.
-    """
+    """Writes the detections of each image as a list of structs, the best first."""
     real = (detections[..., DETECTED] > NO_BOX) & valid[:, None]
     found = detections[real]
     corners = [

@@ -15,15 +15,7 @@ _ROUNDING = 1e-2
 
 
 def output_values(gives_logits: bool | None, stated: Any) -> str | None:
-    """Returns `LOGITS` or `PROBABILITIES`; None if nothing shows it.
-
-    Args:
-        gives_logits: What the model and its loss show; None if they do not.
-        stated: `Trial.outputs`.
-
-    Raises:
-        TrialError: If the Trial states something else than the model shows, or neither of the two.
-    """
+    """Returns `LOGITS` or `PROBABILITIES`; None if nothing shows it."""
     shown = None if gives_logits is None else LOGITS if gives_logits else PROBABILITIES
     if stated is None:
         return shown
@@ -41,9 +33,6 @@ def require_probabilities(values: npt.NDArray[Any]) -> None:
     """Checks the values of a model that gives probabilities; values that are not finite have an error of their own.
 
     Independent probabilities, as sigmoids give them, need not sum to 1.
-
-    Raises:
-        NotProbabilitiesError: If one lies outside 0 to 1 by more than rounding.
     """
     import numpy as np
 

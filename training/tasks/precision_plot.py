@@ -26,14 +26,7 @@ def curves_csv(curves: Mapping[str, PrecisionRecall]) -> str:
 
 
 def draw_precision_recall(curves: Mapping[str, PrecisionRecall]) -> bytes:
-    """Draws the curves of all classes at an overlap of 0.5; names up to 20 of them.
-
-    Returns:
-        A PNG file.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draws the curves of all classes at an overlap of 0.5; names up to 20 of them."""
     figure = empty_figure(7.0, 4.6)
     axis = figure.subplots()
     for name, curve in curves.items():

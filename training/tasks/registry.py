@@ -16,11 +16,7 @@ DEFAULT_TASK = Classification.name
 
 
 def task_of(checkpoint: Checkpoint) -> Task:
-    """Returns the task that a checkpoint's model was trained for, with its class names.
-
-    Raises:
-        CheckpointError: If this lakelens has no task of that name.
-    """
+    """Returns the task that a checkpoint's model was trained for, with its class names."""
     name = checkpoint.metadata.get("task", {}).get("name", DEFAULT_TASK)
     if name not in TASKS:
         raise CheckpointError(

@@ -19,18 +19,7 @@ NO_WEIGHTS, IMAGENET = "none", "imagenet"
 def application(
     name: str, weights: str, image_size: tuple[int, int], rank: int
 ) -> tuple[keras.Model, Callable[[Any], Any]]:
-    """Builds a backbone without its head; gives it, and its preprocessing of pixels from 0 to 255.
-
-    Args:
-        name: Of a model of keras.applications.
-        weights: "imagenet", "none", or the path of a file that `save_weights` of that backbone has written.
-        image_size: Height and width of the images.
-        rank: Rank 0 alone loads weights; other ranks get its weights before the first step.
-
-    Raises:
-        InvalidHyperparameters: If the backbone does not exist, or does not take these images or weights.
-        TrialError: If the weights do not exist, or cannot be downloaded.
-    """
+    """Builds a backbone without its head; gives it, and its preprocessing of pixels from 0 to 255."""
     import keras
 
     build = getattr(keras.applications, name, None)

@@ -19,21 +19,13 @@ _VISIBLE = 0.3
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The largest random changes of a training image; 0 and False change nothing.
+    """The largest random changes of a training image; 0 and False change nothing."""
 
-    Attributes:
-        flip: Whether half of the images are mirrored left to right.
-        shift: Shift of the image, as a part of its sides.
-        scale: Change of size: 0.25 shows it between 1/1.25 and 1.25 times as large.
-        crop: Part of the sides that is cut off.
-        colour: Change of contrast of each colour, and of brightness.
-    """
-
-    flip: bool = True
-    shift: float = 0.06
-    scale: float = 0.2
-    crop: float = 0.0
-    colour: float = 0.4
+    flip: bool = True  # Whether half of the images are mirrored left to right
+    shift: float = 0.06  # Shift of the image, as a part of its sides
+    scale: float = 0.2  # Change of size: 0.25 shows it between 1/1.25 and 1.25 times as large
+    crop: float = 0.0  # Part of the sides that is cut off
+    colour: float = 0.4  # Change of contrast of each colour, and of brightness
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -42,17 +34,7 @@ class Augmentation:
                 raise InvalidHyperparameters(f"hyperparameter {field.name!r} is {value}; it is a part from 0 to 1")
 
     def apply(self, images: Any, boxes: Any, seed: Any) -> tuple[Any, Any]:
-        """Changes a batch; the same seed gives the same changes.
-
-        Args:
-            images: float32 [rows, height, width, 3], from 0 to 255.
-            boxes: float32 [rows, boxes, 6]: xmin, ymin, xmax, ymax, class number (-1 fills up), 1 for an ignored one.
-            seed: int32 [2].
-
-        Returns:
-            Both. A box is cut at the image's edges. One of which less than 0.3 is left is ignored, one below a pixel
-            becomes zeros of class -1.
-        """
+        """Changes a batch; the same seed gives the same changes."""
         seeds = tf.unstack(tf.random.split(seed, 6))
         if self.flip or self.shift or self.scale or self.crop:
             windows = self._windows(images, seeds)
@@ -80,13 +62,7 @@ class Augmentation:
 
 
 def moved_boxes(boxes: Any, windows: Any, size: tuple[int, int]) -> Any:
-    """Carries boxes into images that show a window of the old ones.
-
-    Args:
-        boxes: float32 [rows, boxes, 6].
-        windows: float32 [rows, 4], left, top, right, bottom in pixels; left is above right in a mirrored image.
-        size: Height and width of the images.
-    """
+    """Carries boxes into images that show a window of the old ones."""
     sides = tf.constant([size[1], size[0]], tf.float32)
     first, last = windows[:, None, :2], windows[:, None, 2:]
     corners = [(boxes[..., at : at + 2] - first) / (last - first) * sides for at in (0, 2)]

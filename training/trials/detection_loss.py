@@ -31,11 +31,6 @@ class DetectionLoss(keras.losses.Loss):  # type: ignore[misc]
 
     Labels are float32 [rows, boxes, 6]: xmin, ymin, xmax, ymax, class number (-1 fills up), 1 for an ignored object.
     Locations in an ignored object do not count as background. The sum over a batch is divided by its matched locations.
-
-    Args:
-        levels: `Level.as_list` of each level.
-        box_weight: Weight of the boxes; that of the classes is 1.
-        **options: Of `keras.losses.Loss`.
     """
 
     def __init__(self, levels: Sequence[Sequence[float]], box_weight: float = 2.0, **options: Any) -> None:

@@ -31,23 +31,14 @@ _STRIDES_PER_UNIT = 2.0
 
 @dataclass(frozen=True)
 class Level:
-    """The locations of one level of the pyramid, on a grid over the image that the model takes.
+    """The locations of one level of the pyramid, on a grid over the image that the model takes."""
 
-    Attributes:
-        rows: Rows of the grid.
-        columns: Columns of the grid.
-        step_y: Pixels between rows.
-        step_x: Pixels between columns.
-        top: Where the grid begins, in pixels; negative if the model letterboxes its images.
-        left: The same from the left.
-    """
-
-    rows: int
-    columns: int
-    step_y: float
-    step_x: float
-    top: float = 0.0
-    left: float = 0.0
+    rows: int  # Rows of the grid
+    columns: int  # Columns of the grid
+    step_y: float  # Pixels between rows
+    step_x: float  # Pixels between columns
+    top: float = 0.0  # Where the grid begins, in pixels; negative if the model letterboxes its images
+    left: float = 0.0  # The same from the left
 
     def as_list(self) -> list[float]:
         """Gives the values for a configuration."""
@@ -74,11 +65,7 @@ def small_backbone(images: Any) -> dict[int, Any]:
 
 
 def application_features(network: keras.Model, strides: Sequence[int]) -> dict[int, Any]:
-    """Finds the last features of a network of keras.applications at each stride.
-
-    Raises:
-        InvalidHyperparameters: If it has none of nearly this stride.
-    """
+    """Finds the last features of a network of keras.applications at each stride."""
     height, width = network.input_shape[1:3]
     found: dict[int, Any] = {}
     for layer in network.layers:
@@ -110,17 +97,8 @@ def detection_model(
 ) -> tuple[keras.Model, list[Level]]:
     """Builds the detector.
 
-    Args:
-        image_size: Height and width of the images that the model takes, in pixels; any size.
-        classes: Number of classes.
-        strides: Of the pyramid's levels, ascending, each twice the one before.
-        width: Channels of pyramid and head.
-        backbone: Gives features by stride.
-        inner_size: Side of the square that images are letterboxed to within the model; 0 takes them as they are.
-
-    Returns:
-        The model, from images [rows, height, width, 3] to [rows, candidates, 4 + classes]: xmin, ymin, xmax, ymax in
-        pixels of the images, then a logit per class; and the levels, in the order of the candidates.
+    Returns the model, from images [rows, height, width, 3] to [rows, candidates, 4 + classes]: xmin, ymin, xmax, ymax
+    in pixels of the images, then a logit per class; and the levels, in the order of the candidates.
     """
     images = keras.Input((*image_size, 3), name="image")
     values, (height, width_, scale, top, left) = _letterboxed(images, image_size, inner_size)

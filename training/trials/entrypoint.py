@@ -23,31 +23,18 @@ _FORMS = "give module:Class, path/to/file.py:Class or a Trial class"
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A Trial class by name, in a form that can be sent to the ranks.
+    """A Trial class by name, in a form that can be sent to the ranks."""
 
-    Attributes:
-        name: Recorded name: `module:Class` or `/absolute/path/file.py:Class`.
-        target: Module or path of the name.
-        class_name: Class of the name.
-        source: Text of the file, if it is a file: ranks on other machines need not have it.
-        trial_class: The class itself, if given as a class.
-        framework: The framework of its models, `keras` or `torch`.
-    """
-
-    name: str
-    target: str
-    class_name: str
-    source: str | None = None
-    trial_class: type[Trial] | None = None
-    framework: str = KERAS
+    name: str  # Recorded name: `module:Class` or `/absolute/path/file.py:Class`
+    target: str  # Module or path of the name
+    class_name: str  # Class of the name
+    source: str | None = None  # Text of the file, if it is a file: ranks on other machines need not have it
+    trial_class: type[Trial] | None = None  # The class itself, if given as a class
+    framework: str = KERAS  # The framework of its models, `keras` or `torch`
 
     @classmethod
     def parse(cls, entrypoint: str | type[Trial]) -> EntryPoint:
-        """Reads an entry point and checks, without importing it, that its module or file has that class.
-
-        Raises:
-            TrialError: If it has another form, or module, file or class does not exist.
-        """
+        """Reads an entry point and checks, without importing it, that its module or file has that class."""
         if isinstance(entrypoint, type):
             _require_trial(entrypoint, entrypoint.__qualname__)
             name = f"{entrypoint.__module__}:{entrypoint.__qualname__}"
@@ -90,11 +77,7 @@ class EntryPoint:
         return cls(f"{module}:{class_name}", module, class_name, framework=framework)
 
     def load(self) -> type[Trial]:
-        """Imports the Trial class.
-
-        Raises:
-            TrialError: If it is not a concrete subclass of `Trial`.
-        """
+        """Imports the Trial class."""
         if self.trial_class is not None:
             return self.trial_class
         module = importlib.import_module(self.target) if self.source is None else self._execute(self.source)

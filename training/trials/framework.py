@@ -19,12 +19,6 @@ def framework_of(source: str, class_name: str, folders: Iterable[Path], package:
     """Returns `torch` for a class that derives from `lakelens.TorchTrial`, else `keras`.
 
     Base classes are followed within the source, and into the modules that it imports them from.
-
-    Args:
-        source: The text of the module.
-        class_name: The class.
-        folders: Where modules that the text imports may lie.
-        package: The package of the module, from which its relative imports start.
     """
     importlib.invalidate_caches()  # a notebook may have written a module a moment ago
     places, waiting, seen = list(folders), [(source, class_name, package)], set[tuple[str, str]]()

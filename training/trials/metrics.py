@@ -40,23 +40,14 @@ _COUNTED = re.compile(r"_\d+$")
 
 @dataclass(frozen=True)
 class Goal:
-    """The metric that decides which epoch was the best.
+    """The metric that decides which epoch was the best."""
 
-    Attributes:
-        metric: Its name as Keras logs it, such as `val_loss`.
-        mode: `min` or `max`.
-    """
-
-    metric: str
-    mode: str
+    metric: str  # Its name as Keras logs it, such as `val_loss`
+    mode: str  # `min` or `max`
 
     @classmethod
     def of(cls, metric: str, mode: str | None = None) -> Goal:
-        """Makes a goal; without a mode the metric must be one whose direction is known.
-
-        Raises:
-            InvalidArgumentError: If the mode is unknown, or that of the metric is not known.
-        """
+        """Makes a goal; without a mode the metric must be one whose direction is known."""
         if mode is None:
             mode = _known_mode(metric)
             if mode is None:
@@ -68,11 +59,7 @@ class Goal:
         return cls(metric, mode)
 
     def value_in(self, metrics: Mapping[str, float]) -> float:
-        """Takes the goal's value from an epoch's metrics.
-
-        Raises:
-            MissingMetricError: If it is not among them.
-        """
+        """Takes the goal's value from an epoch's metrics."""
         if self.metric not in metrics:
             raise MissingMetricError(
                 f"metric {self.metric!r} is not among this job's metrics ({', '.join(sorted(metrics))}); name one of "
@@ -100,15 +87,10 @@ def _known_mode(metric: str) -> str | None:
 
 @dataclass(frozen=True)
 class RankMetrics:
-    """The metrics of one rank.
+    """The metrics of one rank."""
 
-    Attributes:
-        rows: Rows behind the values.
-        values: Value by name.
-    """
-
-    rows: float
-    values: Mapping[str, float]
+    rows: float  # Rows behind the values
+    values: Mapping[str, float]  # Value by name
 
 
 def mean_over_ranks(ranks: Iterable[RankMetrics]) -> dict[str, float]:

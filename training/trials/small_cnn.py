@@ -100,16 +100,7 @@ def half_cosine(first: float, epoch: int, epochs: int) -> float:
 
 
 def blocks_of(context: TrialContext, trial: str) -> int:
-    """Returns the number of convolution blocks that the hyperparameter `blocks` and the image size give.
-
-    Args:
-        context: The job.
-        trial: Name of the Trial, for messages.
-
-    Raises:
-        TrialError: If the images are too small.
-        InvalidHyperparameters: If the number does not fit the images.
-    """
+    """Returns the number of convolution blocks that the hyperparameter `blocks` and the image size give."""
     side = min(context.image_size)
     most = int(math.log2(side)) - 1
     if most < 1:

@@ -9,12 +9,7 @@ from torch import nn
 
 
 class Pixels(nn.Module):
-    """Turns images uint8 [rows, 3, height, width] into floats: from 0 to 1, then less a mean and over a deviation.
-
-    Args:
-        mean: Mean of each channel, of values from 0 to 1.
-        deviation: Standard deviation of each channel.
-    """
+    """Turns images uint8 [rows, 3, height, width] into floats: from 0 to 1, then less a mean and over a deviation."""
 
     def __init__(self, mean: Sequence[float] = (0.0, 0.0, 0.0), deviation: Sequence[float] = (1.0, 1.0, 1.0)) -> None:
         super().__init__()

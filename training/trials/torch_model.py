@@ -20,15 +20,7 @@ Images = np.ndarray[Any, Any]
 
 
 def trained_model(checkpoint: Checkpoint, kind: type[Trial]) -> torch.nn.Module:
-    """Builds a checkpoint's model with its Trial, and gives it the checkpoint's weights.
-
-    Args:
-        checkpoint: The checkpoint.
-        kind: The Trial that it was trained with.
-
-    Raises:
-        CheckpointError: If the class is not a PyTorch Trial, or builds another model.
-    """
+    """Builds a checkpoint's model with its Trial, and gives it the checkpoint's weights."""
     if not issubclass(kind, TorchTrial):
         raise CheckpointError(f"{checkpoint.path}: {kind.__qualname__} is not a lakelens.TorchTrial")
     height, width, _ = checkpoint.input_shape

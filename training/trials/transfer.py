@@ -99,11 +99,6 @@ class FineTuning(keras.callbacks.Callback):
     """Trains some layers only from an epoch on, at a lower learning rate.
 
     The optimizer has the layers from the start, so that its state is the same if training continues from a checkpoint.
-
-    Args:
-        layers: The layers.
-        after: Epochs before fine-tuning.
-        rate: Factor on the learning rate from then on.
     """
 
     def __init__(self, layers: list[keras.layers.Layer], after: int, rate: float) -> None:
@@ -129,15 +124,7 @@ class FineTuning(keras.callbacks.Callback):
 
 
 def augmentation(*, flip: bool, shift: float, rotation: float, zoom: float, seed: int) -> list[keras.layers.Layer]:
-    """Returns layers that change images randomly while training.
-
-    Args:
-        flip: Whether to mirror half of the images left to right.
-        shift: Largest shift, as a part of the side.
-        rotation: Largest rotation, as a part of a full turn.
-        zoom: Largest change of size, as a part of it.
-        seed: Of the noise.
-    """
+    """Returns layers that change images randomly while training."""
     layers = keras.layers
     made: list[keras.layers.Layer] = [layers.RandomFlip("horizontal", seed=seed)] if flip else []
     if shift > 0:

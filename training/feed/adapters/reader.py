@@ -278,11 +278,7 @@ def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
 
 
 def _batches_of(plan: FeedPlan, batch_size: int, shard: int, shards: int, drop_last: bool) -> RankBatches:
-    """Divides an epoch into a shard's batches; a last one that is dropped, or has no row of this shard, is left out.
-
-    Raises:
-        InvalidArgumentError: If some shard has no row, or, where incomplete batches are dropped, no batch.
-    """
+    """Divides an epoch into a shard's batches; a last one that is dropped, or has no row of this shard, is left out."""
     if shards > plan.rows:
         raise InvalidArgumentError(
             f"shard_count={shards}: {plan.name} has {plan.rows} rows for it, so that some "

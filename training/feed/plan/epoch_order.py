@@ -50,12 +50,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def permutation(count: int, *keys: int) -> IntArray:
     """Permutes 0 .. count-1 as a function of `keys` alone.
 
-    Args:
-        count: Number of values.
-        *keys: What the order depends on, such as seed, epoch and file; any integers.
-
-    Returns:
-        int64 [count].
+    Returns int64 [count].
     """
     state = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -70,8 +65,7 @@ def spread(count: int) -> IntArray:
 
     This is the sequence of van der Corput (1935) in base 2.
 
-    Returns:
-        int64 [count].
+    Returns int64 [count].
     """
     numbers = np.arange(count, dtype=np.int64)
     bits = max(1, (count - 1).bit_length())
@@ -80,54 +74,32 @@ def spread(count: int) -> IntArray:
 
 
 class FileSlice(NamedTuple):
-    """Consecutive rows of one lane that lie in one file.
+    """Consecutive rows of one lane that lie in one file."""
 
-    Attributes:
-        epoch: The epoch whose order the rows are in.
-        file: Index of the file.
-        first: Offset of the first row in the order of the file (its permuted row groups, their permuted rows).
-        last: Offset after the last row.
-        position: Position of the first row in the lane (its row is g = position * lanes + lane).
-    """
-
-    epoch: int
-    file: int
-    first: int
-    last: int
-    position: int
+    epoch: int  # The epoch whose order the rows are in
+    file: int  # Index of the file
+    first: int  # Offset of the first row in the order of the file (its permuted row groups, their permuted rows)
+    last: int  # Offset after the last row
+    position: int  # Position of the first row in the lane (its row is g = position * lanes + lane)
 
 
 class RowGroupSlice(NamedTuple):
-    """Rows of one chunk of a row group, in the order of an epoch. A row group that fits in memory is one chunk.
+    """Rows of one chunk of a row group, in the order of an epoch. A row group that fits in memory is one chunk."""
 
-    Attributes:
-        row_group: Index of the row group in its file.
-        first: First row of the chunk in the row group.
-        last: Row after the chunk's last.
-        rows: int64, indices of rows in the row group, each within `first` to `last`.
-    """
-
-    row_group: int
-    first: int
-    last: int
-    rows: IntArray
+    row_group: int  # Index of the row group in its file
+    first: int  # First row of the chunk in the row group
+    last: int  # Row after the chunk's last
+    rows: IntArray  # int64, indices of rows in the row group, each within `first` to `last`
 
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """The order of all rows of a feed in every epoch.
+    """The order of all rows of a feed in every epoch."""
 
-    Attributes:
-        rows_per_file: int64 [files], rows of each file, in stored order.
-        lanes: Number of lanes; 1 unless `shuffle`.
-        seed: Seed of the permutations.
-        shuffle: False reads files, row groups and rows in stored order.
-    """
-
-    rows_per_file: IntArray
-    lanes: int = 16
-    seed: int = 0
-    shuffle: bool = True
+    rows_per_file: IntArray  # int64 [files], rows of each file, in stored order
+    lanes: int = 16  # Number of lanes; 1 unless `shuffle`
+    seed: int = 0  # Seed of the permutations
+    shuffle: bool = True  # False reads files, row groups and rows in stored order
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,16 +136,7 @@ class GlobalOrder:
         last: int,
         chunks: Sequence[int] | None = None,
     ) -> Iterator[RowGroupSlice]:
-        """Yields the rows at some offsets of a file's order, chunk by chunk.
-
-        Args:
-            epoch: The epoch.
-            file: Index of the file.
-            row_group_rows: Rows of each of the file's row groups, in stored order.
-            first: Offset of the first row in the order of the file.
-            last: Offset after the last row.
-            chunks: Number of chunks of each row group; None is one.
-        """
+        """Yields the rows at some offsets of a file's order, chunk by chunk."""
         counts = np.asarray(row_group_rows, dtype=np.int64)
         order = self._permuted(len(counts), epoch, file)
         ends = np.cumsum(counts[order])
@@ -226,27 +189,15 @@ def _chunk_at(rows: int, parts: int, row: int) -> int:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The files of one epoch in their order, with the offsets at which each ends.
+    """The files of one epoch in their order, with the offsets at which each ends."""
 
-    Attributes:
-        order: The global order that this is one epoch of.
-        epoch: The epoch.
-        files: int64 [files], the files in the order of the epoch.
-        ends: int64 [files], offset after each of `files`.
-    """
-
-    order: GlobalOrder
-    epoch: int
-    files: IntArray
-    ends: IntArray
+    order: GlobalOrder  # The global order that this is one epoch of
+    epoch: int  # The epoch
+    files: IntArray  # int64 [files], the files in the order of the epoch
+    ends: IntArray  # int64 [files], offset after each of `files`
 
     def slices(self, lane: int, position: int = 0) -> Iterator[FileSlice]:
-        """Yields the rows of a lane, file by file.
-
-        Args:
-            lane: The lane.
-            position: Number of the lane's rows to leave out at its start.
-        """
+        """Yields the rows of a lane, file by file."""
         offset = self.order.lane_start(lane) + position
         stop = self.order.lane_start(lane) + self.order.lane_rows(lane)
         index = int(np.searchsorted(self.ends, offset, side="right"))
@@ -268,17 +219,11 @@ def lanes_of_rank(lanes: int, rank: int, size: int) -> list[int]:
 
 
 class RankShare(NamedTuple):
-    """This rank's part of one global batch.
+    """This rank's part of one global batch."""
 
-    Attributes:
-        real: int64 [<= rows], the global rows g of this rank, ascending.
-        rows: Rows of the batch that this rank gets, the same on all ranks; those after `real` are padding.
-        weight: Weight of a real row.
-    """
-
-    real: IntArray
-    rows: int
-    weight: float
+    real: IntArray  # int64 [<= rows], the global rows g of this rank, ascending
+    rows: int  # Rows of the batch that this rank gets, the same on all ranks; those after `real` are padding
+    weight: float  # Weight of a real row
 
 
 @dataclass(frozen=True)
@@ -288,21 +233,14 @@ class RankBatches:
     Of a global batch of n rows every rank gets ceil(n / size) rows, so that all ranks have equal shapes. A rank's loss
     is sum(weight * loss) / rows. Averaged over the ranks this is sum(loss) / n, the loss of one process on the whole
     batch, when a real row weighs size * rows / n (1 if size divides n) and padding weighs 0.
-
-    Attributes:
-        rows: Rows of the whole epoch.
-        global_batch_size: Rows of a global batch; the last one of an epoch may have fewer.
-        rank: This rank.
-        size: Number of ranks.
-        replicas: Devices of this process that share its rows equally: they are a multiple of this.
-        equal_weights: Whether a real row weighs 1 in every batch, for a training step that counts real rows itself.
     """
 
-    rows: int
-    global_batch_size: int
-    rank: int = 0
-    size: int = 1
-    replicas: int = 1
+    rows: int  # Rows of the whole epoch
+    global_batch_size: int  # Rows of a global batch; the last one of an epoch may have fewer
+    rank: int = 0  # This rank
+    size: int = 1  # Number of ranks
+    replicas: int = 1  # Devices of this process that share its rows equally: they are a multiple of this
+    # Whether a real row weighs 1 in every batch, for a training step that counts real rows itself
     equal_weights: bool = False
 
     def __post_init__(self) -> None:

@@ -33,35 +33,22 @@ _ORDER_VERSION = 2
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Keeps the rows whose value in a column is one of some values.
+    """Keeps the rows whose value in a column is one of some values."""
 
-    Attributes:
-        column: A column that is stored in the files.
-        values: The values; None keeps nulls.
-    """
-
-    column: str
-    values: tuple[Any, ...]
+    column: str  # A column that is stored in the files
+    values: tuple[Any, ...]  # The values; None keeps nulls
 
 
 @dataclass(frozen=True)
 class FeedColumns:
-    """The columns that have a meaning for a feed of images; None where the table has no such column.
+    """The columns that have a meaning for a feed of images; None where the table has no such column."""
 
-    Attributes:
-        image: Image files or pixels.
-        label: Class numbers, or names that `class_numbers` has.
-        format: The stored form of the image.
-        boxes: Annotations; the table need not have it.
-        sizes: Height and width of the image, or empty.
-        class_numbers: Numbers of the classes where `label` holds their names; None where it holds numbers.
-    """
-
-    image: str | None = None
-    label: str | None = None
-    format: str | None = None
-    boxes: str = "annotations"
-    sizes: tuple[str, ...] = ()
+    image: str | None = None  # Image files or pixels
+    label: str | None = None  # Class numbers, or names that `class_numbers` has
+    format: str | None = None  # The stored form of the image
+    boxes: str = "annotations"  # Annotations; the table need not have it
+    sizes: tuple[str, ...] = ()  # Height and width of the image, or empty
+    # Numbers of the classes where `label` holds their names; None where it holds numbers
     class_numbers: Mapping[str, int] | None = None
 
     def of_image(self, image: str) -> list[str]:
@@ -71,29 +58,17 @@ class FeedColumns:
 
 @dataclass(frozen=True)
 class FeedPlan:
-    """The rows of one version that a feed delivers, and their order. A frozen value: all parts of the feed read it.
+    """The rows of one version that a feed delivers, and their order. A frozen value: all parts of the feed read it."""
 
-    Attributes:
-        snapshot: The version of the table, with the files to read; their `rows` are those that the filters keep.
-        stored_rows: int64 [files], all rows of each file.
-        order: The order of the epochs.
-        columns: The columns that have a meaning.
-        filters: What rows of the files are kept; empty keeps all.
-        chunk_bytes: Uncompressed bytes beyond which a row group is read in chunks.
-        row_group_bytes: Uncompressed bytes of the largest row group that was seen when the feed was planned.
-        row_bytes: Uncompressed bytes of a row, on average over the row group that was seen with the largest rows.
-        table_bytes: Uncompressed bytes of all row groups, estimated when the feed was planned.
-    """
-
-    snapshot: Snapshot
-    stored_rows: np.ndarray[Any, np.dtype[np.int64]]
-    order: GlobalOrder
-    columns: FeedColumns = FeedColumns()
-    filters: tuple[RowFilter, ...] = ()
-    chunk_bytes: int = DEFAULT_MEMORY_BYTES
-    row_group_bytes: int = 0
-    row_bytes: int = 0
-    table_bytes: int = 0
+    snapshot: Snapshot  # The version of the table, with the files to read; their `rows` are those that the filters keep
+    stored_rows: np.ndarray[Any, np.dtype[np.int64]]  # int64 [files], all rows of each file
+    order: GlobalOrder  # The order of the epochs
+    columns: FeedColumns = FeedColumns()  # The columns that have a meaning
+    filters: tuple[RowFilter, ...] = ()  # What rows of the files are kept; empty keeps all
+    chunk_bytes: int = DEFAULT_MEMORY_BYTES  # Uncompressed bytes beyond which a row group is read in chunks
+    row_group_bytes: int = 0  # Uncompressed bytes of the largest row group that was seen when the feed was planned
+    row_bytes: int = 0  # Uncompressed bytes of a row, on average over the row group that was seen with the largest rows
+    table_bytes: int = 0  # Uncompressed bytes of all row groups, estimated when the feed was planned
 
     @property
     def location(self) -> str:
@@ -131,11 +106,7 @@ class FeedPlan:
 
     @property
     def image_column(self) -> str:
-        """Name of the column of images.
-
-        Raises:
-            InvalidArgumentError: If the feed was made without one.
-        """
+        """Name of the column of images."""
         if self.columns.image is None:
             raise InvalidArgumentError(
                 f"the feed of {self.name} gives no images: it was made with image_column=None; name the column of "
@@ -195,14 +166,7 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_
 
     Both depend on the table and the limit alone, not on the number of ranks, so that the order is the same for all.
 
-    Args:
-        memory_bytes: Limit for the row groups that one process holds.
-        row_group_bytes: Uncompressed bytes of the table's largest row group.
-        table_bytes: Uncompressed bytes of all row groups.
-        row_bytes: Uncompressed bytes of a row; there are no more lanes than rows in the memory, except one.
-
-    Returns:
-        The number of lanes, a power of two, and the bytes of a chunk.
+    Returns the number of lanes, a power of two, and the bytes of a chunk.
     """
     if GROUPS_PER_LANE * table_bytes <= memory_bytes:
         return MAX_LANES, memory_bytes
@@ -218,12 +182,7 @@ def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_
 
 @contextmanager
 def naming_file(plan: FeedPlan, file: int) -> Iterator[None]:
-    """Turns whatever a store raises while a file is read into an error that names the file.
-
-    Raises:
-        VersionFilesMissingError: If the file is gone.
-        FeedError: If it cannot be read.
-    """
+    """Turns whatever a store raises while a file is read into an error that names the file."""
     location = plan.file_location(file)
     try:
         yield

@@ -13,23 +13,14 @@ from .feed_plan import FeedPlan
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the order of rows.
+    """A position in the order of rows."""
 
-    Attributes:
-        epoch: The epoch.
-        row: The global row of that epoch that comes next.
-    """
-
-    epoch: int = 0
-    row: int = 0
+    epoch: int = 0  # The epoch
+    row: int = 0  # The global row of that epoch that comes next
 
 
 def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
-    """Reads a position; None is the start of epoch 0.
-
-    Raises:
-        InvalidArgumentError: If it is not a position, or belongs to another order of rows than the plan's.
-    """
+    """Reads a position; None is the start of epoch 0."""
     if position is None:
         return Position()
     try:
@@ -51,11 +42,7 @@ def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
 def position_after(
     plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, global_batch_size: int
 ) -> dict[str, Any]:
-    """Gives the position that is reached after a number of global batches.
-
-    Raises:
-        InvalidArgumentError: If `start` is not a position of this plan, or `steps` is negative.
-    """
+    """Gives the position that is reached after a number of global batches."""
     if steps < 0:
         raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")
     reached = position_of(plan, start)

@@ -38,19 +38,12 @@ _JOIN_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class LaneRows:
-    """Consecutive rows of a lane that lie in one row group.
+    """Consecutive rows of a lane that lie in one row group."""
 
-    Attributes:
-        epoch: The epoch.
-        position: Position of the first row in the lane.
-        group: The row group.
-        rows: int64, indices into `group`, one per row of the lane.
-    """
-
-    epoch: int
-    position: int
-    group: RowGroup
-    rows: IntArray
+    epoch: int  # The epoch
+    position: int  # Position of the first row in the lane
+    group: RowGroup  # The row group
+    rows: IntArray  # int64, indices into `group`, one per row of the lane
 
 
 @dataclass(frozen=True)
@@ -74,13 +67,7 @@ def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 
 class LaneReader:
-    """Reads lanes in parallel and gives their rows in the order in which they were asked for.
-
-    Args:
-        shard: What is read, and how.
-        columns: Names of the columns to read.
-        lanes: The lanes.
-    """
+    """Reads lanes in parallel and gives their rows in the order in which they were asked for."""
 
     def __init__(self, shard: Shard, columns: Sequence[str], lanes: Iterable[int]) -> None:
         self._shard, self._plan, self._columns = shard, shard.plan, tuple(columns)
@@ -109,13 +96,7 @@ class LaneReader:
     def take(self) -> tuple[int, LaneRows | None]:
         """Waits for the oldest request.
 
-        Returns:
-            The lane, and its next rows; None at the lane's end.
-
-        Raises:
-            FeedStalledError: If they do not come within the time limit; names the file.
-            VersionFilesMissingError: If the file is gone.
-            FeedError: If the file cannot be read, or differs from the committed one.
+        Returns the lane, and its next rows; None at the lane's end.
         """
         request = self._waiting.popleft()
         timeout_s = self._shard.reading.read_timeout_s

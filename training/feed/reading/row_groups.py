@@ -33,29 +33,17 @@ _FETCHED_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The row groups of one file as the order of rows sees them.
+    """The row groups of one file as the order of rows sees them."""
 
-    Attributes:
-        footer: The file's parsed footer.
-        starts: Row of the file at which each row group starts.
-        rows: Rows of each row group that are not deleted and that the plan's filters keep.
-        chunks: Into how many chunks each row group is cut.
-        kept: Indices of the kept rows in each row group; None keeps all.
-    """
-
-    footer: pq.FileMetaData
-    starts: tuple[int, ...]
-    rows: tuple[int, ...]
-    chunks: tuple[int, ...]
-    kept: tuple[npt.NDArray[np.int64], ...] | None
+    footer: pq.FileMetaData  # The file's parsed footer
+    starts: tuple[int, ...]  # Row of the file at which each row group starts
+    rows: tuple[int, ...]  # Rows of each row group that are not deleted and that the plan's filters keep
+    chunks: tuple[int, ...]  # Into how many chunks each row group is cut
+    kept: tuple[npt.NDArray[np.int64], ...] | None  # Indices of the kept rows in each row group; None keeps all
 
     @classmethod
     def of(cls, plan: FeedPlan, file: int) -> FileLayout:
-        """Reads a file's footer, and the columns that the plan filters by.
-
-        Raises:
-            FeedError: If the file's rows are not those of the plan: it is not the file that was committed.
-        """
+        """Reads a file's footer, and the columns that the plan filters by."""
         with open_file(plan, file) as source:
             parquet = parquet_of(source)
             footer = parquet.metadata
@@ -112,17 +100,11 @@ def _matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[n
 
 @dataclass(frozen=True, eq=False)
 class RowGroup:
-    """The wanted columns of one row group, or of a chunk of one.
+    """The wanted columns of one row group, or of a chunk of one."""
 
-    Attributes:
-        file: Index of the file.
-        first_row: Row of the file that is row 0 of `table`.
-        table: The columns.
-    """
-
-    file: int
-    first_row: int
-    table: pa.Table
+    file: int  # Index of the file
+    first_row: int  # Row of the file that is row 0 of `table`
+    table: pa.Table  # The columns
     _values: dict[str, list[Any]] = field(default_factory=dict, init=False)
 
     def bytes_at(self, column: str, row: int) -> memoryview | None:
@@ -141,13 +123,6 @@ class OpenRowGroup:
     """One row group, read in stored order. Close it.
 
     Parquet cannot be read from the middle of a row group, so the file stays open between the chunks of one.
-
-    Args:
-        plan: What is read.
-        file: Index of the file.
-        layout: The file's layout.
-        row_group: Index of the row group.
-        columns: Names of the columns to read.
 
     Attributes:
         rows: Rows of the row group.

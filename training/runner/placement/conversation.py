@@ -31,12 +31,6 @@ class Controls:
         """Sends a message to every rank, within a quarter of a second or as soon as it has joined.
 
         Can be called from any thread and from a signal handler: it takes no lock.
-
-        Args:
-            body: JSON values; they replace earlier values of the same keys.
-
-        Raises:
-            LaunchError: If it is not a dict of JSON values, or too large.
         """
         self._told.append(said("a message to ranks", body))
 
@@ -50,11 +44,7 @@ class Controls:
         self._ended = True
 
     def raise_if_ended(self) -> None:
-        """Raises in the thread that waits for the job.
-
-        Raises:
-            RankFailedError: If the job was ended.
-        """
+        """Raises in the thread that waits for the job."""
         if self._ended:
             raise RankFailedError("the job was ended by the driver", reason="cancelled")
 
@@ -64,14 +54,7 @@ class Controls:
 
 
 class Conversation:
-    """The driver's part in one start of a job. Belongs to the thread that waits for the job.
-
-    Args:
-        size: Number of ranks.
-        on_question: Gives the answer to a rank's question; None answers each with an empty object.
-        controls: The messages to ranks.
-        send: Sends a frame to one rank.
-    """
+    """The driver's part in one start of a job. Belongs to the thread that waits for the job."""
 
     def __init__(
         self,
@@ -91,12 +74,7 @@ class Conversation:
             self._asked.append(event)
 
     def reply(self) -> None:
-        """Answers questions in order, and sends pending messages; a rank gets messages before its answer.
-
-        Raises:
-            LaunchError: If an answer is not a dict of JSON values, or too large.
-            Exception: Whatever `on_question` raises.
-        """
+        """Answers questions in order, and sends pending messages; a rank gets messages before its answer."""
         self._tell()
         while self._asked:
             event = self._asked.popleft()

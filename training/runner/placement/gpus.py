@@ -21,15 +21,7 @@ _QUERY_TIMEOUT_S = 10.0
 
 
 def through_index_map(addresses: Sequence[str], visible: str | None) -> list[str]:
-    """Reads addresses as indexes into an existing CUDA_VISIBLE_DEVICES, as CUDA itself numbers them.
-
-    Args:
-        addresses: GPU addresses as Spark or nvidia-smi give them, such as `["0", "1"]`.
-        visible: The variable's value; None if it is not set.
-
-    Raises:
-        ClusterConfigurationError: If an address is outside the list.
-    """
+    """Reads addresses as indexes into an existing CUDA_VISIBLE_DEVICES, as CUDA itself numbers them."""
     if visible is None:
         return list(addresses)
     devices = [device.strip() for device in visible.split(",") if device.strip()]
@@ -45,15 +37,7 @@ def through_index_map(addresses: Sequence[str], visible: str | None) -> list[str
 
 
 def visible_to_task(gpus: Sequence[str], visible: str | None) -> dict[str, str]:
-    """The variables that show a Spark task the GPUs that Spark gave it; empty if it gave none.
-
-    Args:
-        gpus: Their addresses.
-        visible: The executor's CUDA_VISIBLE_DEVICES; None if it is not set.
-
-    Raises:
-        ClusterConfigurationError: If an address is outside that list.
-    """
+    """The variables that show a Spark task the GPUs that Spark gave it; empty if it gave none."""
     if not gpus:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(through_index_map(gpus, visible)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -81,16 +65,7 @@ def list_driver_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str] | None = None) -> list[str]:
-    """Assigns the driver's GPUs to local ranks, one each, by local rank; empty for CPU.
-
-    Args:
-        ranks: Number of ranks on the driver.
-        wanted: True asks for GPUs, False for none, None takes them if there are any.
-        available: The GPUs; None asks the machine.
-
-    Raises:
-        ClusterConfigurationError: If GPUs are wanted, or there are some, but fewer than ranks.
-    """
+    """Assigns the driver's GPUs to local ranks, one each, by local rank; empty for CPU."""
     if wanted is False:
         return []
     found = list_driver_gpus() if available is None else list(available)
@@ -105,13 +80,7 @@ def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str] | N
 
 
 def visible_to_rank(gpus: Sequence[str], local_rank: int, *, wanted: bool | None) -> dict[str, str]:
-    """The variables that show a host's GPUs to one of its ranks.
-
-    Args:
-        gpus: The GPUs of all ranks of this host, by local rank; empty for CPU.
-        local_rank: The rank's number on its host.
-        wanted: False hides GPUs that the process would otherwise find.
-    """
+    """The variables that show a host's GPUs to one of its ranks."""
     if not gpus:
         return {"CUDA_VISIBLE_DEVICES": "-1"} if wanted is False else {}
     return {
@@ -127,9 +96,6 @@ def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
 
     If executors of one machine report the same GPU addresses, each sees separate devices (containers number them from
     0), and the executor is the group.
-
-    Args:
-        hellos: What each task reported, by rank: `machine`, `executor`, and what `executor_gpus` takes.
     """
     seen: dict[tuple[str, str], set[str]] = {}
     for hello in hellos:
@@ -145,17 +111,7 @@ def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
 def executor_gpus(
     placements: Sequence[RankPlacement], hellos: Sequence[Mapping[str, Any]], *, wanted: bool | None
 ) -> list[list[str]]:
-    """Gives, for each rank, the GPUs of its host's ranks by local rank; empty lists for CPU.
-
-    Args:
-        placements: Where each rank is, by rank.
-        hellos: What each task reported, by rank: `gpus`, the addresses that Spark gave it, and `visible_gpus`, the
-            CUDA_VISIBLE_DEVICES of its executor.
-        wanted: As in `driver_gpus`.
-
-    Raises:
-        ClusterConfigurationError: If GPUs are wanted and Spark gave a task none, or two ranks of a host the same.
-    """
+    """Gives, for each rank, the GPUs of its host's ranks by local rank; empty lists for CPU."""
     if wanted is False or (not wanted and not any(hello["gpus"] for hello in hellos)):
         return [[] for _ in placements]
     own: list[str] = []

@@ -16,56 +16,32 @@ from .conversation import Controls, OnQuestion
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """A rank's place in the world, in Horovod's terms.
+    """A rank's place in the world, in Horovod's terms."""
 
-    Attributes:
-        rank: 0 to size - 1.
-        size: Number of ranks.
-        local_rank: Number among the ranks of the same host.
-        local_size: Number of ranks on this host.
-        cross_rank: Number of this host among those that have this local rank.
-        cross_size: Number of hosts that have this local rank.
-        host: Name of the host, equal for the ranks that share it.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    host: str
+    rank: int  # 0 to size - 1
+    size: int  # Number of ranks
+    local_rank: int  # Number among the ranks of the same host
+    local_size: int  # Number of ranks on this host
+    cross_rank: int  # Number of this host among those that have this local rank
+    cross_size: int  # Number of hosts that have this local rank
+    host: str  # Name of the host, equal for the ranks that share it
 
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a training function on a number of ranks.
+    """One start of a training function on a number of ranks."""
 
-    Attributes:
-        name: For logs, process titles and the Spark UI.
-        size: Number of ranks.
-        payload: The pickled function and its arguments.
-        stall_timeout_s: Seconds after which a stopped or absent rank fails the job.
-        environment: Variables that the user sets for every rank.
-        preload: Modules that ranks import while the launcher waits.
-        attempt: 0 for the first start.
-        gpus: Whether each rank gets a GPU; None uses GPUs if there are any.
-        needs_horovod: Whether ranks communicate through Horovod.
-        terms: The caller's words for ranks, for messages.
-        key: Secret of this start, hex.
-    """
-
-    name: str
-    size: int
-    payload: bytes = field(repr=False)
-    stall_timeout_s: float
-    environment: Mapping[str, str] = field(default_factory=dict)
-    preload: tuple[str, ...] = ()
-    attempt: int = 0
-    gpus: bool | None = None
-    needs_horovod: bool = True
-    terms: Terms = RUNNER_TERMS
-    key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    name: str  # For logs, process titles and the Spark UI
+    size: int  # Number of ranks
+    payload: bytes = field(repr=False)  # The pickled function and its arguments
+    stall_timeout_s: float  # Seconds after which a stopped or absent rank fails the job
+    environment: Mapping[str, str] = field(default_factory=dict)  # Variables that the user sets for every rank
+    preload: tuple[str, ...] = ()  # Modules that ranks import while the launcher waits
+    attempt: int = 0  # 0 for the first start
+    gpus: bool | None = None  # Whether each rank gets a GPU; None uses GPUs if there are any
+    needs_horovod: bool = True  # Whether ranks communicate through Horovod
+    terms: Terms = RUNNER_TERMS  # The caller's words for ranks, for messages
+    key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)  # Secret of this start, hex
 
     def again(self) -> Job:
         """The same job for its next start, with its own secret."""
@@ -74,23 +50,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Listener:
-    """The callbacks of a launcher's caller, and its messages to the ranks.
+    """The callbacks of a launcher's caller, and its messages to the ranks."""
 
-    Attributes:
-        on_line: Called with rank, stream and text of each line that a rank writes; None discards them.
-        on_message: Called with each message of a rank to the driver.
-        on_notice: Called with notices of the launcher, such as what it waits for.
-        on_question: Called with rank and body of each question that a rank asks, one after the other, in the thread
-            that waits for the job; gives the answer. Its exceptions end the job and are raised to the launcher's
-            caller. While it runs no other event is handled, so it should be quick. None answers with an empty object.
-        controls: Messages to ranks while they run.
-    """
-
+    # Called with rank, stream and text of each line that a rank writes; None discards them
     on_line: Callable[[int, str, str], None] | None
-    on_message: Callable[[str], None]
-    on_notice: Callable[[str], None]
+    on_message: Callable[[str], None]  # Called with each message of a rank to the driver
+    on_notice: Callable[[str], None]  # Called with notices of the launcher, such as what it waits for
+    # Called with rank and body of each question that a rank asks, one after the other, in the thread that waits for the
+    # job; gives the answer. Its exceptions end the job and are raised to the launcher's caller. While it runs no other
+    # event is handled, so it should be quick. None answers with an empty object
     on_question: OnQuestion | None = None
-    controls: Controls = field(default_factory=Controls)
+    controls: Controls = field(default_factory=Controls)  # Messages to ranks while they run
 
     def wants(self, event: RankEvent) -> bool:
         """Returns whether an event should be shown to the user."""
@@ -105,11 +75,7 @@ class Listener:
 
 
 def place(hosts: Sequence[str]) -> list[RankPlacement]:
-    """Numbers the ranks within and across hosts.
-
-    Args:
-        hosts: The host of each rank, by rank.
-    """
+    """Numbers the ranks within and across hosts."""
     members: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         members.setdefault(host, []).append(rank)
@@ -124,13 +90,7 @@ def place(hosts: Sequence[str]) -> list[RankPlacement]:
 
 
 def horovod_environment(placement: RankPlacement, interface: str, stall_timeout_s: float) -> dict[str, str]:
-    """The variables that make a process one rank of a Horovod world; none for a single process.
-
-    Args:
-        placement: The rank's place.
-        interface: The network interface on which Gloo's own connections listen, such as `lo`.
-        stall_timeout_s: Longest wait of ranks for one another.
-    """
+    """The variables that make a process one rank of a Horovod world; none for a single process."""
     if placement.size == 1:
         return {}
     return {
@@ -157,14 +117,7 @@ def rank_environment(job: Job, base: Mapping[str, str] = os.environ) -> dict[str
 
 
 def rank_spec(job: Job, rank: int, payload: IO[bytes], value: IO[bytes]) -> RankSpec:
-    """How to start one rank of a job.
-
-    Args:
-        job: The job.
-        rank: The rank.
-        payload: File with the job's payload.
-        value: Empty file for rank 0's value.
-    """
+    """How to start one rank of a job."""
     return RankSpec(
         rank=rank,
         payload=payload,

@@ -42,11 +42,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def checked_event(rank: int, kind: Any, data: Any) -> RankEvent:
-    """Makes an event from received data.
-
-    Raises:
-        LaunchError: If the kind of event is unknown, or its data is incomplete.
-    """
+    """Makes an event from received data."""
     fields = _EVENTS.get(kind) if isinstance(kind, str) else None
     if fields is None:
         raise LaunchError(f"an event has kind={_short(kind)}; kinds are {', '.join(_EVENTS)}")
@@ -60,11 +56,7 @@ def checked_event(rank: int, kind: Any, data: Any) -> RankEvent:
 
 
 def check_hello(hello: Mapping[str, Any]) -> None:
-    """Checks a task's introduction.
-
-    Raises:
-        LaunchError: If it lacks a field that the driver needs to place the task's rank.
-    """
+    """Checks a task's introduction."""
     _require("a HELLO", hello, _HELLO)
 
 

@@ -27,14 +27,7 @@ class Failure:
 
 
 class JobRecord:
-    """Follows the ranks of one attempt and decides when it has failed, and why.
-
-    Args:
-        size: Number of ranks.
-        stall_timeout_s: Seconds after which a stopped or missing rank has failed the job and all ranks have ended; the
-            verdict therefore comes up to END_ALLOWANCE_S earlier.
-        starts: How often the job has been started, this one included.
-    """
+    """Follows the ranks of one attempt and decides when it has failed, and why."""
 
     def __init__(self, size: int, stall_timeout_s: float, starts: int = 1) -> None:
         self.starts = starts

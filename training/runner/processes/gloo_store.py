@@ -87,10 +87,6 @@ class _Handler(BaseHTTPRequestHandler):
 class LoopbackStore(ThreadingHTTPServer):
     """Opaque bytes by key for Gloo's client, on this host's loopback interface, bounded, for many threads.
 
-    Args:
-        size: Number of ranks in the job; bounds the number of keys.
-        on_put: Called with key and value after each put by a rank of this host, to pass them on to the other hosts.
-
     Attributes:
         port: Where it listens.
     """

@@ -96,13 +96,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 class Keeper:
-    """One rank and all its child processes.
-
-    Args:
-        spec: `argv`, `env`-independent: the command; `stdout`, `stderr`: file descriptors for the rank; `keep`:
-            descriptors that
-            it inherits; `parent`: process id of the supervisor; `grace_s`: seconds between the soft and the hard end.
-    """
+    """One rank and all its child processes."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec

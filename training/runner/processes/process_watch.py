@@ -24,11 +24,7 @@ _DUMP_S = 0.5
 
 
 class ProcessWatch:
-    """Watches ranks from one thread. Use as a context manager: leaving it ends every rank.
-
-    Args:
-        emit: Called with each event, in the thread that calls `step`.
-    """
+    """Watches ranks from one thread. Use as a context manager: leaving it ends every rank."""
 
     def __init__(self, emit: Callable[[RankEvent], None]) -> None:
         self._emit = emit

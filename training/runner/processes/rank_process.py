@@ -45,31 +45,18 @@ _FRAME_EVENTS = {
 
 @dataclass(frozen=True)
 class RankSpec:
-    """How to start one rank's process.
+    """How to start one rank's process."""
 
-    Attributes:
-        rank: Its number, for titles and events.
-        payload: File that holds the pickled function and arguments.
-        value: Empty file for rank 0's value.
-        environment: All environment variables of the process.
-        preload: Modules to import before the assignment arrives.
-        title: Text that `ps` shows next to `lakelens-rank`.
-    """
-
-    rank: int
-    payload: IO[bytes]
-    value: IO[bytes]
-    environment: Mapping[str, str]
-    preload: Sequence[str] = ()
-    title: str = ""
+    rank: int  # Its number, for titles and events
+    payload: IO[bytes]  # File that holds the pickled function and arguments
+    value: IO[bytes]  # Empty file for rank 0's value
+    environment: Mapping[str, str]  # All environment variables of the process
+    preload: Sequence[str] = ()  # Modules to import before the assignment arrives
+    title: str = ""  # Text that `ps` shows next to `lakelens-rank`
 
 
 def temporary_file(content: bytes = b"") -> IO[bytes]:
-    """Makes an unnamed file, which uses disk space only while a process holds it open.
-
-    Raises:
-        LaunchError: If the folder for temporary files cannot take it.
-    """
+    """Makes an unnamed file, which uses disk space only while a process holds it open."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - handed to processes, closed by the launcher
         append(file, content)

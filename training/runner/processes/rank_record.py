@@ -11,18 +11,13 @@ KEPT_LOG_LINES = 100
 
 @dataclass(frozen=True)
 class RankEvent:
-    """Something that happened to one rank.
+    """Something that happened to one rank."""
 
-    Attributes:
-        rank: Which rank.
-        kind: One of started, ready, joining, joined, progress, message, asked, line, returned, raised, stopped,
-            continued, ended, gone, lost.
-        data: Details as plain JSON values, by kind.
-    """
-
-    rank: int
+    rank: int  # Which rank
+    # One of started, ready, joining, joined, progress, message, asked, line, returned, raised, stopped, continued,
+    # ended, gone, lost
     kind: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)  # Details as plain JSON values, by kind
 
 
 @dataclass

@@ -59,8 +59,7 @@ class _Unpickler(pickle.Unpickler):
 def write_value(value: Any, file: IO[bytes]) -> dict[str, Any]:
     """Writes a value to an empty file: the pickle, then the large buffers.
 
-    Returns:
-        `pickle`: bytes of the pickle; `large`: kind and bytes of each buffer, in their order.
+    Returns `pickle`: bytes of the pickle; `large`: kind and bytes of each buffer, in their order.
     """
     skeleton = io.BytesIO()
     pickler = _Pickler(skeleton)
@@ -75,16 +74,7 @@ def write_value(value: Any, file: IO[bytes]) -> dict[str, Any]:
 
 
 def read_value(skeleton: bytes, large: Sequence[tuple[str, int]], file: IO[bytes]) -> Any:
-    """Restores the value.
-
-    Args:
-        skeleton: The pickle. It comes from a rank of this job through Spark, or from an unnamed file on this machine.
-        large: Kind and bytes of each buffer.
-        file: Positioned where the buffers begin.
-
-    Raises:
-        LaunchError: If the function's value cannot be restored in this process.
-    """
+    """Restores the value."""
     raws: list[bytearray] = []
     for _, size in large:
         raw = bytearray(size)

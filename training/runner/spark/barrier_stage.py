@@ -27,26 +27,14 @@ _CANCEL_AGAIN_S = 1.0
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The Spark job has ended.
+    """The Spark job has ended."""
 
-    Attributes:
-        chunks: The tasks' results; None if it failed.
-        error: Why it failed.
-    """
-
-    chunks: list[bytes] | None
-    error: Exception | None
+    chunks: list[bytes] | None  # The tasks' results; None if it failed
+    error: Exception | None  # Why it failed
 
 
 class BarrierStage:
-    """One barrier stage of a job; starts nothing until `start`.
-
-    Args:
-        spark: The session.
-        job: The job.
-        slots_wait_s: How long the tasks may take to start.
-        on_end: Called in the stage's thread when the Spark job has ended.
-    """
+    """One barrier stage of a job; starts nothing until `start`."""
 
     def __init__(self, spark: SparkSession, job: Job, slots_wait_s: float, on_end: Callable[[StageEnd], None]) -> None:
         self._spark, self._job, self._slots_wait_s, self._on_end = spark, job, slots_wait_s, on_end
@@ -61,13 +49,7 @@ class BarrierStage:
         return self._thread is not None
 
     def start(self, address: str, port: int, *, want_lines: bool) -> None:
-        """Starts the stage; see `TaskPlan` for the arguments.
-
-        Args:
-            address: Where the tasks report.
-            port: The port.
-            want_lines: Whether the tasks send every line that their ranks write.
-        """
+        """Starts the stage; see `TaskPlan` for the arguments."""
         import lakelens
 
         spark, job, tag = self._spark, self._job, self._tag
@@ -105,16 +87,7 @@ class BarrierStage:
         return self._has_run.is_set()
 
     def wait_for_tasks(self, missing: int, notice: Callable[[str], None], *, have_reported: bool = False) -> float:
-        """Reports what the stage waits for; returns the seconds since its start.
-
-        Args:
-            missing: How many tasks have not reported.
-            notice: Called with a description of the wait, now and then.
-            have_reported: Whether one of them has run.
-
-        Raises:
-            NotEnoughSlotsError: If none has run in `slots_wait_s`.
-        """
+        """Reports what the stage waits for; returns the seconds since its start."""
         job, now = self._job, time.monotonic()
         waited = now - self._started_at
         if waited > max(self._slots_wait_s, _SAY_AFTER_S) and not have_reported and not self.has_slots():

@@ -42,12 +42,7 @@ _STEP_S = 0.25
 def task_function(
     plan: TaskPlan, payload: Broadcast[bytes] | Inline[bytes]
 ) -> Callable[[Iterable[Any]], Iterator[bytes]]:
-    """Makes the function that Spark calls in each task.
-
-    Args:
-        plan: The plan of all tasks.
-        payload: The pickled function.
-    """
+    """Makes the function that Spark calls in each task."""
 
     def body(_: Iterable[Any]) -> Iterator[bytes]:
         from pyspark import BarrierTaskContext
@@ -91,11 +86,7 @@ def _led(
 
 
 def _gathered(all_gather: Callable[[str], list[str]], told: str, within_s: float) -> list[str]:
-    """Returns what every task tells; Spark itself would wait a year for one that hangs.
-
-    Raises:
-        LaunchError: If they do not all tell something in time.
-    """
+    """Returns what every task tells; Spark itself would wait a year for one that hangs."""
     answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
 
     def gather() -> None:
@@ -115,14 +106,7 @@ def _gathered(all_gather: Callable[[str], list[str]], told: str, within_s: float
 
 
 class _Task:
-    """One rank on this executor.
-
-    Args:
-        plan: The plan of all tasks.
-        rank: This task's rank.
-        host: Spark's name of this host.
-        gpus: The GPU addresses that Spark gave the task.
-    """
+    """One rank on this executor."""
 
     def __init__(self, plan: TaskPlan, rank: int, host: str, gpus: list[str]) -> None:
         import lakelens
@@ -152,11 +136,7 @@ class _Task:
         self._store = LoopbackStore(plan.job.size, self._share) if plan.job.size > 1 else None
 
     def run(self, payload: bytes) -> Iterator[bytes]:
-        """Runs the rank to its end and gives, from rank 0, the pickled value in pieces.
-
-        Raises:
-            LaunchError: If the rank did not return.
-        """
+        """Runs the rank to its end and gives, from rank 0, the pickled value in pieces."""
         with temporary_file(payload) as function, temporary_file() as value:
             self.follow(function, value)
             pickled = self._send_value(value)
@@ -168,12 +148,7 @@ class _Task:
             yield from pickled
 
     def follow(self, function: IO[bytes], value: IO[bytes]) -> None:
-        """Starts the rank and follows it to its end.
-
-        Args:
-            function: File with the pickled function.
-            value: Empty file for the value.
-        """
+        """Starts the rank and follows it to its end."""
         try:
             with ProcessWatch(self._hear) as watch:
                 self._follow(watch, function, value)

@@ -28,15 +28,7 @@ _LOST = "lost contact with the driver: its executor was lost, or its Python work
 
 
 class ChannelRanks:
-    """Ranks as tasks that report over a channel.
-
-    Args:
-        supervisor: Hears their events.
-        address: IP address to listen on.
-        port: Port to listen on; 0 for any.
-        stack: Collects the closing function of each resource at once, so that an interrupted start leaves nothing.
-        version: The driver's version of lakelens; default: that of this process.
-    """
+    """Ranks as tasks that report over a channel."""
 
     def __init__(
         self,
@@ -65,11 +57,7 @@ class ChannelRanks:
     # --- what tasks send ------------------------------------------------------------------------------------------
 
     def _receive(self, rank: int, frame: Frame) -> None:
-        """Handles a frame, in the channel's thread.
-
-        Raises:
-            LaunchError: If a task cannot send this kind of frame, or it is incomplete.
-        """
+        """Handles a frame, in the channel's thread."""
         if frame.kind == Kind.EVENT:
             told = frame.json()
             event = checked_event(rank, told.get("kind"), told.get("data"))
@@ -92,11 +80,7 @@ class ChannelRanks:
         return len(self._hellos) == self._job.size
 
     def step(self, timeout_s: float) -> None:
-        """Takes all deciding events, waits if there are none, and looks for tasks that are silent.
-
-        Raises:
-            ClusterConfigurationError: If an executor differs from this process.
-        """
+        """Takes all deciding events, waits if there are none, and looks for tasks that are silent."""
         with contextlib.suppress(queue.Empty):
             self._take(self._inbox.get(timeout=timeout_s))
             for _ in range(self._inbox.qsize()):

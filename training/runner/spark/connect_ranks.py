@@ -37,19 +37,7 @@ _MOST_SENT_BYTES = 120 << 20
 def start_on_connect(
     supervisor: Supervisor, spark: SparkSession, *, slots_wait_s: float, driver_port: int = 0
 ) -> Iterator[ConnectRanks]:
-    """Starts the ranks of a job as one barrier stage of a Connect server; leaving the context ends them.
-
-    Args:
-        supervisor: Hears what they have written, at the end.
-        spark: The session.
-        slots_wait_s: How long the tasks may take to start.
-        driver_port: Where rank 0's task listens; 0 for any port.
-
-    Raises:
-        NotEnoughSlotsError: If the server has fewer slots, or they do not come free within `slots_wait_s`.
-        ClusterConfigurationError: If settings do not allow the job.
-        LaunchError: If function and arguments are too large to be sent.
-    """
+    """Starts the ranks of a job as one barrier stage of a Connect server; leaving the context ends them."""
     job, notice = supervisor.job, supervisor.listener.on_notice
     if len(job.payload) > _MOST_SENT_BYTES:
         raise LaunchError(
@@ -66,15 +54,7 @@ def start_on_connect(
 
 
 class ConnectRanks:
-    """Ranks as the tasks of one barrier stage of a Connect server.
-
-    Args:
-        supervisor: Hears what they have written, at the end.
-        spark: The session.
-        slots_wait_s: How long the tasks may take to start.
-        port: Where rank 0's task listens; 0 for any port.
-        stack: Collects the closing function of each resource at once, so that an interrupted start leaves nothing.
-    """
+    """Ranks as the tasks of one barrier stage of a Connect server."""
 
     # Nothing can be sent to a rank.
     reachable = False
@@ -103,12 +83,7 @@ class ConnectRanks:
         return self._outcome is not None
 
     def step(self, timeout_s: float) -> None:
-        """Waits for the end of the job.
-
-        Raises:
-            NotEnoughSlotsError: If no task has started in time, because other jobs hold the slots.
-            RankFailedError: If the job was to pause, which these ranks cannot.
-        """
+        """Waits for the end of the job."""
         listener = self._supervisor.listener
         with contextlib.suppress(queue.Empty):
             self._take(self._ends.get(timeout=timeout_s))

@@ -37,11 +37,7 @@ class _Connection:
         self._reader = reader
 
     async def shake_hands(self, secret: bytes) -> None:
-        """Checks that the client holds the job's secret, and proves that the driver does.
-
-        Raises:
-            LaunchError: If it does not hold it.
-        """
+        """Checks that the client holds the job's secret, and proves that the driver does."""
         nonce = new_nonce()
         self.writer.write(nonce)
         greeting = await self._reader.readexactly(NONCE_BYTES + MAC_BYTES)
@@ -53,11 +49,7 @@ class _Connection:
         self.writer.write(prove(secret, b"driver", theirs, nonce))
 
     async def read(self) -> list[Frame]:
-        """Waits for at least one frame; empty at the end of the connection.
-
-        Raises:
-            LaunchError: If a frame breaks a rule.
-        """
+        """Waits for at least one frame; empty at the end of the connection."""
         frames: list[Frame] = []
         while not frames and (data := await self._reader.read(_READ_BYTES)):
             frames = list(self._frames.feed(data))
@@ -69,20 +61,7 @@ class _Connection:
 
 
 class DriverChannel:
-    """The driver's side: accepts each rank's task once, forwards its frames, relays rendezvous values between tasks.
-
-    Args:
-        size: Number of ranks.
-        secret: The job's secret.
-        address: IP address to listen on; never all interfaces.
-        port: Port to listen on; 0 takes any.
-        on_frame: Called with rank and frame, from the channel's thread; the first of each rank, and only that, is its
-            HELLO. A LaunchError that it raises ends the rank's connection.
-        on_lost: Called with a rank whose connection ended, and with the rule that it broke, if any.
-
-    Raises:
-        LaunchError: If it cannot listen there.
-    """
+    """The driver's side: accepts each rank's task once, forwards its frames, relays rendezvous values between tasks."""
 
     def __init__(
         self,

@@ -19,18 +19,7 @@ _LAUNCH_ERROR = "lakelens.errors.LaunchError: "
 
 
 def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str, str]:
-    """Chooses the driver's address to listen on, and the address for the tasks.
-
-    Args:
-        master: The Spark master URL; `local` and `local-cluster` use one machine.
-        conf: `spark.driver.host` and `spark.driver.bindAddress`.
-
-    Returns:
-        The IP address to bind, never that of all interfaces, and the address to connect to.
-
-    Raises:
-        ClusterConfigurationError: If spark.driver.host has no address, or that of all interfaces.
-    """
+    """Chooses the driver's address to listen on, and the address for the tasks."""
     if master.startswith("local"):
         return "127.0.0.1", "127.0.0.1"
     host, bind = conf.get("spark.driver.host") or socket.gethostname(), conf.get("spark.driver.bindAddress")
@@ -40,15 +29,7 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
 
 
 def address_of(host: str, what: str) -> str:
-    """Returns the IP address of the driver's host, or of that of rank 0's task.
-
-    Args:
-        host: The host.
-        what: What names it, for errors.
-
-    Raises:
-        ClusterConfigurationError: If it has no address, or that of all interfaces.
-    """
+    """Returns the IP address of the driver's host, or of that of rank 0's task."""
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
@@ -71,16 +52,7 @@ def _is_address(text: str) -> bool:
 
 
 def check_executors(hellos: list[dict[str, Any]], *, needs_horovod: bool = True, version: str | None = None) -> None:
-    """Checks that the executors run the same versions as the driver.
-
-    Args:
-        hellos: What the tasks report.
-        needs_horovod: Whether Horovod must be usable there.
-        version: The driver's version of lakelens; default: that of this process.
-
-    Raises:
-        ClusterConfigurationError: If Python or lakelens differs, or Horovod is unusable on an executor.
-    """
+    """Checks that the executors run the same versions as the driver."""
     for hello in hellos:
         where = f"the executor on {hello['host']} (rank {hello['rank']})"
         found = difference(where, hello["python"], hello["version"], version)
@@ -91,12 +63,7 @@ def check_executors(hellos: list[dict[str, Any]], *, needs_horovod: bool = True,
 
 
 def explained(error: Exception, name: str) -> LaunchError:
-    """Turns Spark's error into one that names the fix.
-
-    Args:
-        error: The Spark job's error.
-        name: The job's name.
-    """
+    """Turns Spark's error into one that names the fix."""
     text = str(error)
     if "maxResultSize" in text:
         return LaunchError(

@@ -37,19 +37,13 @@ _ENDS_S = 60.0
 
 @dataclass
 class Outcome:
-    """How a job has ended, as rank 0's task tells the client.
+    """How a job has ended, as rank 0's task tells the client."""
 
-    Attributes:
-        error: Why it failed; None if every rank has returned.
-        value: Where rank 0's value is in what follows (see `return_value`).
-        events: The last messages of the ranks and their last lines, in the order in which they came.
-        notices: Notices of the launcher.
-    """
-
-    error: LakelensError | None = None
-    value: dict[str, Any] = field(default_factory=dict)
+    error: LakelensError | None = None  # Why it failed; None if every rank has returned
+    value: dict[str, Any] = field(default_factory=dict)  # Where rank 0's value is in what follows (see `return_value`)
+    # The last messages of the ranks and their last lines, in the order in which they came
     events: deque[RankEvent] = field(default_factory=deque)
-    notices: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)  # Notices of the launcher
 
 
 class Heard:
@@ -78,26 +72,14 @@ def _bytes_of(event: RankEvent) -> int:
 
 
 def address_for(hosts: Sequence[str]) -> str:
-    """Chooses where the tasks meet: rank 0's host, or the loopback interface if it is the host of all.
-
-    Args:
-        hosts: Spark's name of each task's host, by rank.
-    """
+    """Chooses where the tasks meet: rank 0's host, or the loopback interface if it is the host of all."""
     return LOOPBACK if len(set(hosts)) == 1 else hosts[0]
 
 
 class Leader:
-    """The supervisor of a job in rank 0's task; use as a context manager.
+    """The supervisor of a job in rank 0's task; use as a context manager."""
 
-    Args:
-        plan: The plan of all tasks.
-        address: Where the tasks meet.
-
-    Attributes:
-        port: Where it listens, once the context is entered; 0 if it cannot, and `told` then gives the reason.
-    """
-
-    port: int
+    port: int  # Where it listens, once the context is entered; 0 if it cannot, and `told` then gives the reason
 
     def __init__(self, plan: TaskPlan, address: str) -> None:
         self._plan, self._address = plan, address
@@ -115,14 +97,7 @@ class Leader:
         self._thread.join(timeout=_ENDS_S)
 
     def told(self, value: IO[bytes]) -> Iterator[bytes]:
-        """Waits for the end of the job and gives what its client reads: an Outcome, b"" and rank 0's value, in pieces.
-
-        Args:
-            value: The file with the value.
-
-        Raises:
-            LaunchError: If a task hangs: the stage ends with this one.
-        """
+        """Waits for the end of the job and gives what its client reads: an Outcome, b"", rank 0's value in pieces."""
         self._thread.join()
         error = self._outcome.error
         if error is not None and not self._all_gone:
@@ -174,14 +149,7 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 class LedRanks(ChannelRanks):
-    """Ranks as tasks that rank 0's task leads.
-
-    Args:
-        supervisor: Hears their events.
-        plan: The plan of all tasks.
-        host: The host on which it listens.
-        stack: As for `ChannelRanks`.
-    """
+    """Ranks as tasks that rank 0's task leads."""
 
     def __init__(self, supervisor: Supervisor, plan: TaskPlan, host: str, stack: contextlib.ExitStack) -> None:
         address = address_of(host, f"SPARK_LOCAL_HOSTNAME, {host!r} for rank 0's executor,")
@@ -196,12 +164,7 @@ class LedRanks(ChannelRanks):
         self._deadline = time.monotonic() + plan.reports_within_s
 
     def step(self, timeout_s: float) -> None:
-        """Takes all deciding events, waits if there are none, and looks for tasks that are missing or silent.
-
-        Raises:
-            LaunchError: If tasks do not report in time.
-            ClusterConfigurationError: If an executor differs from the client.
-        """
+        """Takes all deciding events, waits if there are none, and looks for tasks that are missing or silent."""
         super().step(timeout_s)
         if not self.reachable and time.monotonic() > self._deadline:
             raise LaunchError(

@@ -23,27 +23,14 @@ _CONNECT = "pyspark.sql.connect.session"
 
 
 def check_horovod(terms: Terms) -> None:
-    """Checks, without importing it, that Horovod is installed and built for the installed TensorFlow.
-
-    Args:
-        terms: The caller's words for ranks.
-
-    Raises:
-        MissingDependencyError: If not; names the command that installs it.
-    """
+    """Checks, without importing it, that Horovod is installed and built for the installed TensorFlow."""
     found = problem()
     if found is not None:
         raise MissingDependencyError(f"{found}. More than one rank needs it; one rank ({terms.one_rank}) does not.")
 
 
 def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Callable[[str], None]) -> None:
-    """Checks that a session can run a barrier job, and waits for starting executors.
-
-    Raises:
-        ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
-        MissingDependencyError: If the executors share this machine's environment and Horovod is unusable there.
-        NotEnoughSlotsError: If there are fewer slots than ranks.
-    """
+    """Checks that a session can run a barrier job, and waits for starting executors."""
     check_settings(spark, use_gpu=job.gpus)
     if job.size > 1 and job.needs_horovod and is_local(spark):
         # Other machines have their own environments, and each executor reports missing packages before its rank starts.
@@ -60,15 +47,7 @@ def check_cluster(spark: SparkSession, job: Job, slots_wait_s: float, notice: Ca
 
 
 def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
-    """Checks that Spark's settings allow a barrier job.
-
-    Args:
-        spark: The session.
-        use_gpu: Whether each rank must have a GPU.
-
-    Raises:
-        ClusterConfigurationError: If dynamic allocation is on, or GPUs are wanted and not configured.
-    """
+    """Checks that Spark's settings allow a barrier job."""
     if (setting_of(spark, "spark.dynamicAllocation.enabled") or "").lower() == "true":
         raise ClusterConfigurationError(
             "spark.dynamicAllocation.enabled=true: Spark runs no barrier stage while it adds and removes executors; "
@@ -84,15 +63,7 @@ def check_settings(spark: SparkSession, *, use_gpu: bool | None) -> None:
 
 
 def require_count(spark: SparkSession, terms: Terms) -> None:
-    """Checks that a session knows how many slots its cluster has.
-
-    Args:
-        spark: The session.
-        terms: The caller's words for ranks.
-
-    Raises:
-        ClusterConfigurationError: If it is a Spark Connect session, and a setting makes them other than the cores.
-    """
+    """Checks that a session knows how many slots its cluster has."""
     for key, default in _NOT_CORES.items() if is_connect(spark) else ():
         value = setting_of(spark, key)
         if value not in (None, default):
@@ -103,15 +74,7 @@ def require_count(spark: SparkSession, terms: Terms) -> None:
 
 
 def require_progress(spark: Any, terms: Terms) -> None:
-    """Checks that a session's client learns from Spark that tasks run.
-
-    Args:
-        spark: The session.
-        terms: The caller's words for ranks.
-
-    Raises:
-        SessionError: If it is an older Spark Connect session, whose jobs could wait for slots without a bound.
-    """
+    """Checks that a session's client learns from Spark that tasks run."""
     if is_connect(spark) and not hasattr(spark, "registerProgressHandler"):
         raise SessionError(
             "ranks on executors need PySpark 4.0 or later on a Spark Connect session; upgrade the client, run on the "
@@ -120,15 +83,7 @@ def require_progress(spark: Any, terms: Terms) -> None:
 
 
 def require_classic(spark: Any, what: str) -> None:
-    """Checks that a session has its own driver.
-
-    Args:
-        spark: The session.
-        what: What needs it, as the error names it.
-
-    Raises:
-        SessionError: If it is a Spark Connect session.
-    """
+    """Checks that a session has its own driver."""
     if is_connect(spark):
         raise SessionError(
             f"this is a Spark Connect session, whose client cannot talk to ranks on executors, as {what} does; run it "

@@ -56,11 +56,7 @@ class Seal:
 
 
 class SealedReader(FrameReader):
-    """Divides a stream into frames and checks the HMAC of each.
-
-    Args:
-        seal: Of the sender's direction.
-    """
+    """Divides a stream into frames and checks the HMAC of each."""
 
     trailer_bytes = MAC_BYTES
 

@@ -80,40 +80,23 @@ def _described(executor: Any, now: float) -> str:
 
 @dataclass(frozen=True)
 class Registered:
-    """The registered executors.
+    """The registered executors."""
 
-    Attributes:
-        executors: Number of executors.
-        cores: Their cores in all.
-        quiet_s: Seconds since one was added or lost, or since the session started.
-        lost: Descriptions of those lost last, the latest first.
-    """
-
-    executors: int
-    cores: int
-    quiet_s: float
-    lost: tuple[str, ...] = ()
+    executors: int  # Number of executors
+    cores: int  # Their cores in all
+    quiet_s: float  # Seconds since one was added or lost, or since the session started
+    lost: tuple[str, ...] = ()  # Descriptions of those lost last, the latest first
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The executors expected from the settings.
+    """The executors expected from the settings."""
 
-    Attributes:
-        executors: Number of executors; None if unknown.
-        cores: Most cores in all; None if unknown.
-    """
-
-    executors: int | None = None
-    cores: int | None = None
+    executors: int | None = None  # Number of executors; None if unknown
+    cores: int | None = None  # Most cores in all; None if unknown
 
     def all_there(self, registered: Registered, wait_s: float = 0.0) -> bool:
-        """Returns whether waiting longer would bring no more slots.
-
-        Args:
-            registered: The registered executors.
-            wait_s: How long the caller is willing to wait; after a more recent change more executors may follow.
-        """
+        """Returns whether waiting longer would bring no more slots."""
         if self.executors is not None:
             return registered.executors >= self.executors
         if self.cores is not None and registered.cores >= self.cores:
@@ -122,13 +105,7 @@ class Expected:
 
 
 def expected(master: str, conf: Mapping[str, str | None]) -> Expected:
-    """Derives the expected executors from the settings.
-
-    Args:
-        master: The Spark master URL.
-        conf: The settings that Spark reads for it: `spark.executor.instances`, `spark.executor.cores` and
-            `spark.cores.max`.
-    """
+    """Derives the expected executors from the settings."""
     local = _LOCAL_CLUSTER.match(master)
     if master.startswith("local") and local is None:
         return Expected(executors=0)
@@ -154,17 +131,7 @@ def _whole(text: str | None) -> int | None:
 def total_slots(
     spark: SparkSession, wait_s: float, enough: int | None = None, notice: Callable[[str], None] | None = None
 ) -> int:
-    """Counts the cluster's slots once its executors have registered.
-
-    Args:
-        spark: The session.
-        wait_s: How long to wait for executors to register.
-        enough: Stop waiting as soon as there are this many; None waits until the number no longer changes.
-        notice: Called with a description of the wait.
-
-    Returns:
-        The number of slots; 0 if no executor came within `wait_s`.
-    """
+    """Counts the cluster's slots once its executors have registered."""
     coming = expected(master_of(spark), {key: setting_of(spark, key) for key in _SETTINGS})
     is_listed = coming.executors != 0 and not is_connect(spark)
     started = time.monotonic()
@@ -212,17 +179,6 @@ def reserve(
     """Holds `ranks` of an application's slots for one job; waits while other runners of this process hold them.
 
     Two barrier jobs with half of their slots each would block each other forever.
-
-    Args:
-        application: Whose slots.
-        name: The job's name.
-        ranks: How many it needs.
-        total: Counts the application's slots; executors may come while this waits.
-        wait_s: How long it waits.
-        notice: Called with a description of the wait.
-
-    Raises:
-        NotEnoughSlotsError: If they do not come free within `wait_s`.
     """
     deadline = time.monotonic() + wait_s
     notified = False

@@ -35,12 +35,7 @@ _QUIET_S = 30.0
 def start_on_cluster(
     supervisor: Supervisor, spark: SparkSession, *, slots_wait_s: float, driver_port: int = 0
 ) -> Iterator[StageRanks]:
-    """Starts the ranks of a job as one barrier stage; leaving the context ends them.
-
-    Raises:
-        NotEnoughSlotsError: If the cluster has fewer slots, or they do not come free within `slots_wait_s`.
-        ClusterConfigurationError: If settings do not allow the job, or an executor's Python differs from the driver's.
-    """
+    """Starts the ranks of a job as one barrier stage; leaving the context ends them."""
     job, notice = supervisor.job, supervisor.listener.on_notice
     check_cluster(spark, job, slots_wait_s, notice)
     with (
@@ -51,15 +46,7 @@ def start_on_cluster(
 
 
 class StageRanks(ChannelRanks):
-    """Ranks as the tasks of one barrier stage.
-
-    Args:
-        supervisor: Hears their events.
-        spark: The session.
-        slots_wait_s: How long the tasks may take to start.
-        driver_port: Where the driver listens; 0 for any port.
-        stack: Collects the closing function of each resource at once, so that an interrupted start leaves nothing.
-    """
+    """Ranks as the tasks of one barrier stage."""
 
     def __init__(
         self,
@@ -116,13 +103,7 @@ class StageRanks(ChannelRanks):
         return now - arrived_at >= (_ACCOUNTS_S if complete else _QUIET_S)
 
     def step(self, timeout_s: float) -> None:
-        """Takes all deciding events, waits if there are none, and looks for tasks that are missing or silent.
-
-        Raises:
-            NotEnoughSlotsError: If no task has started in time, because other jobs hold the slots.
-            LaunchError: If tasks have started and do not report.
-            ClusterConfigurationError: If an executor differs from the driver.
-        """
+        """Takes all deciding events, waits if there are none, and looks for tasks that are missing or silent."""
         super().step(timeout_s)
         if not self.reachable and self._done is None:
             missing, name = self._job.size - len(self._hellos), self._job.name

@@ -19,18 +19,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class TaskChannel:
-    """A task's side.
-
-    Args:
-        address: Where the driver listens.
-        port: Its port there.
-        secret: The job's secret.
-        hello: The task's introduction; holds its `rank`.
-        listener: What listens there, as errors name it.
-
-    Raises:
-        LaunchError: If the driver cannot be reached or does not hold the secret.
-    """
+    """A task's side."""
 
     def __init__(
         self, address: str, port: int, secret: bytes, hello: dict[str, Any], listener: str = "the driver"

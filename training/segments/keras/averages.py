@@ -17,15 +17,7 @@ from ...keras_internals import averaged_weights, averages_are_in_model
 
 
 class Averages:
-    """The averages of a model in training.
-
-    Args:
-        model: The model; its optimizer is built.
-        callbacks: Those of the Trial.
-
-    Raises:
-        TrialError: If `SwapEMAWeights` finds no averages.
-    """
+    """The averages of a model in training."""
 
     def __init__(self, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         self._model = model

@@ -37,12 +37,6 @@ _CACHE_LIMIT_BYTES = 256 << 20
 class BuiltTrial:
     """Builds Trial, model and datasets of a rank, and checks them.
 
-    Args:
-        job: The training job.
-        context: The job as the Trial sees it.
-        state: Where the training continues; None is its start.
-        checkpoint: The checkpoint of that state, which rank 0 reads.
-
     Attributes:
         model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
         described: The task's description of the model's output.

@@ -31,14 +31,8 @@ _SAMPLE_ROWS = 2
 def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError | None:
     """Finds the user's error in what TensorFlow raises about a whole graph.
 
-    Args:
-        error: The error of `fit`; its text has about 15,000 characters.
-        feed: The training feed.
-        task: The task of its labels.
-
-    Returns:
-        The error that a feed raised inside the graph, or one about a label that does not fit; None for other
-        causes.
+    Returns the error that a feed raised inside the graph, or one about a label that does not fit; None for other
+    causes.
     """
     text = str(error)
     for name, message in reversed(re.findall(r"lakelens\.errors\.(\w+): (.+?)\s*(?:\n\s*\n|$)", text, re.DOTALL)):
@@ -52,15 +46,7 @@ def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError |
 
 
 def check_model(given: object, trial: KerasTrial) -> ModelOutput:
-    """Checks that a Trial's model can be trained and saved by the job.
-
-    Returns:
-        Its output.
-
-    Raises:
-        TrialError: If it is not a compiled Keras model, already averages gradients over ranks, or its input or output
-            does not fit the images and the task.
-    """
+    """Checks that a Trial's model can be trained and saved by the job."""
     context = trial.context
     model = _compiled_model(given)
     height, width = context.image_size
@@ -81,11 +67,7 @@ def check_model(given: object, trial: KerasTrial) -> ModelOutput:
 
 
 def check_answers(model: keras.Model, task: Task, described: Mapping[str, Any], images: Any) -> None:
-    """Checks what a model makes of some images, if its last layer does not show what its values are.
-
-    Raises:
-        TrialError: If it does not fit the task, or the description of the output.
-    """
+    """Checks what a model makes of some images, if its last layer does not show what its values are."""
     if layers_give_logits(model) is not None:
         return
     try:
@@ -112,11 +94,7 @@ def _compiled_model(model: object) -> keras.Model:
 
 
 def refuse_backups(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Refuses a callback that would continue a training by itself, from another place than the job.
-
-    Raises:
-        TrialError: If there is one.
-    """
+    """Refuses a callback that would continue a training by itself, from another place than the job."""
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise TrialError(
             "keras_callbacks has BackupAndRestore, which would put weights of an earlier attempt into this training; "
@@ -146,11 +124,7 @@ def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
 
 
 def require_savable(model: keras.Model, image_size: tuple[int, int]) -> None:
-    """Saves the untrained model once to a temporary folder, to find a model that cannot be saved before training.
-
-    Raises:
-        CheckpointError: If it cannot be saved, or could not be loaded again.
-    """
+    """Saves the untrained model once to a temporary folder, to find a model that cannot be saved before training."""
     taken = {"height": image_size[0], "width": image_size[1], "channels": 3}
     with tempfile.TemporaryDirectory(prefix="lakelens-") as folder:
         saved = save_checkpoint(model, folder, metadata={"input": taken})

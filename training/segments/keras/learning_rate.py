@@ -28,15 +28,6 @@ class LearningRate:
 
     It rises linearly with the steps; after the warm-up the optimizer and callbacks control it. It depends only on the
     step, so that a continued training continues exactly.
-
-    Args:
-        optimizer: The optimizer, with the learning rate that the Trial gave it.
-        rules: What scales it.
-        workers: Ranks or replicas that share each batch.
-        steps_per_epoch: Steps of an epoch.
-
-    Raises:
-        TrialError: If the optimizer follows a schedule, which nothing else can scale.
     """
 
     def __init__(
@@ -60,11 +51,7 @@ class LearningRate:
             self.described += f", reached after {self._steps} steps of warm-up"
 
     def set_before(self, step: int) -> None:
-        """Sets the rate of a step of the warm-up; later it leaves the rate alone.
-
-        Args:
-            step: Steps trained before it.
-        """
+        """Sets the rate of a step of the warm-up; later it leaves the rate alone."""
         if step < self._steps:
             self._optimizer.learning_rate = self._target * (step + 1) / self._steps
 

@@ -21,11 +21,7 @@ _ONE_RANK = "only_first_replica"
 
 
 def check_metrics(model: keras.Model) -> None:
-    """Checks that the metrics of a built model can be combined over ranks; all ranks agree.
-
-    Raises:
-        TrialError: If a metric keeps its state outside Keras' variables, or in a variable that cannot be combined.
-    """
+    """Checks that the metrics of a built model can be combined over ranks; all ranks agree."""
     for metric in leaf_metrics(model):
         if not metric.variables:
             raise TrialError(
@@ -41,17 +37,7 @@ def check_metrics(model: keras.Model) -> None:
 
 
 def check_goal(model: keras.Model, goal: Goal, *, validates: bool, counted: Sequence[str] = ()) -> None:
-    """Checks that a built model has the metric that decides; a custom training step may return others.
-
-    Args:
-        model: The model.
-        goal: The metric that decides.
-        validates: Whether there are rows to validate on.
-        counted: Metrics that the task derives from its counts of these rows.
-
-    Raises:
-        MissingMetricError: If it lacks the metric.
-    """
+    """Checks that a built model has the metric that decides; a custom training step may return others."""
     steps = ("train_step", "test_step", "compute_metrics")
     if any(getattr(type(model), step) is not getattr(keras.Model, step) for step in steps):
         return
@@ -77,11 +63,6 @@ def metrics_over_ranks(model: keras.Model, logs: Mapping[str, Any], rows: float)
     The state of each metric is summed over ranks as its variables say (Keras' `aggregation`, which is `sum` unless a
     metric sets it), and restored to this rank's own afterwards. Other values that a custom `train_step` or `test_step`
     returns are averaged over ranks, weighted by rows.
-
-    Args:
-        model: The model.
-        logs: This rank's values; empty on a rank that has measured nothing.
-        rows: Rows that this rank has measured them on.
     """
     values = plain(logs)
     if world.size() == 1:

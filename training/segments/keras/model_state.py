@@ -29,15 +29,7 @@ def capture(
     callbacks: Sequence[keras.callbacks.Callback],
     inside: bool,
 ) -> RankState:
-    """Takes the state of this rank.
-
-    Args:
-        model: The model in training.
-        noisy: The model, and layers and seed generators outside it that draw noise.
-        callbacks: All of them, in order.
-        inside: Whether an epoch is in progress; then metrics and untrained statistics are included. Gradients not yet
-            applied are always included.
-    """
+    """Takes the state of this rank."""
     arrays: Arrays = {}
     values = {
         **random_state(arrays),

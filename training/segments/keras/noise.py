@@ -17,10 +17,6 @@ def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
     """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed.
 
     The copies on several devices of a process are reseeded like those of as many ranks would be.
-
-    Args:
-        sources: Layers, models and seed generators; what they hold is found.
-        rank: This rank; nothing changes for the first copy on rank 0.
     """
     for state in noise_states(sources):
         copies = copies_of(state)
@@ -30,13 +26,7 @@ def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
 
 
 def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
-    """Reseeds random layers with seeds not used before a step, if the number of ranks has changed.
-
-    Args:
-        sources: Layers, models and seed generators.
-        rank: This rank.
-        step: The step that training continues after; above 0.
-    """
+    """Reseeds random layers with seeds not used before a step, if the number of ranks has changed."""
     for state in noise_states(sources):
         for copy in copies_of(state):
             seed, _ = (int(number) for number in copy.numpy())

@@ -32,10 +32,6 @@ def leave_out_padding(model: keras.Model, workers: int) -> None:
     Each worker's loss is weighted by its number of real rows, so that the average of their gradients is the gradient of
     the mean over all real rows of the global batch, and a penalty on weights counts once. A worker without
     real rows changes neither metrics nor moving statistics.
-
-    Args:
-        model: A compiled model with a distributed optimizer.
-        workers: Ranks, or replicas of this process.
     """
     plain_step = model.train_step
 

@@ -15,12 +15,6 @@ class Replicas:
     """The devices of this process that share each batch.
 
     One device needs no strategy. Several are this process's GPUs, or logical CPUs where it sees no GPU.
-
-    Args:
-        count: Number of devices.
-
-    Raises:
-        LaunchError: If the process has GPUs, but fewer, or has used TensorFlow before.
     """
 
     def __init__(self, count: int) -> None:

@@ -27,11 +27,6 @@ _SHOWN = 8
 class Validation:
     """Measures the model on the validation rows of all ranks.
 
-    Args:
-        dataset: This rank's batches (images, labels, weights); rows of weight 0 are left out, other weights count.
-        rows: Rows of positive weight in it.
-        batches: Batches in it with such rows.
-
     Attributes:
         picture: On rank 0 the task's picture of the first rows that `count` has met; None if it has none.
     """
@@ -55,9 +50,6 @@ class Validation:
         """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged.
 
         Callbacks hear of the validation as `fit` tells them, those of a rank without rows too.
-
-        Raises:
-            TrialError: If the model's values for the first rows are not what its description says; on every rank.
         """
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
@@ -87,12 +79,7 @@ class Validation:
                 raise each
 
     def count(self, model: keras.Model, task: Task, described: Mapping[str, Any]) -> Counts:
-        """Counts for the task's evaluation, on the rows of this rank.
-
-        Raises:
-            NotFiniteError: If the model gives NaN or infinity for a row.
-            TrialError: If the model or the labels do not fit the task.
-        """
+        """Counts for the task's evaluation, on the rows of this rank."""
         run = tf.function(lambda images: model(images, training=False), reduce_retracing=True)
         parts: list[Counts] = []
         for images, labels, _ in self._dataset if self._dataset is not None else ():

@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 class BuiltTrial:
     """Builds Trial, model, optimizer and batches of a rank, and checks them.
 
-    Args:
-        job: The training job.
-        context: The job as the Trial sees it.
-        world: The ranks.
-        state: Where the training continues; None is its start.
-        checkpoint: The checkpoint of that state, which rank 0 reads.
-
     Attributes:
         model: The model, on the rank's device; on rank 0 with the checkpoint's weights.
         described: The task's description of the model's output.
@@ -110,11 +103,7 @@ class BuiltTrial:
         self.model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
 
     def batches(self, state: TrainingState | None) -> Iterator[tuple[torch.Tensor, Any]]:
-        """Yields this rank's batches (images, labels) from a state's position on, without padding.
-
-        Raises:
-            FeedError: If a custom dataset has too few batches for an epoch, or a row cannot be used.
-        """
+        """Yields this rank's batches (images, labels) from a state's position on, without padding."""
         if self._given is not None:
             yield from self._custom_batches(self._given, state)
             return
@@ -166,11 +155,7 @@ def _seed(seed: int) -> None:
 
 
 def _require_rows_on_each_rank(job: TrainingJob, ranks: int) -> None:
-    """Checks that no rank is without rows in a step: batch normalization waits for each rank.
-
-    Raises:
-        TrialError: If one is.
-    """
+    """Checks that no rank is without rows in a step: batch normalization waits for each rank."""
     last = job.training_feed.rows % job.config.global_batch_size
     if 0 < last < ranks:
         raise TrialError(

@@ -23,14 +23,7 @@ _SAMPLE_ROWS = 2
 
 
 def check_model(model: object, trial: TorchTrial, device: torch.device) -> ModelOutput:
-    """Checks that a Trial's model takes the feed's images, and that its output fits the task.
-
-    Returns:
-        Its output, for a batch of random images.
-
-    Raises:
-        TrialError: If it does not.
-    """
+    """Checks that a Trial's model takes the feed's images, and that its output fits the task."""
     context = trial.context
     if not isinstance(model, torch.nn.Module):
         raise TrialError(f"build_model gave {type(model).__name__}; it must give a torch.nn.Module")
@@ -67,11 +60,7 @@ def _shape(output: Any) -> Any:
 
 
 def check_scheduler(trial: TorchTrial, scheduler: object, goal: Goal) -> None:
-    """Checks that a scheduler that reads a metric gets it, and looks in the direction in which it improves.
-
-    Raises:
-        TrialError: If it is stepped without the metric, or its mode is the opposite one.
-    """
+    """Checks that a scheduler that reads a metric gets it, and looks in the direction in which it improves."""
     if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         return
     if trial.scheduler_interval != "epoch":
@@ -87,11 +76,7 @@ def check_scheduler(trial: TorchTrial, scheduler: object, goal: Goal) -> None:
 
 
 def require_saved(trial: TorchTrial, model: torch.nn.Module) -> None:
-    """Checks that averages of the weights are part of the model: others are neither saved nor scored.
-
-    Raises:
-        TrialError: If the Trial keeps an `AveragedModel` outside the model.
-    """
+    """Checks that averages of the weights are part of the model: others are neither saved nor scored."""
     saved = {id(module) for module in model.modules()}
     for name, value in vars(trial).items():
         if isinstance(value, torch.optim.swa_utils.AveragedModel) and id(value) not in saved:
@@ -103,14 +88,7 @@ def require_saved(trial: TorchTrial, model: torch.nn.Module) -> None:
 
 
 def loss_and_means(given: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Reads what a training step returned.
-
-    Returns:
-        The loss, and the means by name, the loss among them.
-
-    Raises:
-        TrialError: If it returned no loss that gradients can be computed of.
-    """
+    """Reads what a training step returned."""
     means = dict(given) if isinstance(given, Mapping) else {"loss": given}
     loss = means.get("loss")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
@@ -126,9 +104,6 @@ def require_gradients(loss: torch.Tensor, model: torch.nn.Module, world: TorchWo
     """Checks that a loss depends on every trained parameter: otherwise ranks would wait for gradients that never come.
 
     Every rank calls it, and all raise or none does.
-
-    Raises:
-        TrialError: Names the parameters that it does not depend on.
     """
     used = {id(leaf) for leaf in _leaves(loss)}
     unused = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in used]

@@ -20,19 +20,9 @@ if TYPE_CHECKING:
 class LearningRate:
     """The rates of an optimizer's parameter groups.
 
-    Args:
-        trial: The Trial, which may have a scheduler.
-        optimizer: Its optimizer.
-        rules: What scales the rates.
-        ranks: Ranks that share each batch.
-        steps_per_epoch: Steps of an epoch.
-
     Attributes:
         scheduler: The Trial's scheduler; None if it has none.
         described: What changes the rates, for the driver's log; "" if nothing does.
-
-    Raises:
-        TrialError: If rates are to be raised that a scheduler changes too.
     """
 
     def __init__(
@@ -73,11 +63,7 @@ class LearningRate:
                 group["lr"] = base * factor(self.scheduler.last_epoch)
 
     def set_before(self, step: int) -> None:
-        """Sets the rates of a step of the warm-up; later it leaves them alone.
-
-        Args:
-            step: Steps trained before it.
-        """
+        """Sets the rates of a step of the warm-up; later it leaves them alone."""
         if step < self._warmup_steps:
             for group, target in zip(self._optimizer.param_groups, self._targets, strict=True):
                 group["lr"] = target * (step + 1) / self._warmup_steps
@@ -88,11 +74,7 @@ class LearningRate:
             self.scheduler.step()
 
     def ended_epoch(self, metric: float | None) -> None:
-        """Lets the scheduler step after an epoch, if it counts these.
-
-        Args:
-            metric: The metric that decides; None if the epoch ended without it.
-        """
+        """Lets the scheduler step after an epoch, if it counts these."""
         if self.scheduler is None or self._interval != "epoch":
             return
         if not isinstance(self.scheduler, ReduceLROnPlateau):

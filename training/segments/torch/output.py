@@ -47,11 +47,7 @@ _OF_LOG_PROBABILITIES = {"NllLossBackward0"}
 
 
 def operations_give_logits(output: torch.Tensor) -> bool | None:
-    """Tells from the last operation that makes new numbers; None if it is neither linear nor an activation.
-
-    Raises:
-        TrialError: If it is a softmax over the rows of the batch.
-    """
+    """Tells from the last operation that makes new numbers; None if it is neither linear nor an activation."""
     node = output.grad_fn
     while node is not None:
         name = type(node).__name__
@@ -82,11 +78,6 @@ def loss_takes_logits(trial: TorchTrial, model: torch.nn.Module, images: torch.T
     """Tells from the operations that `training_step` applies to the model's output; None if they do not show it.
 
     The step runs on copies of Trial and model, so that neither its counters nor running statistics change here.
-
-    Args:
-        trial: The Trial.
-        model: Its model.
-        images: Some images, uint8 [rows, 3, height, width].
     """
     outputs: list[Any] = []
     try:

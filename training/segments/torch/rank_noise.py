@@ -18,14 +18,7 @@ _GRADIENT, _STATISTIC, _RUNNING = "gradient/", "statistic/", "running/"
 
 
 def capture(model: torch.nn.Module, running: Mapping[str, Any], *, inside: bool) -> RankState:
-    """Takes the state of this rank.
-
-    Args:
-        model: The model.
-        running: The sums of metrics of an epoch in progress.
-        inside: Whether an epoch is in progress; then these and the statistics are included. Gradients not yet applied
-            always are.
-    """
+    """Takes the state of this rank."""
     arrays: Arrays = {_RANDOM: torch.get_rng_state().numpy()}
     values = random_state(arrays)
     if torch.cuda.is_available():

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Loss(torch.nn.Module):
-    """The Trial's step as a forward pass, so that DistributedDataParallel sees all of it.
-
-    Args:
-        trial: The Trial.
-        model: Its model.
-    """
+    """The Trial's step as a forward pass, so that DistributedDataParallel sees all of it."""
 
     def __init__(self, trial: TorchTrial, model: torch.nn.Module) -> None:
         super().__init__()
@@ -44,13 +39,6 @@ class TrainingStep:
 
     The loss of each rank counts by its share of the rows, so that the gradient is that of the mean over all rows of the
     global batch.
-
-    Args:
-        trial: The Trial.
-        model: Its model.
-        optimizer: Its optimizer.
-        rules: How gradients are computed and combined.
-        world: The ranks.
     """
 
     def __init__(
@@ -79,20 +67,7 @@ class TrainingStep:
         self._loss = wrapped
 
     def __call__(self, images: torch.Tensor, labels: Any, rows: int, *, updates: bool) -> dict[str, torch.Tensor]:
-        """Trains on the rows of this rank.
-
-        Args:
-            images: The rows; empty if this rank has none.
-            labels: Their labels.
-            rows: Rows of all ranks.
-            updates: Whether the weights change now, or gradients are added up.
-
-        Returns:
-            The means of the step's metrics over this rank's rows.
-
-        Raises:
-            TrialError: If the step gives no loss, or its loss does not depend on every parameter.
-        """
+        """Trains on the rows of this rank."""
         waits: AbstractContextManager[Any] = contextlib.nullcontext()
         if isinstance(self._loss, DistributedDataParallel) and not updates:
             waits = self._loss.no_sync()

@@ -30,11 +30,6 @@ _SHOWN = 8
 class Validation:
     """Measures a Trial's model on the validation rows of all ranks.
 
-    Args:
-        trial: The Trial.
-        job: The training job, with a validation feed.
-        world: The ranks.
-
     Attributes:
         picture: On rank 0 the task's picture of the first rows that `count` has met; None if it has none.
     """
@@ -51,11 +46,7 @@ class Validation:
         return cls(trial, job, world) if job.validation_feed is not None else None
 
     def measure(self, model: torch.nn.Module, described: Mapping[str, Any]) -> dict[str, float]:
-        """Returns each metric over the rows of all ranks, as `val_...`.
-
-        Raises:
-            TrialError: If the model or the labels of any rank do not fit the task; on every rank.
-        """
+        """Returns each metric over the rows of all ranks, as `val_...`."""
         if not self._metrics and type(self._trial.context.task).measure is Task.measure:
             return {}  # the task's metrics come from its counts alone
         sums = MetricSums()
@@ -91,12 +82,7 @@ class Validation:
         return [each.to(state.device) for each in found if each.numel()] or [state]
 
     def count(self, model: torch.nn.Module, described: Mapping[str, Any]) -> Counts:
-        """Counts for the task's evaluation, on the rows of this rank.
-
-        Raises:
-            NotFiniteError: If the model gives NaN or infinity for a row.
-            TrialError: If the model or the labels do not fit the task.
-        """
+        """Counts for the task's evaluation, on the rows of this rank."""
         task = self._trial.context.task
         parts: list[Counts] = []
         for images, outputs, labels in self._outputs(model):
