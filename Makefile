@@ -69,11 +69,12 @@ test-airflow: airflow ## the DAGs in a real Airflow, in environments of their ow
 	@LAKELENS_AIRFLOW="$(abspath $(AIRFLOW)-venv)" LAKELENS_AIRFLOW3="$(abspath $(AIRFLOW)3-venv)" \
 	    "$(VENV)/bin/python" -m pytest -m airflow -n 0 $(ARGS)
 
-lint: packages ## ruff, formatting, mypy --strict and the directions of imports
+lint: packages ## ruff, formatting, mypy --strict, the directions of imports and the places of docstrings
 	@"$(VENV)/bin/ruff" check .
 	@"$(VENV)/bin/ruff" format --check .
 	@.ci/typecheck "$(VENV)/bin/python"
 	@.ci/imports "$(VENV)/bin/python"
+	@"$(VENV)/bin/python" .ci/docstrings.py
 
 format: packages ## rewrite the sources as `make lint` wants them
 	@"$(VENV)/bin/ruff" check --fix-only .

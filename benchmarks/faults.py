@@ -64,29 +64,17 @@ FAULTS = (
 
 @dataclass
 class Result:
-    """How one launcher met one fault.
+    """How one launcher met one fault."""
 
-    Attributes:
-        launcher: Its name.
-        fault: Its name.
-        ended: `returned`, `error` or `hangs`; `ranks gone` or `ranks live on` when the driver was killed.
-        seconds: From the fault to the end; the bound when it hangs.
-        error: The error's class.
-        message: The error's message, its first 2,000 characters.
-        names: Which of `rank`, `host` and `cause` the message names.
-        left: Processes, ports and files that stayed.
-        by_itself: Whether the rank sent itself the signal that the kernel was meant to send.
-    """
-
-    launcher: str
-    fault: str
-    ended: str
-    seconds: float
-    error: str = ""
-    message: str = ""
-    names: list[str] = field(default_factory=list)
-    left: dict[str, list[str]] = field(default_factory=dict)
-    by_itself: bool = False
+    launcher: str  # Its name
+    fault: str  # Its name
+    ended: str  # `returned`, `error` or `hangs`; `ranks gone` or `ranks live on` when the driver was killed
+    seconds: float  # From the fault to the end; the bound when it hangs
+    error: str = ""  # The error's class
+    message: str = ""  # The error's message, its first 2,000 characters
+    names: list[str] = field(default_factory=list)  # Which of `rank`, `host` and `cause` the message names
+    left: dict[str, list[str]] = field(default_factory=dict)  # Processes, ports and files that stayed
+    by_itself: bool = False  # Whether the rank sent itself the signal that the kernel was meant to send
 
 
 _CAUSES: dict[str, tuple[str, ...]] = {

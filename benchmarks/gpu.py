@@ -58,21 +58,13 @@ _LOADER_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Speed:
-    """What a contender reached.
+    """What a contender reached."""
 
-    Attributes:
-        images_s: Images per second.
-        wait: Share of the time in which the loop waited for a batch.
-        busy: Mean utilization of the GPU, 0 to 1; None if it cannot be read.
-        seconds: Time measured.
-        first_batch_s: From the request to the first batch.
-    """
-
-    images_s: float
-    wait: float
-    busy: float | None
-    seconds: float
-    first_batch_s: float
+    images_s: float  # Images per second
+    wait: float  # Share of the time in which the loop waited for a batch
+    busy: float | None  # Mean utilization of the GPU, 0 to 1; None if it cannot be read
+    seconds: float  # Time measured
+    first_batch_s: float  # From the request to the first batch
 
     def line(self) -> str:
         """The values in one line."""
@@ -220,27 +212,16 @@ class Endless:
 
 @dataclass
 class Bench:
-    """The contenders on one table.
+    """The contenders on one table."""
 
-    Attributes:
-        arguments: The command's.
-        folder: Takes caches and runs.
-        table: The table.
-        table_at_side: The table that stores the images at the side that is trained at.
-        names: Its classes.
-        files: The photographs of its training split.
-        utilization: The GPU's.
-        rates: Images/s by model and contender.
-    """
-
-    arguments: Any
-    folder: Path
-    table: Path
-    table_at_side: Path
-    names: list[str]
-    files: list[Path]
-    utilization: Utilization
-    rates: dict[tuple[str, str], float] = field(default_factory=dict)
+    arguments: Any  # The command's
+    folder: Path  # Takes caches and runs
+    table: Path  # The table
+    table_at_side: Path  # The table that stores the images at the side that is trained at
+    names: list[str]  # Its classes
+    files: list[Path]  # The photographs of its training split
+    utilization: Utilization  # The GPU's
+    rates: dict[tuple[str, str], float] = field(default_factory=dict)  # Images/s by model and contender
 
     def run(self, model: str, contender: str) -> Speed:
         """Measures a contender."""

@@ -34,19 +34,12 @@ _RUN = RunReference("sqlite:////nowhere/mlflow.db", "0", "r1", "driver")  # a ra
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rules are checked.
+    """Where the rules are checked."""
 
-    Attributes:
-        table: An image table with the splits `train` and `validation`.
-        names: Its classes by number.
-        folder: Takes the trainings' folders.
-        device: `cuda` or `cpu`.
-    """
-
-    table: Path
-    names: list[str]
-    folder: Path
-    device: str
+    table: Path  # An image table with the splits `train` and `validation`
+    names: list[str]  # Its classes by number
+    folder: Path  # Takes the trainings' folders
+    device: str  # `cuda` or `cpu`
 
     @property
     def gpu(self) -> bool:

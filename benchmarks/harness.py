@@ -47,19 +47,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a ratio or a number should reach.
+    """What a ratio or a number should reach."""
 
-    Attributes:
-        name: What is compared, as in `lakelens / pool`.
-        value: What was measured.
-        at_least: The smallest value that meets the aim; None when there is none.
-        at_most: The largest value that meets the aim; None when there is none.
-    """
-
-    name: str
-    value: float
-    at_least: float | None = None
-    at_most: float | None = None
+    name: str  # What is compared, as in `lakelens / pool`
+    value: float  # What was measured
+    at_least: float | None = None  # The smallest value that meets the aim; None when there is none
+    at_most: float | None = None  # The largest value that meets the aim; None when there is none
 
     @property
     def met(self) -> bool:
@@ -144,25 +137,15 @@ def _processor() -> str:
 
 @dataclass
 class Report:
-    """What one benchmark found; printed as a table, or as one JSON object in the last line.
+    """What one benchmark found; printed as a table, or as one JSON object in the last line."""
 
-    Attributes:
-        name: The benchmark's name.
-        settings: The benchmark's arguments.
-        series: Measured values by contender, as in `lakelens images/s`.
-        ratios: Paired ratios by name.
-        aims: What was to be reached.
-        facts: Everything else that was seen (bytes, tasks, processes).
-        notes: What a reader has to know before quoting a number.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    series: dict[str, Series] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    aims: list[Aim] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    name: str  # The benchmark's name
+    settings: Mapping[str, Any]  # The benchmark's arguments
+    series: dict[str, Series] = field(default_factory=dict)  # Measured values by contender, as in `lakelens images/s`
+    ratios: dict[str, float] = field(default_factory=dict)  # Paired ratios by name
+    aims: list[Aim] = field(default_factory=list)  # What was to be reached
+    facts: dict[str, Any] = field(default_factory=dict)  # Everything else that was seen (bytes, tasks, processes)
+    notes: list[str] = field(default_factory=list)  # What a reader has to know before quoting a number
     started: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     load: tuple[float, float, float] = field(default_factory=os.getloadavg)
 

@@ -14,17 +14,11 @@ _DAEMON = "pyspark.daemon"
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is at one moment.
+    """What there is at one moment."""
 
-    Attributes:
-        processes: Process ids and command lines of tagged processes, without the driver and Spark's own.
-        ports: (command, port) of every tagged process that listens, without Spark's own.
-        files: Paths in the temporary folder, and in shared memory those that are not somebody else's.
-    """
-
-    processes: dict[int, str]
-    ports: frozenset[tuple[str, int]]
-    files: frozenset[str]
+    processes: dict[int, str]  # Process ids and command lines of tagged processes, without the driver and Spark's own
+    ports: frozenset[tuple[str, int]]  # (command, port) of every tagged process that listens, without Spark's own
+    files: frozenset[str]  # Paths in the temporary folder, and in shared memory those that are not somebody else's
 
     def beyond(self, before: Seen) -> dict[str, list[str]]:
         """What is here and was not there before."""

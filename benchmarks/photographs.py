@@ -23,21 +23,13 @@ _FEW = 64
 
 @dataclass(frozen=True)
 class Photographs:
-    """A folder of photographs in class folders.
+    """A folder of photographs in class folders."""
 
-    Attributes:
-        folder: Holds `<number>.<name>/<index>.jpg`.
-        count: How many.
-        bytes: The sum of the files' sizes.
-        classes: How many class folders.
-        seed: What they were made from.
-    """
-
-    folder: Path
-    count: int
-    bytes: int
-    classes: int
-    seed: int
+    folder: Path  # Holds `<number>.<name>/<index>.jpg`
+    count: int  # How many
+    bytes: int  # The sum of the files' sizes
+    classes: int  # How many class folders
+    seed: int  # What they were made from
 
 
 def photographs(folder: Path, count: int, *, classes: int = 8, seed: int = 0) -> Photographs:
