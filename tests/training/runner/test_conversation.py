@@ -14,7 +14,6 @@ pytestmark = pytest.mark.sessions("driver", "classic")
 
 def test_ranks_ask_in_turn_and_are_told_while_they_run(runner):
     def main():
-        import time
 
         from lakelens.training.rank.process_context import ask, current, told
 
@@ -42,7 +41,6 @@ def test_ranks_ask_in_turn_and_are_told_while_they_run(runner):
 
 def test_what_the_driver_raises_at_a_question_ends_the_job_and_is_raised_as_it_is(runner):
     def main():
-        import time
 
         from lakelens.training.rank.process_context import ask, current
 
@@ -83,33 +81,3 @@ def test_a_job_that_is_started_again_is_told_again_and_asks_again(runner):
         "told 1": True,
     }
     assert attempts == [0, 1]
-
-
-@pytest.mark.sessions("driver")
-def test_a_driver_that_thinks_longer_than_the_stall_timeout_stalls_nobody(runner, tmp_path):
-    def main(folder):
-        import time
-        from pathlib import Path
-
-        from lakelens.training.rank.frames import Kind
-        from lakelens.training.rank.process_context import ask, current
-
-        waits, come = Path(folder, "waits"), Path(folder, "come")
-        if current().rank == 0:
-            while not waits.exists():
-                time.sleep(0.01)
-            ask({})
-            come.touch()
-            return
-        # As a rank that waits for rank 0 in a collective reports it.
-        while not come.exists():
-            current().send(Kind.PROGRESS, {"entered": 1, "left": 0})
-            waits.touch()
-            time.sleep(0.1)
-        current().send(Kind.PROGRESS, {"entered": 1, "left": 1})
-
-    def on_question(rank, body):
-        time.sleep(9.0)
-        return {}
-
-    runner(stall_timeout_s=8.0).run_with(main, {"folder": str(tmp_path)}, on_question=on_question)

@@ -304,24 +304,6 @@ def test_a_fault_in_a_collective_is_blamed_on_the_rank_that_has_it(request, watc
 
 
 @pytest.mark.long
-def test_ranks_that_call_different_collectives_are_not_left_waiting(watch):
-    def main():
-        import tensorflow as tf
-
-        import lakelens.hvd as hvd
-
-        hvd.init()
-        hvd.barrier()
-        if hvd.rank() == 0:
-            hvd.allgather(tf.ones([1]), name="one")
-        else:
-            hvd.broadcast(tf.ones([1]), 0, name="another")
-
-    with pytest.raises(RankFailedError, match="waits in a collective that no rank leaves"):
-        runner(-2, watch, SELDOM, stall_timeout_s=12).run(main)
-
-
-@pytest.mark.long
 def test_a_call_that_holds_the_interpreter_for_longer_than_the_stall_timeout_is_no_stall(watch):
     def main():
         import ctypes
@@ -343,21 +325,6 @@ def test_a_call_that_holds_the_interpreter_for_longer_than_the_stall_timeout_is_
 
 # Two rules about ranks that do not come to `hvd.init()`: the module's name, written as one, would let each rank of the
 # job import TensorFlow beforehand.
-
-
-def test_a_rank_that_never_comes_to_init_is_named(watch):
-    def main():
-        import importlib
-        import time
-
-        from lakelens.training.rank.process_context import current
-
-        if current().rank == 1:
-            time.sleep(600)
-        importlib.import_module(".".join(("lakelens", "training", "distributed"))).init()
-
-    with pytest.raises(RankFailedError, match=r"rank 1 of 2 on .* never reached hvd.init\(\) within 1 s"):
-        runner(-2, watch, stall_timeout_s=1).run(main)
 
 
 def test_a_rank_that_returns_before_init_is_named_while_the_others_wait_there(watch, tmp_path):

@@ -51,6 +51,7 @@ def executor(**changes):
 )
 def test_an_executor_that_differs_from_the_driver_is_named(changes, words):
     check_executors([executor()])
+    check_executors([executor(problem="Horovod is missing")], needs_horovod=False)
     with pytest.raises(ClusterConfigurationError, match=words):
         check_executors([executor(), executor(**changes)])
 
