@@ -227,6 +227,11 @@ def test_an_end_is_described_by_name(end, words):
     assert words in describe_end(end)
 
 
+def test_memory_that_a_limit_refuses_is_the_users_exception_and_named():
+    job = record((1.0, 0, "raised", {**VALUE_ERROR, "type": "MemoryError", "message": ""}))
+    assert job.failure(2.0).sentence.startswith("raised MemoryError (out of memory: use smaller batches")
+
+
 @pytest.mark.parametrize(
     ("type_name", "message", "expected"),
     [
