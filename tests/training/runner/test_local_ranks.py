@@ -63,16 +63,6 @@ def test_a_large_value_comes_back_whole_and_can_be_written_to(watch):
     assert (raw, text, buffer, small) == (b"a" * (3 << 20), "ü" * (2 << 20), bytearray(2 << 20), [1, None])
 
 
-def test_a_value_that_cannot_be_pickled_is_named(watch):
-    def main():
-        import threading
-
-        return {"lock": threading.Lock()}
-
-    with pytest.raises(RankFailedError, match="returned dict, which cannot be pickled"):
-        runner(-1, watch).run(main)
-
-
 def test_what_cannot_be_sent_is_named_before_anything_starts(watch):
     import threading
 
@@ -136,30 +126,6 @@ def test_lines_are_shown_while_the_rank_runs(watch, capfd, tmp_path, monkeypatch
 
     monkeypatch.setattr("lakelens.training.runner.runner._print_line", lambda *_: seen.touch())
     runner(-1, watch, driver_log_verbosity="all").run(main, seen=str(seen))
-
-
-def test_a_rank_that_leaves_by_exit_code_is_told_apart(watch):
-    def main(code):
-        import os
-
-        sys.stdout.flush()
-        os._exit(code)
-
-    with pytest.raises(RankFailedError, match="ended with exit code 7 without an exception") as caught:
-        runner(-1, watch).run(main, code=7)
-    assert caught.value.exit_code == 7
-    with pytest.raises(RankFailedError, match="exit code 0 before the training function had returned"):
-        runner(-1, watch).run(main, code=0)
-
-
-def test_sys_exit_zero_is_a_return_and_another_code_a_failure(watch):
-    def main(code):
-
-        sys.exit(code)
-
-    assert runner(-1, watch).run(main, code=0) is None
-    with pytest.raises(RankFailedError, match="SystemExit: 3"):
-        runner(-1, watch).run(main, code=3)
 
 
 def test_a_rank_looks_for_modules_where_the_driver_does_but_not_in_sparks_jars(watch, tmp_path, monkeypatch):
@@ -259,18 +225,6 @@ def test_finally_blocks_run_at_the_soft_end_and_a_rank_that_ignores_it_is_ended_
         runner(-3, watch).run(main, folder=str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"0", "2", "cleaned up 2"}
     assert watch.processes() == []
-
-
-def test_a_killed_keeper_takes_its_rank_along(watch):
-    def main():
-        import os
-        import time
-
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(600)
-
-    with pytest.raises(RankFailedError, match="SIGKILL"):
-        runner(-1, watch).run(main)
 
 
 def test_a_rank_whose_threads_never_end_does_not_hold_up_the_job(watch, monkeypatch):

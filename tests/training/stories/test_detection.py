@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from boxed_tables import HEIGHT, WIDTH, boxed_table
 from PIL import Image
-from segment_jobs import assert_equal_to_the_bit, history, in_a_new_process, job_in
+from segment_jobs import history, in_a_new_process, job_in
 
 from lakelens.errors import NotAnImageTableError, TrialError
 from lakelens.tracking.run_records import read_records
-from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.checkpoints.warm_start import WarmStart
 from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
@@ -28,12 +27,6 @@ from lakelens.training.trials.entrypoint import EntryPoint
 pytestmark = pytest.mark.tensorflow
 ENTRY = EntryPoint.parse("lakelens.training.trials.detector:Detector")
 EPOCHS = 5
-# Of 12 steps an epoch; within the third one.
-CUT = 31
-KEPT = {
-    "min_checkpoint_period": {"batches": CUT},
-    "checkpoint_storage": {"save_trial_best": 9, "save_trial_latest": 9},
-}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +54,7 @@ def job_of(place: Path, name: str, **changes) -> TrainingJob:
 
 @pytest.fixture(scope="module")
 def whole(place) -> tuple[TrainingJob, SegmentOutcome]:
-    job = job_of(place, "whole", **KEPT)
+    job = job_of(place, "whole")
     outcome = in_a_new_process(job)
     outcome.raise_failure()
     return job, outcome
@@ -96,15 +89,6 @@ def assert_told(job: TrainingJob, outcome: SegmentOutcome) -> None:
     assert mean == pytest.approx(outcome.metrics["val_map50"], abs=1e-5)
     assert files["validation/precision_recall.png"].startswith(b"\x89PNG")
     assert files["validation/precision_recall.csv"].startswith(b"class,score,recall,precision\n")
-
-
-@pytest.mark.long
-def test_a_detector_that_goes_on_within_an_epoch_is_that_of_one_training_to_the_bit(place, whole):
-    start = next(each for each in list_checkpoints(whole[0].folder) if each.metadata["step"] == CUT)
-    job = job_of(place, "cut", **KEPT)
-    outcome = in_a_new_process(job, str(start.path))
-    assert history(job, first=3) == history(whole[0])[2:]
-    assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(whole[1].last))
 
 
 @pytest.mark.long

@@ -180,6 +180,8 @@ def test_a_dry_run_resolves_and_counts_and_writes_nothing(keys, table, tmp_path,
     assert (plan["ranks"], plan["where"], plan["steps_per_epoch"], plan["steps"]) == (2, "driver", 6, 15)
     assert plan["image_batch_bytes_per_rank"] == 8 * 16 * 16 * 3 * 4
     assert plan["warnings"] == []
+    with pytest.raises(ConfigurationError, match=r"use lakelens\.search"):
+        plan_of(config_of(keys, searcher={"name": "random", "max_trials": 3}))
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -207,12 +209,6 @@ def test_a_deterministic_experiment_sets_one_thread_and_deterministic_operations
 
 
 @pytest.mark.unit
-def test_a_search_is_no_training(keys):
-    with pytest.raises(ConfigurationError, match=r"use lakelens\.search"):
-        plan_of(config_of(keys, searcher={"name": "random", "max_trials": 3}))
-
-
-@pytest.mark.unit
 def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
     config = config_of(keys)
     assert (config.global_batch_size, config.trial_hyperparameters) == (16, {"learning_rate": 1e-4})
@@ -227,6 +223,8 @@ def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
         ({"slots_per_trial": 3, "strategy": "horovod_cluster"}, 3),
         ({"slots_per_trial": 1, "strategy": "horovod_cluster"}, 1),
         ({"slots_per_trial": 2, "strategy": "horovod_local"}, -2),
+        ({"slots_per_trial": 1, "strategy": "single"}, -1),
+        ({"slots_per_trial": 0, "strategy": "horovod_cluster"}, 0),
     ],
 )
 def test_the_strategy_says_where_ranks_run(keys, monkeypatch, resources, np):
@@ -265,15 +263,6 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
         experiment_of("tables/photos@3", version=2)
     assert main(["train", str(file), "--dry-run", "--no-import", "--epochs", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 18
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("np", "strategy", "slots"),
-    [(-1, "single", 1), (-3, "horovod_local", 3), (2, "horovod_cluster", 2), (0, "horovod_cluster", 0)],
-)
-def test_strategy_and_slots_are_what_the_runner_takes(np, strategy, slots):
-    assert Strategy.of(experiment_of("t", slots_per_trial=slots, strategy=strategy)).np == np
 
 
 @pytest.mark.unit

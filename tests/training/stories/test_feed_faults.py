@@ -166,16 +166,6 @@ def test_a_reading_thread_that_dies_is_an_error_within_the_limit(tmp_path, monke
         list(reading)
 
 
-def test_a_writer_that_appends_changes_nothing_of_a_planned_feed(tmp_path):
-    feed = two_files(tmp_path / "t")
-    seen = []
-    for step, batch in enumerate(batches(feed)):
-        seen += batch
-        append(tmp_path / "t", image_rows(range(100 + step, 101 + step)))
-    assert sorted(seen) == list(range(40))
-    assert DeltaFeed(tmp_path / "t").version > feed.version == 1
-
-
 def test_a_table_without_rows_is_refused_before_anything_is_read(tmp_path):
     write_layout(tmp_path / "t", [4])
     DeltaTable(str(tmp_path / "t")).delete()

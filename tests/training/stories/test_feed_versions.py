@@ -52,10 +52,6 @@ def test_the_latest_is_resolved_once_and_recorded(table, latest):
     assert (pickle.loads(pickle.dumps(feed)).version, version_of(table, latest)) == (2, 3)
 
 
-def test_a_number_may_be_text(table):
-    assert version_of(table, 1) == version_of(table, "1") == 1
-
-
 def test_a_pin_is_the_version_that_it_named_when_the_feed_was_built(table):
     set_pin(Table.of(table), "golden", 1, lambda: None)
     feed = DeltaFeed(table, "golden")
@@ -91,12 +87,6 @@ def test_a_time_before_the_first_commit_is_refused(table):
         DeltaFeed(table, START - timedelta(seconds=1))
 
 
-def test_a_version_is_named_with_the_table_too(table):
-    assert DeltaFeed(f"{table}@1").version == make_delta_converter(f"{table}@1").feed.version == 1
-    with pytest.raises(InvalidArgumentError, match="names a version, and version=0 does too"):
-        DeltaFeed(f"{table}@1", 0)
-
-
 def test_a_seed_is_a_whole_number(table):
     assert DeltaFeed(table, seed=np.int64(3)).reordered(np.int32(4)).plan.order.seed == 4
     for seed in (None, 1.5, "1", True):
@@ -129,10 +119,3 @@ def test_the_time_in_a_commit_counts_before_the_writers_clock(table):
     assert version_of(table, START + timedelta(minutes=70)) == 0
     with pytest.raises(VersionNotFoundError, match=r"version 9 does not exist.*versions 0 to 2"):
         open_snapshot(table, 9)
-
-
-def test_a_version_has_its_tables_id(table, tmp_path):
-    snapshot = open_snapshot(table, 1)
-    assert (snapshot.version, snapshot.timestamp) == (1, START + timedelta(hours=1))
-    assert open_snapshot(table, 2).table_id == snapshot.table_id
-    assert open_snapshot(write_layout(tmp_path / "other", [4, 4])).table_id != snapshot.table_id

@@ -71,18 +71,16 @@ def test_options_that_only_horovod_has_are_refused_unless_they_change_nothing(hv
     import tensorflow as tf
 
     for make, subject in ((hvd.DistributedOptimizer, "sgd"), (hvd.DistributedGradientTape, tf.GradientTape())):
-        with pytest.raises(NotSupportedError, match="device_dense='/gpu:0' is not supported"):
-            make(subject, device_dense="/gpu:0")
-        with pytest.raises(NotSupportedError, match="scale_local_gradients=False is not supported"):
-            make(subject, scale_local_gradients=False)
-        with pytest.raises(NotSupportedError, match="give a number of groups, the result is the same"):
-            make(subject, groups=[[1]])
-        with pytest.raises(InvalidArgumentError, match="no_such=1: there is no such option"):
-            make(subject, no_such=1)
-        with pytest.raises(InvalidArgumentError, match=r"num_groups=-1|groups=-1"):
-            make(subject, num_groups=-1)
-        with pytest.raises(InvalidArgumentError, match=r"compression='fp16': use hvd.Compression"):
-            make(subject, compression="fp16")
+        for option, error, words in (
+            ({"device_dense": "/gpu:0"}, NotSupportedError, "device_dense='/gpu:0' is not supported"),
+            ({"scale_local_gradients": False}, NotSupportedError, "scale_local_gradients=False is not supported"),
+            ({"groups": [[1]]}, NotSupportedError, "give a number of groups, the result is the same"),
+            ({"no_such": 1}, InvalidArgumentError, "no_such=1: there is no such option"),
+            ({"num_groups": -1}, InvalidArgumentError, "groups=-1"),
+            ({"compression": "fp16"}, InvalidArgumentError, "compression='fp16': use hvd.Compression"),
+        ):
+            with pytest.raises(error, match=words):
+                make(subject, **option)
         make(subject, device_dense="", device_sparse="", process_set=None, scale_local_gradients=True)
     with pytest.raises(NotSupportedError, match="device='/cpu:0' is not supported"):
         hvd.callbacks.MetricAverageCallback("/cpu:0")
@@ -145,58 +143,59 @@ def test_the_set_of_all_ranks_is_there_and_says_who_is_in_it(hvd):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "options", "words"),
+    ("name", "arguments", "options", "error", "words"),
     [
         (
             "allreduce",
             (1.0,),
             {"process_set": [0, 1]},
-            r"process_set=\[0, 1\] is not supported: all ranks of a job are",
+            NotSupportedError,
+            r"process_set=\[0, 1\] is not supported: all",
         ),
-        ("broadcast_object", (1,), {"process_set": 1}, "start one HorovodRunner for each group of ranks"),
-        ("init", (), {"comm": [0]}, "start one HorovodRunner for each group of ranks"),
-        ("init", (), {"process_sets": "dynamic"}, "start one HorovodRunner for each group of ranks"),
+        ("broadcast_object", (1,), {"process_set": 1}, NotSupportedError, "one HorovodRunner for each group of ranks"),
+        ("init", (), {"comm": [0]}, NotSupportedError, "start one HorovodRunner for each group of ranks"),
+        ("init", (), {"process_sets": "dynamic"}, NotSupportedError, "one HorovodRunner for each group of ranks"),
+        ("allgather", ([1.0], "n", True), {}, NotSupportedError, "outside of tf.name_scope, with the same names on"),
+        ("broadcast_object", (1, 0, "my-name"), {}, NotSupportedError, "pass name=... by keyword"),
+        ("reducescatter", ([1.0],), {"prescale_factor": 2.0}, NotSupportedError, "multiply the value"),
+        ("DistributedOptimizer", ("sgd", None, "/gpu:0"), {}, NotSupportedError, "device_dense='/gpu:0' is not"),
         (
-            "allgather",
-            ([1.0], "n", True),
-            {},
-            "name operations outside of tf.name_scope, with the same names on every rank",
+            "DistributedOptimizer",
+            ("sgd",),
+            {"use_locking": True},
+            NotSupportedError,
+            "optimizers take no locks",
         ),
-        ("broadcast_object", (1, 0, "my-name"), {}, "pass name=... by keyword"),
-        ("reducescatter", ([1.0],), {"prescale_factor": 2.0}, "multiply the value"),
-        ("DistributedOptimizer", ("sgd", None, "/gpu:0"), {}, "device_dense='/gpu:0' is not supported"),
-        ("DistributedOptimizer", ("sgd",), {"use_locking": True}, "Keras's optimizers take no locks"),
-        ("load_model", ("x.keras",), {"legacy_opts": True}, "Keras 3 has no legacy optimizers"),
+        ("load_model", ("x.keras",), {"legacy_opts": True}, NotSupportedError, "Keras 3 has no legacy optimizers"),
+        # The order of `horovod.tensorflow`, which is another than that of `horovod.tensorflow.keras`.
+        ("allreduce", (1.0, True), {}, InvalidArgumentError, "name=True: the second argument names the operation"),
+        ("allreduce", (1.0, None, "", ""), {}, InvalidArgumentError, "average='': True or False"),
+        ("allreduce", (1.0, None, None, "", ""), {}, InvalidArgumentError, "'' is not a factor; pass op=..., compress"),
+        ("broadcast", (1.0, "name"), {}, InvalidArgumentError, "root_rank=name: ranks are 0 to 0"),
+        # What no world can do.
+        ("allreduce", ([1],), {}, InvalidArgumentError, "an average of int32 would lose its fraction"),
+        ("reducescatter", (1.0,), {}, InvalidArgumentError, "along the first dimension and a scalar has"),
+        (
+            "alltoall",
+            ([0, 1, 2], [1, 2]),
+            {},
+            InvalidArgumentError,
+            r"splits=\[1, 2\]: one number of rows for each",
+        ),
+        ("DistributedGradientTape", (3,), {}, InvalidArgumentError, "takes a tf.GradientTape, got int"),
     ],
 )
-def test_an_option_that_cannot_work_is_refused_with_what_to_write_instead(hvd, name, arguments, options, words):
-    with pytest.raises(NotSupportedError, match=words):
+def test_a_call_that_cannot_work_is_refused_with_what_to_write_instead(hvd, name, arguments, options, error, words):
+    with pytest.raises(error, match=words):
         getattr(hvd, name)(*arguments, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "words"),
-    [
-        # The order of `horovod.tensorflow`, which is another than that of `horovod.tensorflow.keras`.
-        ("allreduce", (1.0, True), "name=True: the second argument names the operation"),
-        ("allreduce", (1.0, None, "", ""), "average='': True or False"),
-        ("allreduce", (1.0, None, None, "", ""), "'' is not a factor; pass op=..., compression=... by keyword"),
-        ("broadcast", (1.0, "name"), "root_rank=name: ranks are 0 to 0"),
-    ],
-)
-def test_arguments_in_another_order_are_refused_with_a_sentence(hvd, name, arguments, words):
-    with pytest.raises(InvalidArgumentError, match=words):
-        getattr(hvd, name)(*arguments)
-
-
-def test_a_tape_is_wrapped_once_and_nothing_else_is_a_tape(hvd):
+def test_a_tape_is_wrapped_once(hvd):
     import tensorflow as tf
 
     tape = hvd.DistributedGradientTape(tf.GradientTape())
     with pytest.raises(InvalidArgumentError, match="distributed already"):
         hvd.DistributedGradientTape(tape)
-    with pytest.raises(InvalidArgumentError, match=r"takes a tf.GradientTape, got int"):
-        hvd.DistributedGradientTape(3)
 
 
 def test_a_world_of_one_gives_back_what_it_was_given(hvd):
@@ -212,20 +211,12 @@ def test_a_world_of_one_gives_back_what_it_was_given(hvd):
         x = tf.Variable(3.0)
         y = x * x
     assert float(hvd.DistributedGradientTape(tape).gradient(y, x)) == 6.0
-    with pytest.raises(InvalidArgumentError, match="an average of int32 would lose its fraction"):
-        hvd.allreduce(tf.constant([1]))
-    with pytest.raises(InvalidArgumentError, match="reducescatter works along the first dimension and a scalar has"):
-        hvd.reducescatter(1.0)
-    with pytest.raises(InvalidArgumentError, match=r"splits=\[1, 2\]: one number of rows for each of 1 ranks"):
-        hvd.alltoall(tf.range(3), splits=[1, 2])
-    with pytest.raises(InvalidArgumentError, match="name=True: the second argument names the operation"):
-        hvd.allreduce(1.0, True)
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
-def small_model(optimizer, policy=None):
+def small_model(optimizer):
     import keras
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])

@@ -140,14 +140,6 @@ def test_the_model_of_a_run_and_its_registered_version_lead_to_the_checkpoint(ru
 
 
 @pytest.mark.tensorflow
-def test_register_as_registers_the_model_that_mlflow_loads(run):
-    (version,) = run.client.search_model_versions("name = 'squares'")
-    (output,) = run.client.get_run(run.result.run_id).outputs.model_outputs
-    assert version.source == run.client.get_logged_model(output.model_id).artifact_location
-    assert (version.run_id, version.tags[DIGEST_TAG]) == (run.result.run_id, run.result.digest)
-
-
-@pytest.mark.tensorflow
 def test_a_run_holds_what_it_is_judged_by(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -282,13 +274,6 @@ def test_what_cannot_be_found_is_named(run, capsys, arguments, words):
     code, _, found = command(capsys, *arguments, "--tracking-uri", run.store)
     assert code == 2
     assert words in found["message"]
-
-
-@pytest.mark.tensorflow
-def test_a_store_that_is_not_there_is_not_made(tmp_path, capsys):
-    code, _, found = command(capsys, "runs", "--tracking-uri", f"sqlite:///{tmp_path}/none.db")
-    assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert "no MLflow store" in found["message"]
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""Memory that is refused, by the kernel's killer and by a limit: the error says so and nothing stays."""
+"""A rank that the kernel kills for memory: the error says so and nothing stays."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from leftovers import leaves_nothing
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.memory_group import MemoryGroup, MemoryGroupError
-from lakelens.errors import RankFailedError
 from lakelens.training.runner.processes import keeper
-from lakelens.training.runner.runner import HorovodRunner
 
 pytestmark = pytest.mark.system
 
@@ -65,19 +63,6 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(tmp
     assert "rank 1 of 2 on" in message
     assert "was killed by the kernel: out of memory; its memory peaked at" in message
     assert (rank, signal_name, log) == (1, "SIGKILL", ["about to take memory"])
-
-
-def test_memory_that_a_limit_refuses_is_the_users_exception_and_named():
-    def main():
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-        return bytearray(2 << 30)
-
-    with leaves_nothing() as watch, pytest.raises(RankFailedError) as caught:
-        HorovodRunner(np=-1, env=watch.env).run(main)
-    assert str(caught.value).startswith("Traceback (most recent call last)")
-    assert "raised MemoryError (out of memory: use smaller batches" in caught.value.summary
 
 
 def test_the_kernels_counter_is_read_from_files_of_names_and_values(tmp_path):

@@ -119,13 +119,6 @@ def only_run(uri: str, experiment: str):
     return run
 
 
-def test_a_server_that_does_not_answer_is_an_error_before_the_launch(server, settings, table, tmp_path):
-    os.killpg(server[0], signal.SIGSTOP)
-    with pytest.raises(TrackingError, match=rf"{server[1]} did not let us list its experiments: .*read timeout=8"):
-        train(table, **settings)
-    assert not (tmp_path / "checkpoints").exists()
-
-
 def test_what_a_server_missed_while_it_did_not_answer_arrives_later(server, settings, table, caplog):
     settings["hyperparameters"] |= {"silent_s": 20.0}
     result = train(table, **settings)

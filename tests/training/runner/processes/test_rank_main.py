@@ -7,7 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from leftovers import Watch, leaves_nothing
@@ -39,32 +40,68 @@ def test_a_traceback_of_any_length_in_any_script_comes_back(watch):
     assert "\N{GRINNING FACE}" * 1000 in caught.value.traceback
 
 
-def test_an_exception_that_cannot_be_written_down_is_named_by_its_type(watch):
-    def main():
+def failing() -> list[tuple[Callable[[], Any], type[LaunchError], str]]:
+    """Functions that end a rank; each with its error."""
+
+    def returns_what_cannot_be_pickled():
+        import threading
+
+        return {"lock": threading.Lock()}
+
+    def returns_what_cannot_be_read():
+        class Value:
+            def __reduce__(self):
+                return open, ("/only/where/it/was/made",)
+
+        return Value()
+
+    def raises_what_cannot_be_written():
         class Mute(Exception):
             def __str__(self):
                 raise RuntimeError("no words")
 
         raise Mute
 
-    with pytest.raises(RankFailedError, match="Mute") as caught:
+    def raises_system_exit():
+        sys.exit(3)
+
+    def leaves_with_a_code():
+        os._exit(7)
+
+    def leaves_with_zero():
+        os._exit(0)
+
+    def closes_every_descriptor():
+        os.closerange(0, 256)
+
+    def kills_its_keeper():
+        import time
+
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+    return [
+        (returns_what_cannot_be_pickled, RankFailedError, "returned dict, which cannot be pickled"),
+        (returns_what_cannot_be_read, LaunchError, "rank 0's value cannot be read .*only/where/it/was/made"),
+        (raises_what_cannot_be_written, RankFailedError, "Mute"),
+        (raises_system_exit, RankFailedError, "SystemExit: 3"),
+        (leaves_with_a_code, RankFailedError, "ended with exit code 7 without an exception"),
+        (leaves_with_zero, RankFailedError, "exit code 0 before the training function had returned"),
+        (closes_every_descriptor, RankFailedError, "rank 0 of 1 on .* ended with exit code 1"),
+        (kills_its_keeper, RankFailedError, "SIGKILL"),
+    ]
+
+
+@pytest.mark.parametrize(("main", "error", "words"), failing(), ids=lambda value: getattr(value, "__name__", ""))
+def test_a_function_that_fails_in_any_way_ends_with_an_error_that_says_how(watch, main, error, words):
+    with pytest.raises(error, match=words) as caught:
         run(watch, main)
-    assert caught.value.reason == "raised"
+    if "code 7" in words:
+        assert caught.value.exit_code == 7
 
 
-def test_a_value_that_the_driver_cannot_read_is_named(watch):
-    def main():
-        def fail():
-            raise OSError("only on the machine that made it")
-
-        class Value:
-            def __reduce__(self):
-                return fail, ()
-
-        return Value()
-
-    with pytest.raises(LaunchError, match=r"rank 0's value cannot be read .*only on the machine that made it"):
-        run(watch, main)
+def test_sys_exit_zero_is_a_return(watch):
+    assert run(watch, lambda: sys.exit(0)) is None
 
 
 def test_output_that_is_no_text_is_shown_as_far_as_it_is_and_one_without_newlines_whole_in_pieces(watch, capfd):
@@ -119,17 +156,6 @@ def test_a_rank_may_close_its_output_leave_its_folder_and_empty_its_environment(
 
     (tmp_path / "gone").mkdir()
     assert HorovodRunner(np=-1, env=watch.env).run(main, folder=str(tmp_path / "gone")) == "done"
-
-
-def test_a_rank_that_closes_every_descriptor_fails_and_does_not_hang(watch):
-    def main():
-        import os
-
-        os.closerange(0, 256)
-        return "nobody hears of it"
-
-    with pytest.raises(RankFailedError, match=r"rank 0 of 1 on .* ended with exit code 1"):
-        run(watch, main)
 
 
 @pytest.mark.parametrize(

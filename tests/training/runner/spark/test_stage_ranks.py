@@ -116,27 +116,19 @@ def sleep_for_ever():
     return main
 
 
-def test_cancelling_the_callers_job_group_ends_the_ranks(runner, watch, spark):
+def test_a_runner_that_waits_too_long_says_for_what_and_the_callers_job_group_cancels_the_ranks(runner, watch, spark):
     def call():
         spark.sparkContext.setJobGroup("a-cell", "a notebook's cell", interruptOnCancel=True)
-        return runner(2).run(sleep_for_ever())
+        return runner(3, name="the-long-one").run(sleep_for_ever())
 
     thread, result = run_in_thread(call)
-    wait_until(lambda: len(watch.processes()) >= 4)
+    wait_until(lambda: len(watch.processes()) >= 6)
+    with pytest.raises(NotEnoughSlotsError, match="needs 2 slots; the-long-one holds 3 and 1 of 4 are free after 1 s"):
+        runner(2, slots_wait_s=1, name="waiting").run(sleep_for_ever())
     spark.sparkContext.cancelJobGroup("a-cell")
     thread.join(timeout=200)
     assert isinstance(result["error"], RankFailedError)
     assert "cancelled" in str(result["error"]) or "lost contact" in str(result["error"])
-
-
-def test_a_runner_that_waits_too_long_says_for_what(runner, watch, spark):
-    thread, result = run_in_thread(lambda: runner(3, name="the-long-one").run(sleep_for_ever()))
-    wait_until(lambda: len(watch.processes()) >= 6)
-    with pytest.raises(NotEnoughSlotsError, match="needs 2 slots; the-long-one holds 3 and 1 of 4 are free after 1 s"):
-        runner(2, slots_wait_s=1, name="waiting").run(sleep_for_ever())
-    spark.sparkContext.cancelAllJobs()
-    thread.join(timeout=200)
-    assert isinstance(result["error"], RankFailedError)
 
 
 def until(path):
