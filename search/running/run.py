@@ -316,5 +316,5 @@ def _checkpoint_of(config: ExperimentConfig, trial: TrialState, folder: Path) ->
     kept = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.metadata.get("step") == step]
     storage = config.checkpoint_storage
     if kept or (config.checkpoint_policy != "none" and (storage.save_experiment_best or storage.save_trial_best)):
-        return kept[0] if kept else None
+        return kept[-1] if kept else None  # of one step the weights in training, which the search has measured
     return last_checkpoint(folder)

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# In the name of a checkpoint of averages that an optimizer has kept, written after the last step.
+AVERAGED = "-averaged"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -215,9 +218,10 @@ def last_checkpoint(folder: str | Path) -> Checkpoint | None:
     return found[-1] if found else None
 
 
-def _place(checkpoint: Checkpoint) -> tuple[int, int, str]:
+def _place(checkpoint: Checkpoint) -> tuple[int, int, bool, str]:
     told = checkpoint.metadata
-    return int(told.get("step", 0)), int(told.get("epoch", 0)), checkpoint.name
+    # Of one step the averages come before the weights in training, from which a training continues.
+    return int(told.get("step", 0)), int(told.get("epoch", 0)), AVERAGED not in checkpoint.name, checkpoint.name
 
 
 def sweep(folder: str | Path) -> list[Path]:

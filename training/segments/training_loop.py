@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import CheckpointError
 from ...tracking.run_records import RecordFile, RunRecord
-from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, remove_checkpoint
+from ..checkpoints.checkpoint import AVERAGED, Checkpoint, list_checkpoints, remove_checkpoint
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish
 from .checks import require_finite_losses
@@ -67,7 +67,7 @@ class TrainingLoop:
         found = [each for each in kept if each.metadata.get("step") == self.progress.best_step]
         metric, best = self._job.config.goal.metric, self.progress.best
         # A training that ends with averages has two of its last step.
-        return next((each for each in found if each.metadata["metrics"].get(metric) == best), next(iter(found), None))
+        return next((each for each in found if each.metadata["metrics"].get(metric) == best), None)
 
     def train(self) -> Reason:
         """Trains; rank 0 writes checkpoints and records."""
@@ -111,7 +111,7 @@ class TrainingLoop:
         if self._verdicts.measured_again(self.step, self.epochs, metrics) and self._rank == 0:
             log_to_driver(f"the optimizer's averages are better than the weights in training: {described(metrics)}")
         if self.progress.best is not None:
-            self._write(metrics, stopped=stopped, suffix="-averaged")
+            self._write(metrics, stopped=stopped, suffix=AVERAGED)
 
     def _restore_best(self) -> None:
         """Restores the weights of the best validation on every rank; checkpoints stay unchanged."""
@@ -229,11 +229,13 @@ class TrainingLoop:
             stopped=stopped,
             replicas=job.replicas,
         )
-        self.last = self._backend.save(
+        written = self._backend.save(
             self.prepared.metadata(step, metrics),
             state.as_json(),
             state.arrays(),
             (f"step-{step:08d}" if inside else f"epoch-{state.epoch:04d}") + suffix,
         )
-        for name in self._verdicts.wrote(self.last.name, step, metrics):
+        if not suffix:  # a training continues from the weights in training, not from averages
+            self.last = written
+        for name in self._verdicts.wrote(written.name, step, metrics):
             remove_checkpoint(Checkpoint(job.folder / name, "", {}))

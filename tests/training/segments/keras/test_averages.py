@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,8 @@ def test_losses_and_weights_are_those_of_fit_and_each_checkpoint_has_what_was_me
     outcome = trained(tmp_path, table, trial_of(optimizer, callbacks), **KEEP_ALL)
     for name in ("loss", "val_loss", "val_accuracy"):
         assert losses(tmp_path, name) == pytest.approx(history[name], rel=1e-4)
-    for ours, theirs in zip(weights_of(outcome.last), model.get_weights(), strict=True):
+    final = next((each.path for each in list_checkpoints(tmp_path) if "-averaged" in each.name), outcome.last)
+    for ours, theirs in zip(weights_of(final), model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     kept = list_checkpoints(tmp_path)
     assert len(kept) == EPOCHS + case.startswith("averages")
@@ -172,8 +174,15 @@ def test_the_averages_at_the_end_are_the_result_where_they_are_better(table, tmp
     told = open_checkpoint(bad.checkpoint).metadata["metrics"]
     assert bad.metrics == pytest.approx(told)
     assert "averaged" not in bad.checkpoint
-    assert "averaged" in bad.last
+    assert [each.path.name for each in list_checkpoints(tmp_path / "bad")][-1] == Path(bad.last).name
     assert good.metrics["val_loss"] == pytest.approx(min(losses(tmp_path / "good", "val_loss")))
+
+
+def test_a_training_whose_averages_are_not_kept_ends_with_its_last_weights(table, tmp_path):
+    storage = {"checkpoint_storage": {"save_trial_best": 0, "save_trial_latest": 1}}
+    outcome = trained(tmp_path, table, trial_of(sgd(**AVERAGED), list), **storage)
+    assert [each.name for each in list_checkpoints(tmp_path)] == [Path(outcome.last).name]
+    assert outcome.metrics == pytest.approx(open_checkpoint(outcome.last).metadata["metrics"])
 
 
 def test_callbacks_hear_of_a_training_what_fit_tells_them(table, tmp_path):
