@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -177,6 +178,8 @@ def _list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, want
             except UsageError as error:
                 yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, refusal(error))])
                 continue
-            listed = list_below(root, top.names[task::tasks], wanted)
+            # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
+            share = [name for name in top.names if zlib.crc32(os.fsencode(name)) % tasks == task]
+            listed = list_below(root, share, wanted)
             while rows := list(itertools.islice(listed, _LISTING_ROWS)):
                 yield folder_batch(rows)
