@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from types import TracebackType
 
@@ -86,23 +85,6 @@ def cpu_seconds(pid: int) -> float:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return total
-
-
-def gone_within(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Waits for processes to end and gives those that have not."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        alive = [process for process in processes if _lives(process)]
-        if not alive or time.monotonic() > deadline:
-            return alive
-        time.sleep(0.1)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _kind(command: list[str]) -> str:

@@ -179,7 +179,7 @@ def _list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, want
                 yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, refusal(error))])
                 continue
             # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
-            share = [name for name in top.names if zlib.crc32(os.fsencode(name)) % tasks == task]
+            share = [name for name in top.names if zlib.crc32(name) % tasks == task]
             listed = list_below(root, share, wanted)
             while rows := list(itertools.islice(listed, _LISTING_ROWS)):
                 yield folder_batch(rows)

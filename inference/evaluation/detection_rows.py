@@ -43,7 +43,7 @@ _MADE = pa.schema(
 def truths_sql(column: str, declared: str) -> str | None:
     """Writes the SQL that makes `ANNOTATIONS_TYPE` of a column of boxes, whose fields may come in any order.
 
-    Returns none if it is not an array of structs with a class number and four corners. A name or mark of difficult
+    Returns None if it is not an array of structs with a class number and four corners. A name or mark of difficult
     boxes that it lacks is null.
     """
     kind = arrow_type(declared)
