@@ -116,16 +116,17 @@ class TestPyTorch:
             assert len(one) == len(other) + 1
         assert found["accuracy"] > 0.8
 
-    @pytest.mark.parametrize("number", range(4), ids=["a Trial", "a loop", "HorovodRunner", "TorchDistributor"])
+    @pytest.mark.parametrize(
+        "number", range(5), ids=["a Trial", "averages", "a loop", "HorovodRunner", "TorchDistributor"]
+    )
     def test_the_page_for_pytorch_users_runs_as_written(self, torch_python, tmp_path, number):
         table = coloured_table(tmp_path / "tables" / "photos", train=190)
         add_rows(table, 500, 30, "train")
         page = (CHECKOUT / "docs" / "pytorch.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-        assert len(blocks) == 4
-        (tmp_path / "page.py").write_text(
-            blocks[number].replace('"/data/tables/photos"', repr(str(table))), encoding="utf-8"
-        )
+        assert len(blocks) == 5
+        for name, block in {"photos.py": blocks[0], "page.py": blocks[number]}.items():
+            (tmp_path / name).write_text(block.replace('"/data/tables/photos"', repr(str(table))), encoding="utf-8")
         submit = "--master local[2] pyspark-shell"
         done = run(torch_python, [tmp_path / "page.py"], tmp_path, PYSPARK_SUBMIT_ARGS=submit)
         assert done.returncode == 0, done.stderr[-5000:]
