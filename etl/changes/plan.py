@@ -12,7 +12,7 @@ from ...spark.port import forget, keep
 from ..annotations.record import PATH_UNUSABLE
 from ..model import schema
 from ..model.labels import NO_CLASS, class_order
-from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS
+from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS, SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,6 +56,7 @@ class Plan:
     # Number of files, by status, that differ from their row in the content alone, if at all
     comparable: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)  # Number of ignored things, by reason
+    seen: Counter[str] = field(default_factory=Counter)  # Number of tasks by what they see in the source folder
     # Classes of the files that are to be read, with the number of their folder or None
     class_ranks: dict[str, int | None] = field(default_factory=dict)
     listed_by_class: Counter[str] = field(default_factory=Counter)  # Files of the source by class
@@ -150,7 +151,8 @@ class Plan:
         from pyspark.sql import functions as F
 
         suffix = F.lower(F.regexp_extract(schema.PATH, _SUFFIX, 1))
-        ignored = self.files.where(F.col(STATUS).isNull()).groupBy(IGNORED, suffix.alias("suffix")).count()
+        is_ignored = F.col(STATUS).isNull() & ~F.col(IGNORED).startswith(SEEN)
+        ignored = self.files.where(is_ignored).groupBy(IGNORED, suffix.alias("suffix")).count()
         ignored = ignored.orderBy(F.desc("count"), "suffix").limit(_MOST_SUFFIXES * len(self.ignored))
         found: dict[str, dict[str, int]] = {}
         for reason, name, files in ignored.collect():
@@ -205,7 +207,8 @@ class Plan:
         """Counts files that are alike: the values of `_GROUPED_BY`, and of these files the counts."""
         status, files, in_quarantine = group[STATUS], group[_FILES], group[IN_QUARANTINE]
         if status is None:
-            self.ignored[str(group[IGNORED])] += files
+            reason = str(group[IGNORED])
+            (self.seen if reason.startswith(SEEN) else self.ignored)[reason] += files
             return
         if group[_BOX_CLASS] is not None:
             self.box_classes[status in WORK].add(group[_BOX_CLASS])

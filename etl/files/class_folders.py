@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...errors import EmptySourceError, SourceNotFoundError
 from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
-from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, local_uri, visit
+from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, is_hidden, local_uri, visit
 
 
 class ListedFile(NamedTuple):
@@ -57,6 +57,12 @@ class TopLevel:
     def names(self) -> tuple[bytes, ...]:
         """All names, folders first."""
         return (*self.folders, *self.others)
+
+    @property
+    def kind(self) -> str:
+        """What it shows in a word: folders, files, both or nothing; hidden names do not count."""
+        are_files = any(not is_hidden(os.fsdecode(name)) for name in self.others)
+        return " and ".join(["folders"] * bool(self.folders) + ["files"] * are_files) or "nothing"
 
     def check(self, root: str, wanted: Wanted) -> None:
         """Checks that the folder is what a layout wants."""

@@ -169,7 +169,7 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
             opened.callback(listing.release)
             plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
-        raise_refusal(plan.ignored)
+        raise_refusal([*plan.ignored, *plan.seen])
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
         check_not_all_elsewhere(request.source, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
@@ -19,8 +20,8 @@ from ..files.layouts import COCO
 from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER
 from ..model import schema
 from .annotation_frames import match_images, merged_by_path, rows_of_one_file
-from .folders import list_folder
-from .listing import IGNORED, REFUSED, Listing, raise_refusal
+from .folders import FolderListing, list_folder
+from .listing import IGNORED, REFUSED, SEEN, Listing, raise_refusal
 from .named_images import annotated_listing
 from .source import Source
 
@@ -35,22 +36,34 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
     the folders that a usual name means, and else from the source: from the first of them in which an image of that
     name is.
     """
+    folder = list_folder(spark, source.folder, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
+    with ExitStack() as on_error:
+        listing = _list_annotated(spark, source, folder, on_error)
+        on_error.pop_all()
+    return listing
+
+
+def _list_annotated(spark: SparkSession, source: Source, folder: FolderListing, on_error: ExitStack) -> Listing:
     from pyspark.sql import functions as F
 
-    folder = list_folder(spark, source.folder, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
     files = keep(folder.files)
+    on_error.callback(forget, files)
     is_json = F.lower(schema.PATH).endswith(".json")
     ignored = files.where(F.col(IGNORED).isNotNull())
     images = files.where(F.col(IGNORED).isNull() & ~is_json)
-    is_looked_at = F.col(IGNORED).isNull() | F.col(IGNORED).startswith(REFUSED)
+    is_looked_at = F.coalesce(F.col(IGNORED).startswith(REFUSED) | F.col(IGNORED).startswith(SEEN), F.lit(True))
     json_paths, image_folders = _places(files.where(is_looked_at), is_json)
     if source.annotations is not None:
         path = relative_reference(absolute_path(source.annotations), source.folder)
         found = [(source.annotations, named_coco_file(source.annotations, path))]
     else:
         found = _coco_files(source.folder, folder.root, json_paths)
-    instances = [_read_coco(spark, source.folder, folder.root, *file, images, image_folders) for file in found]
-    frames, folders = [frame for frame, _ in instances], [below for _, below in instances]
+    frames, folders = [], []
+    for location, file in found:
+        candidates = _candidates(folder.root, file, image_folders)
+        frame, below = _read_coco(spark, source.folder, location, file, candidates, images, on_error)
+        frames.append(frame)
+        folders.append(below)
     is_annotated = functools.reduce(lambda one, other: one | other, [_is_below(folder.root, one) for one in {*folders}])
     ignored = ignored.unionByName(images.where(~is_annotated).withColumn(IGNORED, F.lit(OTHER_FOLDER)))
     images = images.where(is_annotated)
@@ -72,8 +85,9 @@ def _places(files: DataFrame, is_json: Column) -> tuple[list[str], list[str]]:
 
     place = F.when(is_json, F.col(schema.PATH)).otherwise(F.regexp_replace(schema.PATH, "[^/]*$", ""))
     rows = files.select(IGNORED, is_json, place).distinct().collect()
-    raise_refusal(ignored for ignored, _, _ in rows if ignored is not None)
-    return [place for _, is_json, place in rows if is_json], [place for _, is_json, place in rows if not is_json]
+    raise_refusal([ignored for ignored, _, _ in rows if ignored is not None])
+    found = [(is_json, place) for ignored, is_json, place in rows if ignored is None]
+    return [place for is_json, place in found if is_json], [place for is_json, place in found if not is_json]
 
 
 def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str, CocoFile]]:
@@ -90,29 +104,35 @@ def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str
     return [(relative[file.path] if has_scheme(source) else f"{here}/{file.path}", file) for file in files]
 
 
-def _read_coco(
-    spark: SparkSession,
-    source: str,
-    root: str,
-    location: str,
-    file: CocoFile,
-    images: DataFrame,
-    image_folders: Sequence[str],
-) -> tuple[DataFrame, str]:
-    """Reads a COCO file, and finds which of the folders that it may mean holds its images.
-
-    Without an image of its names in any of them, it is the first that holds images at all.
-    """
-    candidates = [
+def _candidates(root: str, file: CocoFile, image_folders: Sequence[str]) -> list[str]:
+    """Returns the folders that a COCO file may mean and that hold images; the first one it may mean if none does."""
+    found = [
         folder
         for folder in file.image_folders
         if any(place.startswith(_prefix_of(root, folder)) for place in image_folders)
     ]
-    folders = candidates or list(file.image_folders[:1])
+    return found or list(file.image_folders[:1])
+
+
+def _read_coco(
+    spark: SparkSession,
+    source: str,
+    location: str,
+    file: CocoFile,
+    folders: Sequence[str],
+    images: DataFrame,
+    on_error: ExitStack,
+) -> tuple[DataFrame, str]:
+    """Reads a COCO file, and finds which of the folders that it may mean holds its images.
+
+    Without an image of its names in any of them, it is the first.
+    """
 
     def read(folder: str) -> DataFrame:
         image_root = "/".join(part for part in (source.rstrip("/"), folder) if part)
-        return coco_annotations(spark, location, image_root, file.split)
+        frame = coco_annotations(spark, location, image_root, file.split)
+        on_error.callback(forget, frame)
+        return frame
 
     for folder in folders:
         frame = read(folder)

@@ -20,7 +20,7 @@ from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents
-from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch, refusal
+from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, SEEN, Listing, completed, folder_batch, refusal
 from .source import Source
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderLis
 def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
     """Lists a folder that the workers can open: the driver may have another folder, or none, of that path."""
     root_bytes, tasks = os.fsencode(root), 2 * parallelism(spark)
-    task = functools.partial(_list_share, root=root_bytes, tasks=tasks, wanted=wanted)
+    task = functools.partial(list_share, root=root_bytes, tasks=tasks, wanted=wanted)
     files = map_in_arrow(spark.range(0, tasks, 1, tasks), task, schema.ddl_of(FOLDER_LISTING))
     return FolderListing(local_uri(root_bytes), files)
 
@@ -168,7 +168,7 @@ class _PathRule:
         return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None
 
 
-def _list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Lists, in each of some tasks, what lies below its share of the top-level names."""
     for batch in batches:
         for task in batch.column(0).to_pylist():
@@ -178,6 +178,8 @@ def _list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, want
             except UsageError as error:
                 yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, refusal(error))])
                 continue
+            seen = f"{SEEN}{top.kind} in {os.fsdecode(root)}"
+            yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, seen)])
             # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
             share = [name for name in top.names if zlib.crc32(name) % tasks == task]
             listed = list_below(root, share, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,12 +56,22 @@ def refusal(error: UsageError) -> str:
     return f"{REFUSED}{type(error).__name__}: {error}"
 
 
-def raise_refusal(reasons: Iterable[str]) -> None:
-    """Raises the error that a task has found."""
+# What a task sees in the source folder: an executor without its mount sees another thing than the others.
+SEEN = "seen: "
+
+
+def raise_refusal(reasons: Collection[str]) -> None:
+    """Raises the error that a task has found, or that some see other things than others in the source folder."""
     found = next((reason for reason in reasons if reason.startswith(REFUSED)), None)
     if found is not None:
         name, _, message = found.removeprefix(REFUSED).partition(": ")
         raise {error.__name__: error for error in (SourceNotFoundError, InvalidArgumentError)}[name](message)
+    seen = sorted(reason.removeprefix(SEEN) for reason in reasons if reason.startswith(SEEN))
+    if len(seen) > 1:
+        raise SourceNotFoundError(
+            f"some executors see {', others '.join(seen)}: mount the folder on each; if it was filled or emptied just "
+            "now, ingest again"
+        )
 
 
 @dataclass(frozen=True)

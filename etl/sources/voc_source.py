@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ...spark.port import keep
+from ...spark.port import forget, keep
 from ...spark.python_tasks import map_in_arrow
 from ..annotations import voc
 from ..annotations.record import (
@@ -25,7 +26,7 @@ from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER, local_path
 from ..model import schema
 from .annotation_frames import merged_by_path
 from .contents import read_contents
-from .folders import list_folder
+from .folders import FolderListing, list_folder
 from .listing import IGNORED, Listing
 from .named_images import annotated_listing
 from .source import Source
@@ -46,10 +47,17 @@ _VOC_IMAGES = "/JPEGImages/"
 
 def list_voc(spark: SparkSession, source: Source) -> Listing:
     """Lists a Pascal VOC folder: JPEGImages, Annotations, ImageSets."""
+    folder = list_folder(spark, source.folder, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
+    with ExitStack() as on_error:
+        on_error.callback(forget, folder.files)
+        listing = _list_annotated(spark, folder, keep(folder.files))
+        on_error.pop_all()
+    return listing
+
+
+def _list_annotated(spark: SparkSession, folder: FolderListing, files: DataFrame) -> Listing:
     from pyspark.sql import functions as F
 
-    folder = list_folder(spark, source.folder, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
-    files = keep(folder.files)
     ignored = files.where(F.col(IGNORED).isNotNull())
     found = files.where(F.col(IGNORED).isNull())
     is_image = ~F.lower(schema.PATH).rlike(r"\.(xml|txt)$")

@@ -1,0 +1,78 @@
+"""Rules of a folder that several tasks list, each for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pyarrow as pa
+import pytest
+from etl_pictures import write_image
+
+from lakelens import ImageTable
+from lakelens.errors import SourceNotFoundError
+from lakelens.etl.files.class_folders import Wanted
+from lakelens.etl.model import schema
+from lakelens.etl.sources.folders import list_share
+from lakelens.etl.sources.listing import IGNORED, raise_refusal
+
+TASKS = 4
+
+
+def listed(root, change):
+    """Lists a folder by four tasks, of which the last one sees it after a change; returns names and reasons."""
+    batches = []
+    for task in range(TASKS):
+        if task == TASKS - 1:
+            change()
+        one = pa.record_batch([pa.array([task], pa.int64())], ["id"])
+        batches += list_share([one], os.fsencode(root), TASKS, Wanted("class_folders"))
+    rows = pa.Table.from_batches(batches).to_pylist()
+    reasons = {row[IGNORED] for row in rows if row[IGNORED]}
+    return sorted(row[schema.PATH].rpartition("/")[2] for row in rows if row[IGNORED] is None), reasons
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(12):
+        write_image(tmp_path / "source" / f"class {number}" / f"{number}.jpg", seed=number)
+    return tmp_path / "source"
+
+
+@pytest.mark.unit
+class TestTasks:
+    def test_a_folder_that_comes_or_goes_meanwhile_moves_no_other_name(self, folder):
+        def change():
+            write_image(folder / "class 00" / "new.jpg")
+            shutil.rmtree(folder / "class 11")
+
+        names, reasons = listed(folder, change)
+        assert {f"{number}.jpg" for number in range(11)} <= set(names)
+        raise_refusal(reasons)
+
+    @pytest.mark.parametrize("left", [(), (".keep",), ("README.md",)], ids=["nothing", "a hidden file", "a file"])
+    def test_an_executor_without_the_mount_is_an_error_and_no_loss_of_rows(self, folder, left):
+        def change():
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for name in left:
+                (folder / name).touch()
+
+        _, reasons = listed(folder, change)
+        with pytest.raises(
+            SourceNotFoundError, match=r"some executors see (.* in .*, others folders|folders) in .*: mount"
+        ):
+            raise_refusal(reasons)
+
+
+@pytest.mark.spark
+def test_a_listing_that_failed_is_not_taken_again(spark, tmp_path):
+    source, table = tmp_path / "source", ImageTable(spark, tmp_path / "t")
+    with pytest.raises(SourceNotFoundError, match="does not exist"):
+        table.ingest(source, layout="coco")
+    write_image(source / "train2017" / "1.jpg")
+    (source / "annotations").mkdir()
+    document = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [], "categories": []}
+    (source / "annotations" / "instances_train2017.json").write_text(json.dumps(document))
+    assert table.ingest(source, layout="coco", size=32).stored == 1
