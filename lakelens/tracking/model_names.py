@@ -15,7 +15,6 @@ def require_model_name(name: str) -> None:
     """Checks the name of a registered model by MLflow's rules."""
     if not name.strip() or name in (".", "..") or any(character in name for character in "/:"):
         raise InvalidArgumentError(f"{name!r} cannot name a registered model: give a name without '/' and ':'")
-    quoted(name)
 
 
 def require_alias(alias: str) -> None:

@@ -49,8 +49,9 @@ class RecordFile:
 
 
 def write_run_file(path: Path, data: bytes) -> None:
-    """Writes a small file beside the checkpoints of a run."""
+    """Writes a small file beside the checkpoints of a run, or in a folder there."""
     try:
+        path.parent.mkdir(exist_ok=True)
         write_bytes(str(path), data, None)
     except OSError as error:
         raise CheckpointError(

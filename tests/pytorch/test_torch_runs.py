@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from mlflow_stores import put_store
 
 import lakelens
 from lakelens.errors import InvalidArgumentError, InvalidHyperparameters, TrialError
+from lakelens.jobs.cli import main
 from lakelens.search.journal import journal_folder, read_events
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import last_checkpoint, open_checkpoint
@@ -155,3 +158,44 @@ def test_what_transfer_cannot_train_is_named(keys, tmp_path, monkeypatch, change
     )
     with pytest.raises(error, match=words):
         TorchTransfer(context).build_model()
+
+
+DRY = """
+import lakelens
+import torch
+from lakelens.training.trials.torch_small_cnn import TorchSmallCnn
+
+class Good(TorchSmallCnn):
+    pass
+
+class NoKey(TorchSmallCnn):
+    def training_step(self, model, batch):
+        return {"loss": batch["images"].mean()}
+
+class NoIndex(TorchSmallCnn):
+    def build_model(self):
+        class Indexed(torch.nn.Module):
+            def forward(self, images):
+                return (images,)[1]
+        return Indexed()
+"""
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ("Good", None),
+        ("NoKey", "TypeError|IndexError|too many dimensions"),
+        ("NoIndex", "the model does not take the feed's images.*IndexError: tuple index out of range"),
+    ],
+)
+def test_a_dry_run_tries_model_and_step_and_writes_nothing(keys, tmp_path, capsys, trial, words):
+    (tmp_path / "trials.py").write_text(DRY)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(keys | {"entrypoint": f"{tmp_path}/trials.py:{trial}"}))
+    before = sorted(tmp_path.parent.rglob("*"))
+    code = main(["train", str(file), "--dry-run"])
+    err = capsys.readouterr().err
+    assert sorted(tmp_path.parent.rglob("*")) == before
+    assert (code == 0) == (words is None), err
+    assert words is None or re.search(words, err), err

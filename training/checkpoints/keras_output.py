@@ -42,7 +42,10 @@ def loss_takes_logits(loss: Any) -> bool | None:
         loss = keras.losses.get(loss)
     found = getattr(loss, "from_logits", None)
     if found is None and callable(loss):
-        parameter = inspect.signature(loss).parameters.get("from_logits")  # of a partial, what it sets
+        try:
+            parameter = inspect.signature(loss).parameters.get("from_logits")  # of a partial, what it sets
+        except (TypeError, ValueError):  # a function of C shows no parameters
+            parameter = None
         found = None if parameter is None else parameter.default
     return found if isinstance(found, bool) else None
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme, without_password
-from ...tracking.heartbeat import end_lost_runs
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
 from ...tracking.model_names import quoted
 from ...tracking.run_listing import all_pages, get_run, open_existing_store
@@ -131,8 +130,10 @@ def version_numbers(client: MlflowClient, name: str) -> list[int]:
 
     Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
     """
-    found = all_pages(client.search_model_versions, filter_string=f"name = {quoted(name)}")
-    return sorted((int(one.version) for one in found), reverse=True)
+    # MLflow's filters have no escapes, so a name with both marks is found among all.
+    where = {} if {"'", '"'} <= set(name) else {"filter_string": f"name = {quoted(name)}"}
+    found = all_pages(client.search_model_versions, **where)
+    return sorted((int(one.version) for one in found if one.name == name), reverse=True)
 
 
 def _run_of_logged(client: MlflowClient, uri: str, facts: Mapping[str, Any]) -> Run | None:
@@ -165,7 +166,6 @@ def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
         known = ", ".join(f"{one.experiment_id} ({one.name})" for one in client.search_experiments(max_results=20))
         store = without_password(client.tracking_uri)
         raise ModelNotFoundError(f"{uri!r}: {store} has no experiment {name!r}; it has {known or 'none'}")
-    end_lost_runs(client, experiment.experiment_id)
     run = best_run(uri, _finished_runs(client, experiment.experiment_id), metric)
     return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
 

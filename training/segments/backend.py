@@ -58,6 +58,9 @@ class Backend(Protocol):
     def begin(self, pace: Pace) -> None:
         """Gives every rank rank 0's weights and optimizer state, restores the state, and begins training after it."""
 
+    def try_step(self) -> None:
+        """Finds what is wrong with a training step, for a process that then ends; without other ranks."""
+
     def begin_epoch(self, step: int) -> None:
         """Begins an epoch after a step."""
 

@@ -48,9 +48,7 @@ def validate(prepared: PreparedRank, step: int, *, in_epoch: bool = True) -> dic
     counted = task.metrics(counts_over_ranks(prepared))
     picture = prepared.backend.picture
     if prepared.world.rank == 0 and picture is not None:
-        folder = prepared.job.folder / PICTURES_FOLDER
-        folder.mkdir(exist_ok=True)
-        write_run_file(folder / f"step-{step:08d}.jpg", picture)
+        write_run_file(prepared.job.folder / PICTURES_FOLDER / f"step-{step:08d}.jpg", picture)
     return metrics | {f"val_{name}": value for name, value in counted.items()}
 
 

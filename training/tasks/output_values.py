@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
-# By how much rounding to half precision may move a probability out of its range.
-_ROUNDING = 1e-2
+# Rounding moves no softmax or sigmoid below 0; a mean of probabilities in bfloat16 may be one unit above 1.
+_BELOW, _ABOVE = 1e-5, 2.0**-8
 
 
 def output_values(gives_logits: bool | None, stated: Any) -> str | None:
@@ -40,7 +40,7 @@ def require_probabilities(values: npt.NDArray[Any]) -> None:
     if not finite.size:
         return
     least, most = float(finite.min()), float(finite.max())
-    if least < -_ROUNDING or most > 1 + _ROUNDING:
+    if least < -_BELOW or most > 1 + _ABOVE:
         raise NotProbabilitiesError(
             f"the model is recorded as giving probabilities, but gives values from {least:.4g} to {most:.4g}. End the "
             f"model with a softmax or sigmoid, or, if these are {LOGITS}, set from_logits=True in the loss, or "

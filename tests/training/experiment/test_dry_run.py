@@ -13,6 +13,9 @@ from coloured_tables import coloured_table
 from mlflow_stores import put_store
 
 from lakelens.jobs.cli import main
+from lakelens.liveness import Process
+from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.runs import open_client
 
 TRIALS = """
     import keras
@@ -107,6 +110,9 @@ def test_a_dry_run_builds_the_model_in_a_process_of_its_own_and_writes_nothing(
         ({"entrypoint": "OtherImages"}, 2, "the model takes (None, 32, 32, 3), the feed gives images of"),
         ({"entrypoint": "OtherClasses"}, 2, "the model gives 7 values per image, the table has 3 classes"),
         ({"entrypoint": "OtherLabels"}, 1, "target.shape=(None,)"),
+        ({"entrypoint": "broken.py:Good"}, 2, "was never closed; the Trial cannot be imported"),
+        ({"entrypoint": "lacking.py:Good"}, 1, "No module named 'not_installed'"),
+        ({"entrypoint": "failing.py:Good"}, 1, "ZeroDivisionError"),
         ({"entrypoint": "NoModel"}, 2, "build_model gave float; it must give a keras.Model"),
         ({"searcher.metric": "val_recall"}, 2, "metric 'val_recall'"),
         ({"checkpoint_storage.path": "/proc/version/checkpoints"}, 1, "/proc/version/checkpoints cannot be written"),
@@ -118,7 +124,11 @@ def test_a_dry_run_finds_what_a_training_finds_before_its_first_step(
     changes: dict[str, Any], code: int, words: str, experiment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "entrypoint" in changes:
-        changes["entrypoint"] = f"{experiment.parent}/trials.py:{changes['entrypoint']}"
+        for name, line in (("broken", "class Good("), ("lacking", "import not_installed"), ("failing", "1 / 0")):
+            base = "import lakelens\nclass Good(lakelens.KerasTrial): pass\n"
+            (experiment.parent / f"{name}.py").write_text(f"{base}{line}\n")
+        file, _, name = changes["entrypoint"].rpartition(":")
+        changes["entrypoint"] = f"{experiment.parent}/{file or 'trials.py'}:{name}"
     flags = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
     assert main(["train", str(experiment), "--dry-run", *flags]) == code
     assert words in capsys.readouterr().err
@@ -130,6 +140,20 @@ def test_a_dry_run_checks_what_only_several_ranks_refuse(experiment: Path, capsy
     assert main(["train", str(experiment), *flags]) == 0
     assert main(["train", str(experiment), *flags, "--slots-per-trial", "2", "--strategy", "horovod_local"]) == 2
     assert "metric 'own' (Own) keeps 'last' with aggregation 'none'" in capsys.readouterr().err
+
+
+@pytest.mark.tensorflow
+def test_a_dry_run_marks_no_lost_run(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`experiment:NAME` looks at finished runs; one whose driver was killed stays as it is."""
+    client = open_client(f"sqlite:///{experiment.parent}/mlflow.db")
+    run = client.create_run(
+        client.create_experiment("earlier"), tags={HEARTBEAT_TAG: str(Heartbeat(Process.this(), 0.0))}
+    )
+    before = written(experiment.parent)
+    assert main(["train", str(experiment), "--dry-run", "--set", "warm_start=experiment:earlier"]) == 2
+    assert "no finished run" in capsys.readouterr().err
+    assert client.get_run(run.info.run_id).info.status == "RUNNING"
+    assert written(experiment.parent) == before
 
 
 @pytest.mark.unit

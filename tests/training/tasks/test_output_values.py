@@ -29,7 +29,7 @@ def test_a_trial_that_contradicts_its_model_is_refused():
         output_values(None, "logit")
 
 
-@pytest.mark.parametrize("values", [[[-0.9, 0.9, 1.0]], [[0.2, 0.3, 1.5]]])
+@pytest.mark.parametrize("values", [[[-0.9, 0.9, 1.0]], [[0.2, 0.3, 1.5]], [[-0.009, 0.5, 0.509]]])
 def test_values_that_are_not_probabilities_are_an_error_wherever_they_are_used(values):
     given = np.array(values, np.float32)
     for use in (
@@ -42,7 +42,7 @@ def test_values_that_are_not_probabilities_are_an_error_wherever_they_are_used(v
 
 
 def test_independent_probabilities_and_rounded_ones_stay_allowed():
-    given = np.array([[0.9, 0.9, 0.9], [0.0, 0.1, 0.0], [1.004, -0.004, 0.0]], np.float32)
+    given = np.array([[0.9, 0.9, 0.9], [0.0, 0.1, 0.0], [1.0039, -1e-6, 0.0]], np.float32)
     assert THREE.answers(given, DESCRIBED) == pytest.approx(given)
     assert THREE.count(given, np.array([0, 1, 2]), DESCRIBED)["confusion"].sum() == 3
 

@@ -101,6 +101,9 @@ class KerasBackend:
         self._dataset = self._built.replicas.shared(self._built.training)
         self._batches = iter(self._forwarded(step))
 
+    def try_step(self) -> None:
+        """Does nothing: Keras has traced the step when it built loss and metrics; see `Backend.try_step`."""
+
     def begin_epoch(self, step: int) -> None:
         """Resets the metrics; see `Backend.begin_epoch`."""
         self._model.reset_metrics()

@@ -71,8 +71,11 @@ def check_answers(model: keras.Model, task: Task, described: Mapping[str, Any], 
     """Checks what a model makes of some images; for models whose last layer does not show what its values are."""
     try:
         outputs = keras.tree.map_structure(np.asarray, model(np.asarray(images, np.float32), training=False))
-    except Exception:  # noqa: BLE001 - the user's own code, which may need other batches
-        return
+    except Exception as error:
+        raise TrialError(
+            f"the model does not take the feed's images, float32 {tuple(images.shape)} from 0 to 255: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     task.answers(outputs, described)
 
 

@@ -75,6 +75,14 @@ class TorchBackend:
             self._restore(self._state)
         self._batches = self._built.batches(self._state)
 
+    def try_step(self) -> None:
+        """Trains on rank 0's share of the first batch; see `Backend.try_step`."""
+        images, labels = next(self._built.batches(None))
+        self._world.size = 1
+        set_to_training(self._model)
+        given = on_device(images, self._world.device), on_device(labels, self._world.device)
+        self._built.step(*given, len(images), updates=True)
+
     def begin_epoch(self, step: int) -> None:
         """Resets the metrics; see `Backend.begin_epoch`."""
         self._running = MetricSums()

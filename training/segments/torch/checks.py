@@ -33,10 +33,10 @@ def check_model(model: object, trial: TorchTrial, device: torch.device) -> Model
     try:
         with in_evaluation(model), torch.enable_grad():  # whose graph shows the last operation
             output = model(images.to(device))
-    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+    except Exception as error:
         raise TrialError(
-            f"the model does not take the feed's images, uint8 {tuple(images.shape)}: {error}. Make scaling to floats "
-            "a part of the model, and build it for context.image_size"
+            f"the model does not take the feed's images, uint8 {tuple(images.shape)}: {type(error).__name__}: {error}. "
+            "Make scaling to floats a part of the model, and build it for context.image_size"
         ) from error
     shown = operations_give_logits(output) if isinstance(output, torch.Tensor) else None
     if shown is None and trial.outputs is None:
