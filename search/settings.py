@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..errors import ConfigurationError
 from ..training.configuration.experiment import ExperimentConfig
-from ..training.configuration.hyperparameters import Const
 from ..training.configuration.lengths import Length
 from ..training.configuration.problems import configuration_error
 from ..training.configuration.searcher import SearcherConfig
@@ -51,7 +50,7 @@ def searcher_section(config: ExperimentConfig) -> dict[str, Any]:
 
 def require_space(config: ExperimentConfig) -> None:
     """Checks that the trials of a search can differ."""
-    if all(isinstance(leaf, Const) for _, leaf in Space.read(config.hyperparameters).leaves()):
+    if not any(leaf.varies for _, leaf in Space.read(config.hyperparameters).leaves()):
         known = ", ".join(config.hyperparameters) or "no hyperparameter"
         raise ConfigurationError(
             f"hyperparameters: nothing to search, each has one value ({known}), so all trials would be equal; "

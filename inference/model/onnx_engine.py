@@ -87,8 +87,11 @@ def write_engine(
 ) -> None:
     """Writes what workers need to run a model, once ONNX Runtime gave Keras' outputs here."""
     images = check_images(checkpoint.input_shape)
-    with without_tensor_float_32():
-        expected = np.asarray(traced(images))  # first: converting removes functions that TensorFlow does not inline
+    try:
+        with without_tensor_float_32():
+            expected = np.asarray(traced(images))  # first: converting removes functions that TensorFlow does not inline
+    except Exception as error:
+        raise _refused(str(checkpoint.path), first_line(error)) from error
     try:
         write_graph(traced, folder / GRAPH_FILE, {_DESCRIBED: json.dumps(dict(described))})
     except ModelMismatchError as error:
@@ -119,12 +122,13 @@ def load_engine(
             return session.run(None, {name: pixels})[0]
 
         given = outputs(check_images(checkpoint.input_shape))
+        expected = np.load(folder / EXPECTED_FILE, allow_pickle=False)
+        described: Mapping[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map[_DESCRIBED])
     except Exception as error:
         raise _refused(str(checkpoint.path), first_line(error)) from error
-    problem = difference([np.load(folder / EXPECTED_FILE, allow_pickle=False)], [given])
+    problem = difference([expected], [given])
     if problem is not None:
         raise _refused(str(checkpoint.path), problem)
-    described: Mapping[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map[_DESCRIBED])
     return outputs, described
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, UsageError
 from lakelens.search import create_searcher, preview
-from lakelens.search.settings import SearcherSettings
+from lakelens.search.settings import SearcherSettings, require_space
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
@@ -173,3 +173,19 @@ def test_a_section_of_an_experiment_as_it_is_dumped_defines_the_same_search():
         dumped = {**config.searcher.model_dump(), "metric": "loss"}
         assert ExperimentConfig.read({"data": {"table": "t"}, "searcher": dumped}).searcher.name == config.searcher.name
         assert create_searcher(dumped, {}).settings.max_length == config.searcher.max_length
+
+
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [
+        {},
+        {"rate": 0.1},
+        {"filters": {"type": "categorical", "vals": [8]}},
+        {"n": {"type": "int", "minval": 2, "maxval": 2}},
+    ],
+)
+def test_a_search_whose_trials_cannot_differ_is_refused_with_the_syntax_of_a_space(hyperparameters):
+    searcher = {"name": "random", "max_trials": 2}
+    config = ExperimentConfig.read({"data": {"table": "t"}, "searcher": searcher, "hyperparameters": hyperparameters})
+    with pytest.raises(ConfigurationError, match=r"nothing to search.*type: log.*type: categorical"):
+        require_space(config)

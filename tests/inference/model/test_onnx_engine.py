@@ -104,6 +104,9 @@ def test_a_worker_that_gives_other_outputs_than_keras_on_the_driver_refuses_the_
     np.save(file, np.load(file) + 1e-3)
     with pytest.raises(ModelMismatchError, match=r"ONNX Runtime cannot run the model.* differ by up to 1\.0e-03"):
         compile_model(checkpoint, onnx_threads=1)
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(ModelMismatchError, match=r"ONNX Runtime cannot run the model"):
+        compile_model(checkpoint, onnx_threads=1)
 
 
 def test_each_call_refuses_an_unknown_engine_before_a_session_opens(checkpoint, tmp_path):

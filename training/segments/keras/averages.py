@@ -21,7 +21,10 @@ class Averages:
 
     def __init__(self, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         self._model = model
-        self._swap = next((each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)), None)
+        swaps = [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
+        if len(swaps) > 1:
+            raise TrialError(f"keras_callbacks has {len(swaps)} SwapEMAWeights, which undo one another; keep one")
+        self._swap = swaps[0] if swaps else None
         self._is_loaded = False
         if self._swap is not None and not averaged_weights(model.optimizer):
             kind = type(getattr(model.optimizer, "inner_optimizer", model.optimizer)).__name__

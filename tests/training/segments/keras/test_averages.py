@@ -105,6 +105,15 @@ def scaled(**keys):
     return make
 
 
+def decayed(**keys):
+    def make():
+        import keras
+
+        return keras.optimizers.AdamW(0.01, weight_decay=0.1, **keys)
+
+    return make
+
+
 def swapping(on_epoch: bool):
     def make():
         import keras
@@ -133,6 +142,10 @@ CASES = {
     "swapped for validations": (sgd(**AVERAGED), swapping(False)),
     "swapped for epochs": (sgd(**AVERAGED), swapping(True)),
     "swapped with a loss scale": (scaled(**AVERAGED), swapping(False)),
+    "swapped and overwritten": (sgd(**AVERAGED, ema_overwrite_frequency=4), swapping(False)),
+    "accumulated": (sgd(gradient_accumulation_steps=2), list),
+    "accumulated and swapped": (sgd(**AVERAGED, gradient_accumulation_steps=2), swapping(False)),
+    "decayed and swapped": (decayed(**AVERAGED), swapping(True)),
 }
 
 
@@ -152,6 +165,37 @@ def test_losses_and_weights_are_those_of_fit_and_each_checkpoint_has_what_was_me
         model = each.load_model(compile=True)
         measured = model.evaluate(batches(2, 1), verbose=0, return_dict=True)
         assert measured["loss"] == pytest.approx(each.metadata["metrics"]["val_loss"], rel=1e-4), each.name
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_a_training_that_a_callback_stops_has_the_best_weights_of_fit(table, tmp_path, swaps):
+    """The largest loss counts as the best, so that the training gets worse."""
+
+    def callbacks(folder):
+        import keras
+
+        best = {"monitor": "val_loss", "mode": "max"}
+        return [
+            *(swapping(True)() if swaps else ()),
+            keras.callbacks.EarlyStopping(**best, patience=1, restore_best_weights=True),
+            keras.callbacks.ModelCheckpoint(folder / "best.keras", **best, save_best_only=True),
+        ]
+
+    import keras
+
+    optimizer = sgd(**AVERAGED) if swaps else sgd()
+    for name in ("fit", "run"):
+        (tmp_path / name).mkdir()
+    model, history = fitted(optimizer, callbacks(tmp_path / "fit"))
+    goal = {"searcher": {"metric": "val_loss", "smaller_is_better": False, "max_length": {"epochs": EPOCHS}}}
+    trained(tmp_path / "run", table, trial_of(optimizer, lambda: callbacks(tmp_path / "run")), **goal)
+    assert losses(tmp_path / "run", "val_loss") == pytest.approx(history["val_loss"], rel=1e-4)
+    assert len(history["val_loss"]) < EPOCHS
+    files = [keras.saving.load_model(tmp_path / name / "best.keras").get_weights() for name in ("fit", "run")]
+    best = next(each for each in list_checkpoints(tmp_path / "run") if each.metadata["step"] == STEPS)
+    for found in (weights_of(best.path), *files):
+        for ours, theirs in zip(found, model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["averages at the end", "swapped for validations", "swapped for epochs"])
@@ -204,16 +248,20 @@ def test_callbacks_hear_of_a_training_what_fit_tells_them(table, tmp_path):
     assert ours == theirs
 
 
-def test_a_callback_that_continues_a_training_by_itself_is_refused_by_name(table, tmp_path):
-    def backup():
-        import keras
+def backup():
+    import keras
 
-        return [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))]
-
-    with pytest.raises(TrialError, match=r"BackupAndRestore.* continues from its checkpoints"):
-        trained(tmp_path / "run", table, trial_of(sgd(), backup))
+    return [keras.callbacks.BackupAndRestore("/nowhere")]
 
 
-def test_swapping_without_averages_is_refused_by_name(table, tmp_path):
-    with pytest.raises(TrialError, match=r"keras_callbacks has SwapEMAWeights, .* SGD .* use_ema=True"):
-        trained(tmp_path, table, trial_of(sgd(), swapping(True)))
+@pytest.mark.parametrize(
+    ("optimizer", "callbacks", "words"),
+    [
+        (sgd(), backup, r"BackupAndRestore.* continues from its checkpoints"),
+        (sgd(), swapping(True), r"keras_callbacks has SwapEMAWeights, .* SGD .* use_ema=True"),
+        (sgd(**AVERAGED), lambda: swapping(True)() * 2, "has 2 SwapEMAWeights, which undo one another; keep one"),
+    ],
+)
+def test_callbacks_that_cannot_work_are_refused_by_name(table, tmp_path, optimizer, callbacks, words):
+    with pytest.raises(TrialError, match=words):
+        trained(tmp_path, table, trial_of(optimizer, callbacks))
