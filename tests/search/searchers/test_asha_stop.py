@@ -5,46 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from driving import Run, make, one_bracket
+from driving import Run, make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelens.search import Continue, Stop
-
 pytestmark = pytest.mark.unit
-
-
-def stopping(rungs=3, **keys):
-    return Run(one_bracket(rungs, stop_once=True, **keys))
-
-
-@pytest.mark.parametrize("concurrent", [0, 1, 3, 9, 16])
-@pytest.mark.parametrize("smaller_is_better", [True, False])
-def test_rising_losses_lowest_trial_first(concurrent, smaller_is_better):
-    keys = {"max_length": {"batches": 9000}, "max_concurrent_trials": concurrent}
-    run = stopping(smaller_is_better=smaller_is_better, **keys)
-    sign = 1 if smaller_is_better else -1
-    assert run.finish(lambda trial: sign * 0.01 * (trial + 1)) == [9000, *[1000] * 11]
-    assert sorted(run.stopped) == list(range(12))
-
-
-def test_rungs_of_one_length_are_passed_at_once():
-    run = Run(make("adaptive_asha", stop_once=True, bracket_rungs=[4], max_trials=9, max_length={"epochs": 3}))
-    assert run.pending[0] == 1
-    assert run.report(0, 0.5) == [Continue(0, 3)]
-    assert run.report(0, 0.5) == [Stop(0)]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("smaller_is_better", [True, False])
-def test_a_better_metric_goes_on_after_one_that_is_not_finite(bad, smaller_is_better):
-    # With NaN among the numbers of a binary search, 0.3 would come last here, and its trial would be stopped.
-    run = stopping(max_concurrent_trials=4, smaller_is_better=smaller_is_better)
-    sign = 1 if smaller_is_better else -1
-    assert run.report(0, sign * 0.5) == [Continue(0, 3)]
-    assert run.report(1, bad)[0] == Stop(1)
-    assert run.report(2, sign * 0.3) == [Continue(2, 3)]
-    assert run.report(3, bad)[0] == Stop(3)
 
 
 class ByTheBook:
@@ -62,6 +27,9 @@ class ByTheBook:
 
     def insert(self, index, trial, metric):
         rung = self.metrics[index]
+        if not math.isfinite(metric):
+            rung.append([math.inf, trial])
+            return len(rung) - 1
         place = next((i for i, (other, _) in enumerate(rung) if other >= metric), len(rung))
         rung.insert(place, [metric, trial])
         return place
@@ -89,24 +57,26 @@ class ByTheBook:
         return [("stop", trial), self.create()]
 
 
-@given(st.data(), st.integers(1, 4), st.integers(2, 4), st.integers(1, 25), st.integers(1, 6))
-def test_any_order_of_events_follows_the_book(data, rungs, divisor, trials, concurrent):
-    lengths = [divisor**index for index in range(rungs)]
+@given(st.data(), st.integers(1, 4), st.integers(2, 4), st.integers(1, 25), st.integers(1, 6), st.booleans())
+def test_any_order_of_events_follows_the_book(data, rungs, divisor, trials, concurrent, smaller_is_better):
+    length = data.draw(st.sampled_from([divisor ** (rungs - 1), 3]))  # with 3 the first rungs may have one length
     keys = {"bracket_rungs": [rungs], "divisor": divisor, "max_concurrent_trials": concurrent, "stop_once": True}
-    run = Run(make("adaptive_asha", max_trials=trials, max_length={"batches": lengths[-1]}, **keys))
-    book = ByTheBook(lengths, divisor, trials, concurrent)
+    keys |= {"max_trials": trials, "max_length": {"batches": length}, "smaller_is_better": smaller_is_better}
+    run = Run(make("adaptive_asha", **keys))
+    book = ByTheBook([max(length // divisor**k, 1) for k in reversed(range(rungs))], divisor, trials, concurrent)
     assert [("create", trial) for trial in run.pending] == book.first
     rejections = 5
     while run.pending:
         trial = data.draw(st.sampled_from(sorted(run.pending)))
-        what = data.draw(st.sampled_from([0.0, -1.0, 1.0, 2.0, 3.5, "error", "invalid_hyperparameters"]))
-        if what == "error" or (what == "invalid_hyperparameters" and not rejections):
+        what = data.draw(st.sampled_from([0.0, -1.0, 1.0, 2.0, 3.5, math.nan, math.inf, -math.inf, "error", "invalid"]))
+        if what == "error" or (what == "invalid" and not rejections):
             ours, theirs = run.exit(trial), book.fail(trial)
-        elif what == "invalid_hyperparameters":
+        elif what == "invalid":
             rejections -= 1
-            ours, theirs = run.exit(trial, what), book.reject(trial)
+            ours, theirs = run.exit(trial, "invalid_hyperparameters"), book.reject(trial)
         else:
-            length = run.pending.pop(trial) + data.draw(st.integers(0, 3))
-            ours, theirs = run.take(run.searcher.validated(trial, length, what)), book.event(trial, length, what)
+            reached = run.pending.pop(trial) + data.draw(st.integers(0, 3))
+            ours = run.take(run.searcher.validated(trial, reached, what if smaller_is_better else -what))
+            theirs = book.event(trial, reached, what)
         assert [(type(operation).__name__.lower(), operation.trial) for operation in ours] == theirs
     assert run.searcher.finished
