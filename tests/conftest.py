@@ -58,9 +58,6 @@ _SHARED_SESSIONS = ("spark-ingest", "spark", "spark-connect")
 CLASSIC, CONNECT = "classic", "connect"
 DRIVER = "driver"  # no session: ranks are processes on the driver
 _SHOWN_FILES = 20
-# Tests that run on both kinds of session are long on a Connect session, but for those of these modules. What else works
-# by other means there is the story of inference/stories/test_connect.py.
-_ALWAYS_ON_CONNECT = ("training/runner/test_faults.py",)
 
 
 def _kind_of(item: pytest.Item) -> str | None:
@@ -88,17 +85,11 @@ def _group_of(item: pytest.Item) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test on each kind of session that its mark `sessions` names, or that of its module.
-
-    With `connect="long"` in that mark it is long on a Connect session whatever its module.
-    """
+    """Runs a test on each kind of session that its mark `sessions` names, or that of its module."""
     mark = metafunc.definition.get_closest_marker("sessions")
     if mark is None or "spark" not in metafunc.fixturenames:
         return
-    module = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
-    is_long = CLASSIC in mark.args and (module not in _ALWAYS_ON_CONNECT or mark.kwargs.get("connect") == "long")
-    on_connect = [pytest.mark.spark, *([pytest.mark.long] if is_long else [])]
-    marks = {DRIVER: [pytest.mark.system], CLASSIC: [pytest.mark.spark], CONNECT: on_connect}
+    marks = {DRIVER: [pytest.mark.system], CLASSIC: [pytest.mark.spark], CONNECT: [pytest.mark.spark]}
     metafunc.parametrize("spark", [pytest.param(kind, marks=marks[kind]) for kind in mark.args], indirect=True)
 
 
@@ -175,13 +166,8 @@ def _outside(share: str, items: list[pytest.Item]) -> list[pytest.Item]:
     """Finds the long tests that are not in a share; Airflow's have environments of their own and stay together."""
     first, count = map(int, share.split("/"))
     long = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("airflow")]
-    chosen = set(sorted(set(map(_shared_by, long)))[first::count])
-    return [item for item in long if _shared_by(item) not in chosen]
-
-
-def _shared_by(item: pytest.Item) -> str:
-    """Names what is in one share: a test, or those of a module on a Connect session, which share what they prepare."""
-    return item.nodeid.partition("::")[0] if _kind_of(item) == CONNECT else item.nodeid
+    chosen = set(sorted(item.nodeid for item in long)[first::count])
+    return [item for item in long if item.nodeid not in chosen]
 
 
 @pytest.fixture(scope="session", autouse=True)

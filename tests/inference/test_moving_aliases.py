@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from colours import colour_model
 from deltalake import DeltaTable
-from model_store import Store
+from model_store import Store, wrong_for_red
 
 from lakelens.errors import ModelNotFoundError, TrackingError
 from lakelens.inference.model.registry import list_versions, register, set_alias, version_behind
@@ -24,14 +23,6 @@ from lakelens.training.checkpoints.references import resolve_model
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("store"))
-
-
-def wrong_for_red(sharpness: float = 8.0) -> Any:
-    """A model that takes red for green."""
-    model = colour_model()
-    weights = np.array([[0, 1, 0], [0, 1, 0], [0, 0, 1]], np.float32) * sharpness
-    model.layers[-1].set_weights([weights, np.zeros(3, np.float32)])
-    return model
 
 
 def record_of(store: Store, name: str, version: int) -> dict[str, Any]:

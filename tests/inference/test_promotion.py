@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from colours import NAMES, colour_model, row, write_table
 from deltalake import DeltaTable
-from model_store import ROWS, Store
+from model_store import ROWS, Store, wrong_for_red
 
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
 from lakelens.etl.model.labels import LABELS_PROPERTY
@@ -87,7 +87,7 @@ def test_no_version_has_an_alias_where_there_is_no_model_or_no_store_yet(store, 
 @pytest.mark.spark
 def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, store):
     good, sharper = store.run(colour_model()), store.run(colour_model(9.0))
-    bad = store.run(_wrong_for_red())
+    bad = store.run(wrong_for_red())
     options = {"spark": spark, "if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
     first = promote(f"runs:/{bad}", "birds", **options)
     assert (first.promoted, first.previous, first.version) == (True, None, 1)
@@ -167,7 +167,7 @@ def test_a_model_of_before_a_rename_is_evaluated_and_promoted(spark, tmp_path_fa
     write_table(store.table, [row(number, split="train") for number in range(ROWS, ROWS + 3)])
     DeltaTable(store.table).update(updates={"label_name": "'crimson'"}, predicate="label_name = 'red'")
     labels = {"0": "crimson", "1": "green", "2": "blue"}
-    old, new = store.run(_wrong_for_red(), version=1), store.run(colour_model(), version=2, labels=labels)
+    old, new = store.run(wrong_for_red(), version=1), store.run(colour_model(), version=2, labels=labels)
     options = {"if_better": "accuracy", "on": f"{store.table}@2", "tracking_uri": store.uri}
     assert promote(f"runs:/{old}", "rails", tracking_uri=store.uri).promoted
     result = evaluate(
@@ -267,12 +267,3 @@ def test_a_class_that_was_renamed_is_no_drift(tmp_path):
     register(f"runs:/{store.run(colour_model(), version=2)}", "grebes", tracking_uri=store.uri)
     found = staleness("grebes", store.table, min_new_rows=99, tracking_uri=store.uri)
     assert (found.stale, found.drift) == (False, 0.0)
-
-
-def _wrong_for_red():
-    """A model that takes red for green."""
-    import numpy as np
-
-    model = colour_model()
-    model.layers[-1].set_weights([np.array([[0, 8, 0], [0, 8, 0], [0, 0, 8]], np.float32), np.zeros(3, np.float32)])
-    return model

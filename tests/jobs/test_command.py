@@ -19,7 +19,7 @@ from references import commands
 
 from lakelens.errors import InvalidArgumentError, LakelensError
 from lakelens.jobs import command, interrupts
-from lakelens.jobs.cli import COMMANDS, build_parser, main
+from lakelens.jobs.cli import build_parser, main
 from lakelens.jobs.command import Run, key_values, run_command
 from lakelens.jobs.etl import fractions
 from lakelens.jobs.examples import examples_of
@@ -134,14 +134,6 @@ def test_a_terminated_job_lets_go_of_what_it_holds(
     assert released == [True]
     assert last_line(capsys) == {"error": "Terminated", "message": "interrupted by SIGTERM"}
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in COMMANDS:
-        with pytest.raises(SystemExit) as stopped:
-            build_parser().parse_args([name, "--help"])
-        assert stopped.value.code == 0
-        assert "usage: lakelens " + name in capsys.readouterr().out
 
 
 def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,8 +69,10 @@ def running(folder: Path, fixture: str) -> Iterator[tuple[subprocess.Popen[bytes
             jvm.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("fixture", ["connect_url", "classic_spark"])
+@pytest.mark.parametrize(
+    ("fixture", "number"),
+    [("connect_url", signal.SIGKILL), ("classic_spark", signal.SIGINT), ("classic_spark", signal.SIGTERM)],
+)
 def test_a_test_run_that_ends_while_spark_starts_leaves_no_jvm(tmp_path: Path, fixture: str, number: int) -> None:
     with running(tmp_path, fixture) as (process, run):
         assert wait_for(run, 1), (tmp_path / "log").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import absolute, absolute_path, folder_of, has_scheme, is_table_name, without_password
+from lakelens.locations import absolute, absolute_path, folder_of, is_table_name, without_password
 
 pytestmark = pytest.mark.unit
 
@@ -36,12 +36,6 @@ def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch,
     assert absolute(Path("other.v1")) == absolute_path("other.v1") == str(tmp_path / "other.v1")
 
 
-def test_a_file_uri_and_its_path_are_the_same_location(tmp_path: Path) -> None:
-    place = tmp_path / "tables with space" / "100% ü"
-    assert absolute(place.as_uri()) == str(place)
-    assert absolute(str(place)) == str(place)
-
-
 @pytest.mark.parametrize(
     ("uri", "path"),
     [
@@ -51,9 +45,13 @@ def test_a_file_uri_and_its_path_are_the_same_location(tmp_path: Path) -> None:
         ("file://localhost/data/a", "/data/a"),
         ("file:///data/a/", "/data/a"),
         ("file:tables/a", "{here}/tables/a"),
+        ("file:///with%20space/100%25%20%C3%BC", "/with space/100% ü"),
+        ("/with space/100% ü", "/with space/100% ü"),
+        ("tables/a", "{here}/tables/a"),
+        *[(uri, uri) for uri in ("s3a://bucket/key", "abfss://c@a.dfs.core.windows.net/x", "dbfs:/x", "gs://b/k")],
     ],
 )
-def test_a_file_uri_is_the_path_that_it_spells(
+def test_a_path_and_its_uri_are_one_location_and_an_object_stores_is_left_as_it_is(
     uri: str, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,11 +61,6 @@ def test_a_file_uri_is_the_path_that_it_spells(
 def test_a_file_uri_of_another_machine_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"names the machine 'data'.*write file:/data/photos"):
         absolute("file://data/photos")
-
-
-def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert absolute("tables/images") == str(tmp_path / "tables" / "images")
 
 
 def test_a_place_has_one_spelling_whatever_links_and_dots_lead_to_it(
@@ -88,12 +81,6 @@ def test_files_lie_next_to_the_name_under_which_a_manifest_was_given(tmp_path: P
     for spelling in ("link/labels.csv", "link/../photos/labels.csv"):
         assert folder_of(tmp_path / spelling) == folder_of(f"file:{tmp_path}/{spelling}") == str(tmp_path / "photos")
     assert folder_of("s3a://bucket/a/labels.csv") == "s3a://bucket/a"
-
-
-@pytest.mark.parametrize("uri", ["s3a://bucket/key", "abfss://c@a.dfs.core.windows.net/x", "dbfs:/x", "gs://b/k"])
-def test_a_uri_of_an_object_store_is_left_as_it_is(uri: str) -> None:
-    assert has_scheme(uri)
-    assert absolute(uri) == uri
 
 
 @pytest.mark.parametrize("empty", ["", "  "])

@@ -59,11 +59,6 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(call: Callable[[], An
     assert isinstance(caught.value, TypeError)  # as Python's own error is
 
 
-def test_a_misspelt_option_of_a_class_is_named_with_the_class():
-    with pytest.raises(UnknownOptionError, match=r"^ImageTable has no option"):
-        lakelens.ImageTable(None, "t", storage_option={})
-
-
 def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None:
     methods = {name: method for name, method in {**vars(TableVersions), **vars(ImageTable)}.items() if callable(method)}
     for name, method in methods.items():

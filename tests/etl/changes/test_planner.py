@@ -22,7 +22,7 @@ from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.local_frames import local_frame
 from lakelens.etl.spark.writing_session import writing_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 
 def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, tmp_path):

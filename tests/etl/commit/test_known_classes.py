@@ -23,7 +23,7 @@ from lakelens.jobs.cli import main
 from lakelens.ledger.store import change, read
 from lakelens.table import Table
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SIZE = 16
 

@@ -23,7 +23,7 @@ from lakelens.etl.commit.transaction import APPLICATION_ID, Batch, Transaction
 from lakelens.etl.spark.writing_session import writing_session
 from lakelens.table import Table
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.sessions("classic", "connect")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +112,12 @@ def story(spark, start, tmp_path_factory):
     return told
 
 
-@pytest.mark.spark
 def test_a_writer_that_planned_before_anothers_commit_is_refused(story):
     assert (story["early"], story["second"]) == (None, None)
     assert story["first"] == 2
     assert stored_paths(story["place"], 2) == ["first", "same"]
 
 
-@pytest.mark.spark
 def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(story):
     numbers = log_entries(story["place"], "txn")
     assert {txn["appId"] for txn in numbers.values()} == {APPLICATION_ID}
@@ -127,20 +125,17 @@ def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_betwee
     assert story["planned third"] == 3
 
 
-@pytest.mark.spark
 def test_rows_are_replaced_and_properties_of_others_stay(story):
     assert stored_paths(story["place"]) == ["new"]
     assert open_snapshot(story["place"]).configuration["team.owner"] == "someone"
     assert story["third"] == open_snapshot(story["place"]).version
 
 
-@pytest.mark.spark
 def test_a_long_list_of_replaced_rows_does_not_swell_the_log(story):
     log = Path(story["place"]) / "_delta_log" / f"{story['third']:020d}.json"
     assert log.stat().st_size < 20_000
 
 
-@pytest.mark.spark
 def test_a_file_that_holds_other_rows_too_keeps_these(spark, place):
     session = writing_session(spark)
     append_by_another(place, "file:/data/a b", "file:///data/c", "cat", None)
@@ -158,30 +153,6 @@ def test_a_file_that_holds_other_rows_too_keeps_these(spark, place):
     assert transaction(session, place).commit(nothing) is None
 
 
-@pytest.mark.spark
-def test_of_two_that_write_at_once_one_commits_and_one_is_refused(spark, place):
-    transactions = [transaction(spark, place) for _ in range(2)]
-    gate = threading.Barrier(2)
-    outcomes: list[object] = []
-
-    def write(number: int) -> None:
-        rows = row(spark, "same")
-        gate.wait()
-        try:
-            outcomes.append(transactions[number].commit(Batch(rows, f"note {number}")))
-        except TableConflictError as error:
-            outcomes.append(type(error))
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(map(str, outcomes)) == sorted(map(str, [1, TableConflictError]))
-    assert stored_paths(place) == ["first", "same"]
-
-
-@pytest.mark.spark
 def test_ingests_at_once_store_each_file_once(spark, tmp_path):
     results: list[object] = []
     gate = threading.Barrier(2)
@@ -230,7 +201,6 @@ def test_ingests_at_once_store_each_file_once(spark, tmp_path):
     assert table.labels() == {"cat": 0, "it's": 1}
 
 
-@pytest.mark.spark
 def test_rows_are_replaced_in_a_table_on_which_deletion_vectors_were_enabled(spark, place):
     """MERGE of Delta 3.3.3 fails on Spark 3.5.9 when it writes a deletion vector, so it writes none."""
     session = writing_session(spark)

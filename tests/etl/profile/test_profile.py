@@ -14,7 +14,6 @@ from lakelens import ImageTable
 from lakelens.errors import (
     InvalidArgumentError,
     MissingDependencyError,
-    NotADeltaTableError,
     NotAnImageTableError,
     VersionNotFoundError,
 )
@@ -92,10 +91,6 @@ def test_wrong_input_is_refused_before_an_image_is_read(two, tmp_path, monkeypat
     with pytest.raises(NotAnImageTableError, match=r"no column 'image' \(its columns: a\)"):
         profile(tmp_path / "other", out=tmp_path / "out")
     monkeypatch.setattr("lakelens.etl.profile.profile.read_numbers", None)
-    with pytest.raises(NotADeltaTableError):
-        profile(tmp_path / "nothing", out=tmp_path / "out")
-    with pytest.raises(VersionNotFoundError):
-        profile(two, 7, out=tmp_path / "out")
     for wrong in (-2, 13, True):
         with pytest.raises(InvalidArgumentError, match=rf"samples_per_class = {wrong}: give a whole number from 0 to"):
             profile(two, out=tmp_path / "out", samples_per_class=wrong)

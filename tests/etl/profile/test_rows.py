@@ -32,11 +32,6 @@ def test_the_numbers_are_those_of_the_version(two):
     assert len(found.images["stored_bytes"].dropna()) == 70
 
 
-def test_a_version_is_profiled_as_it_was(two):
-    write_table(two, [image_row("fox", jpeg(picture(1)), 1)])
-    assert [gathered(two, version, near_duplicates=False).rows for version in (0, 1)] == [70, 71]
-
-
 def test_boxes_are_counted_by_class_split_and_size(tmp_path):
     cats = [box("cat", 0, 0, 20, 20, True)] * 2
     rows = [

@@ -1,22 +1,17 @@
-"""Several who write into one new table at once: processes, and threads of one session."""
+"""Two processes that write into one new table at once."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from etl_pictures import write_image
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -64,16 +59,3 @@ def test_two_first_ingests_at_once_both_store_their_files_once(tmp_path: Path) -
     assert len(rows) == len({path for path, _, _ in rows}) == 8
     assert sorted(labels.values()) == [0, 1]
     assert {(name, label) for _, name, label in rows} == set(labels.items())
-
-
-def test_six_writers_with_new_classes_at_once_all_succeed(spark: SparkSession, tmp_path: Path) -> None:
-    names = [f"class {number}" for number in range(6)]
-    for number, name in enumerate(names):
-        write_image(tmp_path / name / name / "1.jpg", seed=number)
-    table = ImageTable(spark, tmp_path / "t")
-    with ThreadPoolExecutor(6) as pool:
-        results = list(pool.map(lambda name: table.ingest(tmp_path / name, size=16), names))
-    assert sorted((result.version, result.stored) for result in results) == [(number, 1) for number in range(6)]
-    assert table.class_counts() == dict.fromkeys(table.labels(), 1)
-    assert sorted(table.labels()) == names
-    assert sorted(table.labels().values()) == list(range(6))

@@ -18,7 +18,6 @@ from lakelens.errors import (
 )
 from lakelens.etl.model.labels import NO_CLASS
 from lakelens.etl.versions import changes as versions
-from lakelens.etl.versions import restore
 from lakelens.etl.versions.classes import class_counts
 from lakelens.etl.versions.restore import difference
 from lakelens.table import Table
@@ -134,9 +133,3 @@ def test_an_image_table_without_spark_looks_and_pins_and_says_what_needs_spark(t
     for work in (lambda: held.restore(0), held.read, lambda: held.ingest("/photos"), held.read_quarantine):
         with pytest.raises(SessionError, match=r"opened without Spark.*spark_session"):
             work()
-
-
-def test_a_restore_that_has_nothing_to_compare_with_counts_every_row_as_added(table: Path) -> None:
-    for path in set(open_snapshot(table, 1).files.paths) - set(open_snapshot(table, 0).files.paths):
-        (table / path).unlink()
-    assert restore.difference(Table.of(table), 1, 0).added == {"cat": 2, "dog": 1, "cow": 0}

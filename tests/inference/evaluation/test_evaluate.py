@@ -1,4 +1,4 @@
-"""Rules of evaluating models on a table version, on each kind of session and with a real MLflow store."""
+"""Rules of evaluating models on a table version, with a real MLflow store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelens.errors import InvalidArgumentError, VersionNotFoundError
 from lakelens.inference.evaluation import model_answers
 from lakelens.inference.model.shipping import prediction_task
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 ROWS = 12
 
@@ -107,7 +107,6 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
     assert kept.count() == 2 * ROWS
 
 
-@pytest.mark.sessions("classic")
 def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has_and_tasks_run_elsewhere(
     spark, checkpoint, tmp_path, monkeypatch, capsys
 ):

@@ -240,19 +240,8 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "models",
-        "serve",
-        "-m",
-        exported,
-        "-p",
-        str(port),
-        "--env-manager",
-        "local",
-    ]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", exported, "-p", str(port)]
+    command += ["--env-manager", "local"]
     log = tmp_path / "server.log"
     with log.open("wb") as output:
         command = ending_with_this_process(command)

@@ -1,4 +1,4 @@
-"""Rules of scoring, on each kind of session."""
+"""Rules of scoring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from colours import NAMES, SIDE, image_of, mixed_model, mixer, read, row, save, write_table
 from deltalake import DeltaTable, write_deltalake
-from pyspark.errors import PythonException
 from pyspark.sql import functions
 
 from lakelens import progress
@@ -24,7 +23,7 @@ from lakelens.inference.udf import predict_udf
 from lakelens.training.checkpoints.references import resolve_model
 from lakelens.training.tasks.registry import task_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions("classic", "connect")]
+pytestmark = pytest.mark.spark
 
 GOOD = 13
 BAD = {13: "not_an_image", 14: "null", 15: "wrong_size"}
@@ -81,7 +80,6 @@ def story(spark, checkpoint, tmp_path_factory):
 
 
 # The first, so that those after it find workers that have imported TensorFlow.
-@pytest.mark.sessions("classic")
 def test_reused_python_workers_load_a_model_once_and_a_corrected_class_of_the_same_name_anew(spark, tmp_path):
     wrong, right = mixer(1), mixer(0)
     model = resolve_model(save(mixed_model(wrong), tmp_path).path)
@@ -132,7 +130,6 @@ def test_each_row_is_scored_once_and_says_by_what(story, checkpoint):
     assert {r["split"] for r in rows} == {"test", "train"}
 
 
-@pytest.mark.sessions("classic")
 def test_onnx_runtime_predicts_the_same_in_workers_without_tensorflow(spark, story, checkpoint, tmp_path, monkeypatch):
     # Another environment has other Python workers.
     monkeypatch.setitem(spark.sparkContext.environment, "LAKELENS_TEST", "onnxruntime")
@@ -174,7 +171,6 @@ def test_a_row_that_cannot_be_scored_has_an_error_and_fails_no_job(story):
     assert said == [(NAMES[12 % 3], ""), *((None, reason) for reason in BAD.values())]
 
 
-@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(spark, story, checkpoint, tmp_path):
     other, text = tmp_path / "other", pa.array(["a"])
     write_deltalake(str(other), pa.table({"path": text, "prediction": text}))
@@ -189,7 +185,6 @@ def test_a_predictions_table_with_other_columns_is_refused_before_anything_runs(
         score(spark, checkpoint.path, story["table"], tmp_path / "predictions", key="etag")
 
 
-@pytest.mark.sessions("classic", "connect", connect="long")
 def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spark, checkpoint, tmp_path, caplog):
     """Its columns have other names, its classes are texts that the table numbers, and it has no content_hash."""
     table, predictions = tmp_path / "images", tmp_path / "predictions"
@@ -219,22 +214,11 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     assert (found.rows, found.accuracy, len(read(predictions))) == (4, 1.0, 3 + 4)
 
 
-def raw_images(spark):
-    rows = [(bytearray(image_of(name, form="raw_rgb")), "raw_rgb", SIDE, SIDE) for name in NAMES]
-    return spark.createDataFrame(rows, "image BINARY, format STRING, height INT, width INT")
-
-
-# A cluster tries a task four times, and each try starts a worker that imports TensorFlow.
-@pytest.mark.sessions("connect")
-def test_raw_images_without_their_sizes_are_an_error_that_names_the_four_columns(spark, checkpoint):
-    udf = predict_udf(spark, checkpoint.path)
-    with pytest.raises(PythonException, match=r"none of the \d images .* udf\('image', 'format', 'height', 'width'\)"):
-        raw_images(spark).coalesce(1).select(udf("image")).collect()
-
-
 def test_raw_images_are_predicted_by_four_columns_and_a_bad_image_is_an_error_of_its_row(spark, checkpoint):
     udf = predict_udf(spark, checkpoint.path)
-    found = raw_images(spark).select(udf("image", "format", "height", "width").alias("given")).collect()
+    raw = [(bytearray(image_of(name, form="raw_rgb")), "raw_rgb", SIDE, SIDE) for name in NAMES]
+    frame = spark.createDataFrame(raw, "image BINARY, format STRING, height INT, width INT")
+    found = frame.select(udf("image", "format", "height", "width").alias("given")).collect()
     assert [row.given.predicted_name for row in found] == list(NAMES)
     mixed = spark.createDataFrame([(bytearray(image_of("red")),), (bytearray(b"no image"),)], "image BINARY").coalesce(
         1
@@ -244,7 +228,6 @@ def test_raw_images_are_predicted_by_four_columns_and_a_bad_image_is_an_error_of
     assert bad[1].startswith("not_an_image")
 
 
-@pytest.mark.sessions("classic", "connect", connect="long")
 @pytest.mark.parametrize("has_key", [True, False])
 def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, caplog, has_key):
     table, predictions = tmp_path / "images", tmp_path / "predictions"

@@ -16,6 +16,7 @@ from delta_rows import delta_rows
 from deltalake import DeltaTable
 from mounted_folders import account, mount
 from PIL import Image
+from pyspark.errors import PythonException
 from pyspark.sql import functions
 
 from lakelens import ImageTable, predict_udf
@@ -146,6 +147,7 @@ def story(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     write_colour(source / FILES[0], "red", 21)
     os.utime(source / FILES[0], (1_600_000_000, 1_600_000_000))
     (source / FILES[-1]).unlink()
+    preview = table.preview(source, delete_missing=True)
     changed = table.ingest(source, delete_missing=True, verify="content")
     for number in range(3):
         write_colour(landing / "red" / f"{number}.jpg", "red", 40 + number)
@@ -154,6 +156,7 @@ def story(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     renamed = table.rename_class("red", "crimson")
     compacted = table.optimize()
     restored = table.restore(first.version)
+    profiled = table.profile(out=root / "profile", near_duplicates=False).profile
     after = {name: option_of(spark, name) for name in SET_FOR_WRITING}
     return {**locals()}
 
@@ -161,12 +164,15 @@ def story(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
 def test_a_table_is_ingested_edited_and_restored(story):
     table, first = story["table"], story["first"]
     assert (first.version, first.stored, first.reasons) == (0, 6, {"not_an_image": 1})
-    assert (story["changed"].changed, story["changed"].removed) == (1, 1)
+    for found in (story["preview"], story["changed"]):
+        assert (found.changed, found.gone) == (1, 1)
+    assert story["changed"].removed == 1
     assert [batch.stored for batch in story["landed"].batches] == [2, 1]
     assert story["deleted"].deleted == {"red": 3}
     assert (story["renamed"].rows, story["compacted"].committed) == (2, True)
     assert (story["restored"].version, table.labels()) == (table.version, dict(zip(NAMES, range(3), strict=True)))
     assert table.read(0).count() == table.read().count() == 6
+    assert dict(story["profiled"].reasons) == {"not_an_image": 1}
     assert story["after"] == story["before"]
 
 
@@ -188,6 +194,11 @@ def test_a_version_is_scored_evaluated_and_predicted_by_path_and_by_name(spark, 
     udf = predict_udf(spark, checkpoint.path)
     given = spark.createDataFrame(rows, "image BINARY").coalesce(1).select(udf("image").alias("given")).collect()
     assert (given[0].given.predicted_name, given[1].given.error.partition(":")[0]) == ("red", "not_an_image")
+    # On a cluster each of four tries would start a worker that imports TensorFlow.
+    pixels = [(bytearray(image_of(name, form="raw_rgb")),) for name in NAMES]
+    raw = spark.createDataFrame(pixels, "image BINARY").coalesce(1).select(udf("image"))
+    with pytest.raises(PythonException, match=r"none of the \d images .* udf\('image', 'format', 'height', 'width'\)"):
+        raw.collect()
 
 
 def test_of_two_that_planned_the_same_commit_one_is_refused(spark, story):

@@ -19,10 +19,8 @@ from child_processes import ending_with_this_process
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "etl"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "inference"))
 
 from coloured_tables import coloured_table
-from colours import SIDE, colour_model, save
 from etl_pictures import write_image
 from leftovers import Watch
 from mlflow_stores import put_store
@@ -159,23 +157,3 @@ def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(t
     assert paused.result["error"] == "TrainingPaused"
     run = paused.result["message"].split()[1]
     assert run_until(tmp_path, ["train", "--resume", run, *store]).code == 0
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.tensorflow
-@pytest.mark.timeout(900)
-def test_commands_that_work_on_a_table_end_by_a_signal_and_the_next_call_completes_them(tmp_path: Path) -> None:
-    photographs(tmp_path)
-    assert run_until(tmp_path, ingest(size=SIDE)).code == 0
-    model = save(colour_model(), tmp_path / "models", labels={str(number): f"class{number}" for number in range(3)})
-    usual = ["--master", "local[2]", "--conf=spark.ui.enabled=false", "--conf=spark.driver.memory=1g"]
-    score = ["score", str(model.path), "table", "predictions", *usual]
-    edit = ["table", "delete", "table", "label = 0", *usual]
-    assert_ended_by(run_until(tmp_path, score, worker_runs, signal.SIGINT), signal.SIGINT)
-    assert_ended_by(run_until(tmp_path, edit, java_runs, signal.SIGTERM), signal.SIGTERM)
-    for command in (score, edit):
-        done = run_until(tmp_path, command)
-        assert (done.code, done.stderr) == (0, []), (command, done)
-    assert open_snapshot(str(tmp_path / "predictions")).rows == IMAGES
-    assert open_snapshot(str(tmp_path / "table")).rows == IMAGES * 2 // 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -32,18 +31,6 @@ def test_a_key_that_is_no_spark_setting_is_refused() -> None:
         InvalidArgumentError, match=r"'executor_memory' is not a Spark setting.*spark\.executor\.memory"
     ):
         spark_session(conf={"executor_memory": "4g"})
-
-
-@pytest.mark.unit
-def test_a_java_home_without_java_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    script = (
-        "import lakelens\n"
-        "try:\n    lakelens.spark_session('local[1]')\n"
-        "except lakelens.LakelensError as error:\n    print(type(error).__name__, error)\n"
-    )
-    environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
-    assert f"MissingDependencyError JAVA_HOME={tmp_path} holds no Java that runs" in done.stdout, done.stderr
 
 
 @pytest.mark.spark

@@ -34,41 +34,30 @@ from lakelens.training.trials.entrypoint import EntryPoint
 pytestmark = pytest.mark.system
 
 
-def test_the_argument_wins_over_the_environment(monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://from-environment:5000")
-    assert resolve_tracking_uri("http://given:5000") == "http://given:5000"
-    assert resolve_tracking_uri() == "http://from-environment:5000"
-
-
-def test_without_any_word_the_store_is_sqlite_in_the_working_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert resolve_tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15.4")
-    assert resolve_tracking_uri() == "databricks"
-
-
 @pytest.mark.parametrize(
-    ("given", "resolved"),
+    ("given", "environment", "resolved"),
     [
-        ("sqlite:///runs.db", "sqlite:///{here}/runs.db"),
-        ("sqlite:////abs/runs.db", "sqlite:////abs/runs.db"),
-        ("mlruns", "file://{here}/mlruns"),
-        ("file:./my%20runs", "file://{here}/my%20runs"),
-        ("file:///abs/mlruns", "file:///abs/mlruns"),
-        ("databricks", "databricks"),
-        ("databricks://profile", "databricks://profile"),
-        ("postgresql://host/db", "postgresql://host/db"),
+        ("http://given:5000", {"MLFLOW_TRACKING_URI": "http://other"}, "http://given:5000"),
+        (None, {"MLFLOW_TRACKING_URI": "http://other"}, "http://other"),
+        (None, {}, "sqlite:///{here}/mlflow.db"),
+        (None, {"DATABRICKS_RUNTIME_VERSION": "15.4"}, "databricks"),
+        ("sqlite:///runs.db", {}, "sqlite:///{here}/runs.db"),
+        ("sqlite:////abs/runs.db", {}, "sqlite:////abs/runs.db"),
+        ("mlruns", {}, "file://{here}/mlruns"),
+        ("file:./my%20runs", {}, "file://{here}/my%20runs"),
+        ("file:///abs/mlruns", {}, "file:///abs/mlruns"),
+        ("databricks", {}, "databricks"),
+        ("databricks://profile", {}, "databricks://profile"),
+        ("postgresql://host/db", {}, "postgresql://host/db"),
     ],
 )
-def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, resolved):
+def test_a_store_means_the_same_in_every_process(monkeypatch, tmp_path, given, environment, resolved):
+    for name in ("MLFLOW_TRACKING_URI", "DATABRICKS_RUNTIME_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(given) == resolved.format(here=tmp_path)
-
-
-def test_a_folder_with_any_name_is_the_store_that_its_uri_names(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
     assert local_store_path(resolve_tracking_uri("my runs é/50%/mlruns")) == tmp_path / "my runs é/50%/mlruns"
 
 

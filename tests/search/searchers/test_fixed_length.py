@@ -54,19 +54,10 @@ def test_an_error_counts_and_invalid_hyperparameters_draw_a_replacement():
     assert list(run.searcher.states.values()) == ["invalid_hyperparameters", "error", "completed", "completed"]
 
 
-def test_a_grid_trains_every_point_once_in_its_order_and_ends():
+def test_a_grid_tries_every_point_once_in_its_order_and_replaces_none():
     run = Run(make("grid", SPACE, max_concurrent_trials=2))
-    assert run.finish(lambda _: 1.0) == [9] * 9
-    points = [tuple(run.searcher.hyperparameters(trial).values()) for trial in range(9)]
+    assert run.exit(0, "invalid_hyperparameters") == [Create(2, {"a": 0, "b": 10}, 9)]
+    assert run.exit(1) == [Create(3, {"a": 10, "b": 0}, 9)]
+    assert run.finish(lambda _: 1.0) == [9] * 7
+    points = [tuple(run.searcher.hyperparameters(trial).values()) for trial in run.searcher.states]
     assert points == [(a, b) for a in (0, 10, 20) for b in (0, 5, 10)]
-
-
-def test_an_invalid_point_of_a_grid_is_not_replaced():
-    run = Run(make("grid", SPACE, max_concurrent_trials=0))
-    assert run.exit(4, "invalid_hyperparameters") == []
-    assert run.exit(5) == []
-    run.finish(lambda _: 1.0)
-    assert len(run.searcher.states) == 9
-    run = Run(make("grid", SPACE, max_concurrent_trials=1))
-    (following,) = run.exit(0, "invalid_hyperparameters")
-    assert following == Create(1, {"a": 0, "b": 5}, 9)
