@@ -51,3 +51,9 @@ def _site(job: Any) -> str:
     description = job.description()
     words = " ".join(description.get().split()) if description.isDefined() else ""
     return f"{job.jobId()}: {job.name()} | {words[:200]}"
+
+
+def failed_tasks(spark: SparkSession) -> int:
+    """Counts the failed tasks of the application of a classic session."""
+    executors: Any = spark.sparkContext._jsc.sc().statusStore().executorList(False)
+    return sum(int(executors.apply(index).failedTasks()) for index in range(executors.size()))

@@ -50,6 +50,12 @@ def image_of(name: str, side: int = SIDE, form: str = "JPEG") -> bytes:
     return buffer.getvalue()
 
 
+def write_colour(file: Path, name: str, shade: int = 0) -> None:
+    """Writes an image of one colour, with its folders; the shade makes another file of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (SIDE, SIDE), tuple(value + shade for value in COLOURS[name])).save(file, quality=95)
+
+
 def row(
     number: int, name: str | None = None, *, data: bytes | None = b"", form: str = "jpeg", split: str = "test"
 ) -> tuple:

@@ -85,14 +85,6 @@ def test_a_pinned_version_survives_vacuum_and_an_unpinned_one_goes(
     assert len(run(capsys, "history", table, "--limit", "1")[1]["versions"]) == 1
 
 
-def test_a_run_that_is_forgotten_protects_nothing(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    track(table, 0, "run/7")
-    now = ["vacuum", table, "--set-retention", "0", "--allow-short-retention"]
-    assert run(capsys, *now)[0] == 2
-    assert run(capsys, "untrack", table, "run/7")[1]["versions"] == 1
-    assert run(capsys, *now)[0] == 0
-
-
 def test_tracked_lists_what_protects_which_version_since_when(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     began = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     track(table, 1, "run/7", since=began)
@@ -107,6 +99,7 @@ def test_tracked_lists_what_protects_which_version_since_when(table: str, capsys
     assert all(datetime.fromisoformat(one["since"]).tzinfo for one in found)
     assert run(capsys, "untrack", table, "--older-than", "30d")[1]["versions"] == 1
     assert [one["by"] for one in run(capsys, "tracked", table)[1]["protected"]] == ["pin golden", "run run/8"]
+    assert run(capsys, "untrack", table, "run/8")[1]["versions"] == 1
 
 
 @pytest.mark.parametrize("action", ["pin", "tracked", "vacuum"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -81,12 +80,6 @@ def test_an_installation_puts_only_lakelens_at_the_top(installed: Borrower) -> N
     assert seen["bare"] == []
     assert all(path.startswith(str(installed.site_packages)) for path in seen["found"].values())
     assert {name.partition("-")[0] for name in top_of_site_packages(installed)} == {"lakelens"}
-
-
-def test_an_installation_brings_the_command(installed: Borrower, clean_environment: dict[str, str]) -> None:
-    command = [str(installed.folder / "bin" / "lakelens"), "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
-    assert (done.returncode, done.stdout.split()[0]) == (0, "lakelens")
 
 
 def test_an_editable_installation_imports_the_checkout_and_modules_that_are_added_later(

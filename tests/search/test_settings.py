@@ -1,4 +1,4 @@
-"""Configurations that are refused, and the words that a user sees."""
+"""Configurations that are refused, and the words that a user sees; more are in training/configuration."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ def with_keys(base, **keys):
         ({"name": MISSING}, ["searcher.name: Field required"]),
         ({"name": "adaptive"}, ["name is 'adaptive': Input should be 'single'", "(did you mean 'adaptive_asha'?)"]),
         ({"max_trails": 3}, ["searcher.max_trails is 3: Extra inputs are not permitted; did you mean 'max_trials'?"]),
-        ({"max_time": 3}, ["searcher.max_time", "key of Determined", "use searcher.max_length"]),
-        ({"max_trials": MISSING}, ["searcher adaptive_asha needs max_trials"]),
         ({"max_trials": None}, ["searcher adaptive_asha needs max_trials"]),
         ({"max_trials": 0}, ["searcher.max_trials is 0: Input should be greater than or equal to 1"]),
         ({"max_trials": 2.0}, ["searcher.max_trials is 2.0: Input should be a valid integer"]),
@@ -38,9 +36,7 @@ def with_keys(base, **keys):
         ({"metric": 3}, ["searcher.metric is 3: Input should be a valid string"]),
         ({"smaller_is_better": "no"}, ["searcher.smaller_is_better is 'no': Input should be a valid boolean"]),
         ({"max_length": MISSING}, ["searcher.max_length: Field required"]),
-        ({"max_length": 9}, ["searcher.max_length is 9: give a length its unit: {batches: 9}"]),
         ({"max_length": {"epoch": 9}}, ["searcher.max_length.epoch", "did you mean 'epochs'?"]),
-        ({"max_length": {"epochs": 9, "batches": 9}}, ["searcher.max_length: give exactly one of epochs, batches"]),
         ({"max_length": {"epochs": 0}}, ["max_length.epochs is 0: Input should be greater than or equal to 1"]),
         ({"max_concurrent_trials": -1}, ["max_concurrent_trials is -1: Input should be greater than or equal to 0"]),
         ({"mode": "aggresive"}, ["searcher.mode is 'aggresive'", "(did you mean 'aggressive'?)"]),
@@ -52,7 +48,6 @@ def with_keys(base, **keys):
         ({"bracket_rungs": [3, 0]}, ["searcher.bracket_rungs.1 is 0: Input should be greater than or equal to 1"]),
         ({"stop_once": 1}, ["searcher.stop_once is 1: Input should be a valid boolean"]),
         ({"name": "random", "divisor": 3}, ["divisor does not go with searcher random"]),
-        ({"name": "single"}, ["max_trials does not go with searcher single"]),
         ({"name": "grid"}, ["max_trials does not go with searcher grid"]),
     ],
 )  # fmt: skip
@@ -79,14 +74,8 @@ RANGE = {"type": "double", "minval": 0, "maxval": 1}
     ("space", "words"),
     [
         ([], ["hyperparameters is []", "valid dictionary"]),
-        (
-            {"a": {"type": "integer"}},
-            ["hyperparameters.a.type is 'integer': must be one of const", "did you mean 'int"],
-        ),
         ({"optimizer": {"type": "adam", "lr": 1}}, ["hyperparameters.optimizer.type is 'adam'", "called type"]),
-        ({"a": {**RANGE, "maxvalue": 3}}, ["hyperparameters.a.maxvalue is 3", "did you mean 'maxval"]),
         ({"a": {**RANGE, "base": 3}}, ["hyperparameters.a.base is 3: Extra inputs are not permitted"]),
-        ({"a": {"type": "log", "minval": -5}}, ["hyperparameters.a.maxval: Field required"]),
         ({"a": {"type": "const"}}, ["hyperparameters.a.val: Field required"]),
         ({"a": {"type": "categorical", "vals": []}}, ["hyperparameters.a.vals is []", "at least 1"]),
         (
@@ -94,7 +83,6 @@ RANGE = {"type": "double", "minval": 0, "maxval": 1}
             ["hyperparameters.a.vals is 'ab': Input should be a valid list"],
         ),
         ({"a": {"type": "int", "minval": 0.5, "maxval": 3}}, ["hyperparameters.a.minval is 0.5", "valid integer"]),
-        ({"a": {"type": "int", "minval": 4, "maxval": 3}}, ["hyperparameters.a: minval 4 is above maxval 3"]),
         ({"a": {**RANGE, "minval": "1e-4"}}, ["hyperparameters.a.minval is '1e-4': Input should be a valid number"]),
         (
             {"a": {**RANGE, "maxval": float("inf")}},

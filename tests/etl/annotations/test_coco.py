@@ -7,6 +7,7 @@ import json
 import tracemalloc
 
 import pytest
+from problems import reasons
 
 from lakelens.errors import AnnotationFileError, InvalidArgumentError
 from lakelens.etl.annotations import json_file
@@ -33,10 +34,6 @@ def document(images=IMAGES, annotations=ANNOTATIONS, categories=CATEGORIES, **mo
 def read(content, split=None, path_of=lambda name: f"/{name}"):
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     return list(read_coco(io.BytesIO(data), "x.json").annotations(path_of, split))
-
-
-def reasons(annotation):
-    return [found.reason for found in annotation.problems]
 
 
 def test_boxes_of_corner_and_size_become_half_open():

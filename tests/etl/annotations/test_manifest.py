@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from problems import reasons
 
 from lakelens.errors import AnnotationFileError, InvalidArgumentError
 from lakelens.etl.annotations import record as an
@@ -36,10 +37,6 @@ def from_csv(text, encoding="utf-8"):
 
 def from_rows(*rows):
     return list(read_rows(rows, "m.jsonl", path_of))
-
-
-def reasons(annotation):
-    return [found.reason for found in annotation.problems]
 
 
 def test_path_label_and_split_are_read():

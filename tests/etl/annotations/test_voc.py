@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import reasons
 
 from lakelens.etl.annotations import record as an
 from lakelens.etl.annotations.record import Annotation
 from lakelens.etl.annotations.voc import image_key, parse_split_list, parse_voc, split_list, with_split_lists
 
 pytestmark = pytest.mark.unit
-
-
-def reasons(annotation):
-    return [found.reason for found in annotation.problems]
 
 
 def voc_object(name="cat", corners=(1, 1, 1, 1), more=""):

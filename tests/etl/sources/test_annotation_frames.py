@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from problems import reasons
 
 from lakelens.errors import AnnotationFileError, SourceNotFoundError
 from lakelens.etl.annotations import record as an
@@ -29,10 +30,6 @@ def records(frame):
     rows = [annotation_of(row.asDict(recursive=True)) for row in frame.collect()]
     assert len({row.path for row in rows}) == len(rows)
     return {row.path: row for row in rows}
-
-
-def reasons(annotation):
-    return [found.reason for found in annotation.problems]
 
 
 def uri(path):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from etl_pictures import write_image
+from problems import reasons
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -27,10 +28,6 @@ from lakelens.spark.port import settings_of
 pytestmark = pytest.mark.spark
 
 BOXES_DDL = "path STRING, content BINARY, label STRING, xmin DOUBLE, ymin DOUBLE, xmax DOUBLE, ymax DOUBLE"
-
-
-def reasons(row) -> list[str]:
-    return [found.reason for found in row.problems]
 
 
 def listed_and_read(spark, rows, ddl):

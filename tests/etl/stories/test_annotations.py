@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from problems import reasons
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.etl.annotations import boxes as bx
@@ -21,10 +22,6 @@ from lakelens.etl.annotations.record import (
 from lakelens.etl.annotations.references import relative_reference, resolve_reference
 
 pytestmark = pytest.mark.unit
-
-
-def reasons(annotation):
-    return [found.reason for found in annotation.problems]
 
 
 def test_every_reason_that_the_modules_name_is_in_the_closed_list():
@@ -109,9 +106,9 @@ def test_rows_of_one_path_with_two_contents_are_a_conflict_and_equal_rows_are_re
         return an.Annotation("a", "cat", stamp=an.ContentStamp(digest, 3, modified_us))
 
     (torn,) = merge_annotations([row("one", 1), row("two", 1)])
-    assert [found.reason for found in torn.problems] == [an.ANNOTATION_REPEATED, an.CONTENT_CONFLICT]
+    assert reasons(torn) == [an.ANNOTATION_REPEATED, an.CONTENT_CONFLICT]
     (twice,) = merge_annotations([row("one", 1), row("one", 2)])
-    assert ([found.reason for found in twice.problems], twice.stamp.modified_us) == ([an.ANNOTATION_REPEATED], 2)
+    assert (reasons(twice), twice.stamp.modified_us) == ([an.ANNOTATION_REPEATED], 2)
 
 
 def test_more_boxes_than_a_row_may_hold_quarantine_the_image():

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from etl_pictures import write_image
 from etl_poison import jpeg_of_many_scans, png_of, png_that_claims
+from spark_jobs import failed_tasks
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
@@ -20,11 +21,6 @@ from lakelens.etl.images.recipe import Limits
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 GOOD = 8
-
-
-def failed_tasks(spark) -> int:
-    executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)
-    return sum(int(executors.apply(index).failedTasks()) for index in range(executors.size()))
 
 
 def decoders() -> list[psutil.Process]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pillow_samples import pillow_samples
+from spark_jobs import failed_tasks
 from stored_rows import stored_paths
 
 from lakelens import ImageTable
@@ -42,11 +43,6 @@ def shown_by_pillow(files: list[Path]) -> set[Path]:
     done = subprocess.run([sys.executable, "-c", PLAIN_PILLOW], input=names, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return {Path(path) for path, file_format in found if file_format.upper() in {*FORMATS, "MPO"}}
-
-
-def failed_tasks(spark) -> int:
-    executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)
-    return sum(int(executors.apply(index).failedTasks()) for index in range(executors.size()))
 
 
 def test_every_sample_image_of_pillows_source_is_stored_or_quarantined(spark, tmp_path):

@@ -26,6 +26,7 @@ def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(s
     write_deltalake(str(clone), pa.table({"id": range(10, 20)}), mode="append")
     (own,) = [path for path in files_of(clone) if path.is_relative_to(clone)]
     theirs = files_of(source)
+    assert [entry.rows for entry in ImageTable(None, clone).history()] == [20, 10]
     write_deltalake(str(clone), pa.table({"id": [20]}), mode="overwrite")  # removes both from the log
     assert ImageTable(None, clone).vacuum(0, allow_short_retention=True).files == (own.name,)
     assert not own.exists()

@@ -136,21 +136,6 @@ def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stay
     assert [path.exists() for path in (old, *files_of(place))] == [False, True]
 
 
-def test_files_of_the_table_that_a_shallow_clone_was_made_from_are_never_taken(tmp_path: Path) -> None:
-    source, clone = tmp_path / "source", tmp_path / "clone"
-    write(source, images(cat=["c1"]))
-    write(clone, images(cat=["own"]))
-    (theirs,) = files_of(source)
-    add = {"path": f"file://{theirs}", "partitionValues": {}, "size": theirs.stat().st_size, "modificationTime": 1}
-    told = {"timestamp": 1, "operation": "CLONE", "readVersion": -1}  # as Spark writes it
-    commit(clone, {"commitInfo": told}, {"add": {**add, "dataChange": True, "stats": '{"numRecords": 1}'}})
-    assert [entry.rows for entry in ImageTable(None, clone).history()] == [2, 1]
-    assert versions.class_counts(open_snapshot(clone)) == {"cat": 2}
-    commit(clone, {"remove": {"path": f"file://{theirs}", "deletionTimestamp": 1, "dataChange": True}})
-    assert vacuum_now(clone).files == ()
-    assert theirs.exists()
-
-
 def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> None:
     track(table, 0, "run-7")
     DeltaTable(_without_percent(table)).create_checkpoint()

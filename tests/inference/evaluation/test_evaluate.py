@@ -10,7 +10,6 @@ from colours import NAMES, image_of, mixed_model, mixer, row, save, write_table
 from tqdm import tqdm
 
 import lakelens
-from lakelens.errors import InvalidArgumentError, VersionNotFoundError
 from lakelens.inference.evaluation import model_answers
 from lakelens.inference.model.shipping import prediction_task
 
@@ -118,14 +117,3 @@ def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has
     monkeypatch.setattr("lakelens.progress._bar_class", lambda: tqdm)
     lakelens.evaluate(spark, checkpoint.path, tmp_path / "images", record=False)
     assert "12.0/12.0 [" in capsys.readouterr().err
-
-
-def test_what_cannot_be_evaluated_is_named(spark, checkpoint, table):
-    with pytest.raises(InvalidArgumentError, match="no such split; it has test, train"):
-        lakelens.evaluate(spark, checkpoint.path, table, split="validation")
-    with pytest.raises(InvalidArgumentError, match=r"slice 'camera': .* has no such column; its columns: path, image"):
-        lakelens.evaluate(spark, checkpoint.path, table, slices=["camera"])
-    with pytest.raises(InvalidArgumentError, match="names a version, and version=0 does too"):
-        lakelens.evaluate(spark, checkpoint.path, f"{table}@1", 0)
-    with pytest.raises(VersionNotFoundError):
-        lakelens.evaluate(spark, checkpoint.path, f"{table}@7")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -64,9 +63,3 @@ def test_scorings_that_end_at_once_leave_one_name(table):
             list(pool.map(run, range(16)))
         assert tracked(table) == {0: [SCORED]}
         untrack(Table.of(table), SCORED)
-
-
-def test_a_table_that_may_only_be_read_is_scored_with_a_warning(table, caplog):
-    (Path(table) / "_lakelens").write_text("in the way of the records")
-    with protected(table):
-        assert f"{table} cannot be written" in caplog.text

@@ -11,11 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from colours import COLOURS, NAMES, SIDE, image_of, read
+from colours import NAMES, SIDE, image_of, read, write_colour
 from delta_rows import delta_rows
 from deltalake import DeltaTable
 from mounted_folders import account, mount
-from PIL import Image
 from pyspark.errors import PythonException
 from pyspark.sql import functions
 
@@ -41,11 +40,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.sessions(
 
 FILES = [f"{name}/a b{number}%.jpg" for name in NAMES for number in range(2)]
 OF_BOX = {"label": "red", "xmin": 0.0, "ymin": 0.0, "xmax": 8.0, "ymax": 16.0}
-
-
-def write_colour(file: Path, name: str, shade: int = 0) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (SIDE, SIDE), tuple(value + shade for value in COLOURS[name])).save(file, quality=95)
 
 
 def write_folders(root: Path) -> Path:

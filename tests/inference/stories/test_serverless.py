@@ -6,8 +6,7 @@ import os
 
 import pandas as pd
 import pytest
-from colours import COLOURS, NAMES
-from PIL import Image
+from colours import NAMES, SIDE, write_colour
 from pyspark.errors import AnalysisException
 from serverless import refusing_as_serverless
 
@@ -16,13 +15,6 @@ from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.scoring.score import score
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900), pytest.mark.sessions("connect")]
-
-SIDE = 16
-
-
-def write_colour(path, name, shade=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (SIDE, SIDE), tuple(value + shade for value in COLOURS[name])).save(path, quality=95)
 
 
 @pytest.fixture

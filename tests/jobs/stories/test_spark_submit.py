@@ -9,11 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
-
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
 
 
 # A job that shows its settings before it ingests in the same session.
@@ -59,22 +56,6 @@ def spark_submit(job: Path, *flags: str, folder: Path) -> tuple[int, list[dict]]
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     except ValueError as error:
         raise AssertionError(f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}") from error
-
-
-def test_an_ingest_is_a_spark_submit_job(tmp_path: Path) -> None:
-    for name in ("cats/1.jpg", "cats/2.jpg", "dogs/1.jpg"):
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 20), "red").save(tmp_path / "images" / name)
-    table = tmp_path / "table"
-    code, found = spark_submit(
-        JOBS / "cli.py", "etl", str(tmp_path / "images"), str(table), "--size", "16", folder=tmp_path
-    )
-    assert code == 0, found
-    assert (found[-1]["version"], found[-1]["rows_in"], found[-1]["stored"]) == (0, 3, 3)
-
-    from snapshots import open_snapshot
-
-    assert open_snapshot(str(table)).rows == 3
 
 
 def test_settings_of_spark_submit_win_over_the_defaults_and_a_usage_error_exits_with_2(tmp_path: Path) -> None:

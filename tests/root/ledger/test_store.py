@@ -7,14 +7,13 @@ import http.server
 import multiprocessing
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from full_disk import run_on_small_disk
-from s3_server import BUCKET, MISSING, S3Server, s3_server
+from s3_server import BUCKET
 
 from lakelens.errors import InvalidArgumentError, LedgerError, StoreError, TableConflictError
 from lakelens.ledger import store
@@ -27,14 +26,6 @@ from lakelens.table import Table
 pytestmark = pytest.mark.system
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    if MISSING:
-        pytest.skip(f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'")
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["disk", "S3"])

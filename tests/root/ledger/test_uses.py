@@ -7,14 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from mlflow_stores import put_store
-from s3_server import BUCKET, MISSING, S3Server, s3_server
+from s3_server import BUCKET
 from tracked_runs import track, tracked
 from version_tables import three_versions
 
@@ -37,14 +36,6 @@ from lakelens.table import Table
 from lakelens.tracking.runs import open_client, tracked_run
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    if MISSING:
-        pytest.skip(f"{', '.join(MISSING)} not installed: pip install 'lakelens[dev]'")
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -188,14 +188,6 @@ def test_a_feature_that_plain_parquet_would_get_wrong_is_refused_by_name(tmp_pat
         open_snapshot(tmp_path / "t")
 
 
-def test_a_version_that_means_nothing_is_refused(tmp_path):
-    write(tmp_path / "t", rows(0, 2))
-    with pytest.raises(VersionNotFoundError, match=r"'frozen' is not a version number.*it has no pin"):
-        open_snapshot(tmp_path / "t", "frozen")
-    with pytest.raises(InvalidArgumentError, match="version=True"):
-        open_snapshot(tmp_path / "t", True)
-
-
 def test_deleted_rows_are_kept_by_file_and_known_by_their_number_in_it():
     one = np.ones(3, dtype=np.int64)
     files = DataFiles(("a", "b", "c"), one, one, deleted={"b": np.array([1, 4, 5])})

@@ -141,21 +141,6 @@ def test_a_search_of_which_every_trial_failed_has_a_report(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["slots.png"]
 
 
-@pytest.mark.parametrize(
-    "end",
-    [{"event": "invalid"}, {"event": "failed", "error": "NotFiniteError: loss is nan"}],
-    ids=lambda end: end["event"],
-)
-def test_a_trial_that_is_invalid_or_has_diverged_is_never_the_best(tmp_path: Path, end: dict[str, str]) -> None:
-    write_journal(tmp_path, 6)
-    best = read_history(tmp_path).best
-    assert best is not None
-    Journal(tmp_path / "journal").append([{**end, "time": 2e9, "trial": best.number, "length": best.length}])
-    other = read_history(tmp_path).best
-    assert other is not None
-    assert other.number != best.number
-
-
 def test_importance_finds_what_decides(tmp_path: Path) -> None:
     write_journal(tmp_path, 60)
     found = importance_of(read_history(tmp_path))
