@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -110,32 +110,3 @@ def test_what_is_installed_is_what_is_pinned(lock: Path) -> None:
         if not found[0].specifier.contains(installed):
             wrong[name] = installed
     assert wrong == {}
-
-
-def test_no_pin_is_there_by_accident(lock: Path, direct: dict[str, Requirement]) -> None:
-    """Every pin is a direct requirement, a tool of the set-up, or brought by one of them."""
-    wanted = set(direct) | {"setuptools", "wheel"}
-    waiting = [(name, frozenset(requirement.extras)) for name, requirement in direct.items()]
-    seen = set()
-    while waiting:
-        name, extras = waiting.pop()
-        if (name, extras) in seen:
-            continue
-        seen.add((name, extras))
-        for brought in _requirements(name, extras):
-            wanted.add(canonicalize_name(brought.name))
-            waiting.append((canonicalize_name(brought.name), frozenset(brought.extras)))
-    assert set(pins(lock)) - wanted == set()
-
-
-def _requirements(name: str, extras: frozenset[str]) -> list[Requirement]:
-    try:
-        declared = distribution(name).requires or []
-    except PackageNotFoundError:
-        return []
-    requirements = [Requirement(text) for text in declared]
-    return [
-        requirement
-        for requirement in requirements
-        if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras | {""})
-    ]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 from types import ModuleType
 
-import psutil
 import pytest
 
 from lakelens.errors import MissingDependencyError
@@ -27,10 +24,6 @@ UNUSED = shutil.ignore_patterns("etl", "training", "search", "inference", "jobs"
 TOO_NEW = f"""#!/bin/sh
 shift
 exec "{sys.executable}" -c "import sys; sys.version_info = (3, 14, 0, 'final', 0); exec(sys.argv[1])" "$@"
-"""
-# In place of make: the tests wait.
-WAITING = """#!/bin/sh
-case "$*" in *test-all* | *test-airflow*) echo $$ >>"$STARTED"; sleep 600 ;; esac
 """
 
 
@@ -113,33 +106,6 @@ def test_bare_make_prints_help(checkout: Path, clean_environment: dict[str, str]
     assert done.returncode == 0
     for target in ("setup", "demo", "test", "test-unit", "lint", "doctor", "clean", "wheel"):
         assert f"make {target} " in done.stdout
-
-
-def test_a_run_of_ci_that_is_terminated_ends_all_that_it_has_started(checkout: Path, tmp_path: Path) -> None:
-    copy, started = tmp_path / "copy", tmp_path / "started"
-    (copy / ".ci").mkdir(parents=True)
-    shutil.copy(checkout / ".ci" / "run", copy / ".ci" / "run")
-    (copy / "make").write_text(WAITING, encoding="utf-8")
-    (copy / "make").chmod(0o755)
-    variables = os.environ | {"PATH": f"{copy}:{os.environ['PATH']}", "STARTED": str(started)}
-    run = subprocess.Popen([copy / ".ci" / "run"], env=variables, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(numbers := started.read_text().split() if started.exists() else []) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    run.terminate()
-    assert run.wait(60) == 143
-    while left := [number for number in numbers if _runs(int(number))]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
-    assert list((copy / ".ci").glob("scratch-*")) == []
-
-
-def _runs(process: int) -> bool:
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_packages_come_from_where_pip_takes_them(checkout):

@@ -41,6 +41,12 @@ def load(path, custom_objects=None):
     return build_predictor(open_checkpoint(path), DEFAULT_BATCH_BYTES, 1, UserCode(custom_objects or {}))
 
 
+def of_pixels(function, pixels, **options):
+    """What is predicted for images of one pixel by a model of two classes."""
+    predictor = Predictor(function, TWO, input_shape=(1, 1, 3), answer_shape=(2,), **options)
+    return predictor.predict(pixels, ["raw_rgb"] * len(pixels), [1] * len(pixels), [1] * len(pixels))
+
+
 @pytest.fixture(scope="module")
 def predictor(checkpoint):
     return load(checkpoint.path)
@@ -87,29 +93,21 @@ def test_only_the_row_that_makes_the_model_raise_gets_its_error():
             raise ValueError("seven is not for me")
         return np.tile(np.array([0.25, 0.75], np.float32), (len(pixels), 1))
 
-    predictor = Predictor(picky, TWO, input_shape=(1, 1, 3), answer_shape=(2,))
-    pixels = [bytes([7 if n in (3, 11) else n, 0, 0]) for n in range(20)]
-    given = predictor.predict(pixels, ["raw_rgb"] * 20, [1] * 20, [1] * 20)
+    given = of_pixels(picky, [bytes([7 if n in (3, 11) else n, 0, 0]) for n in range(20)])
     bad = {n for n, error in enumerate(given.errors) if error}
     assert bad == {3, 7, 11}
     assert given.errors[3] == "model_raised: ValueError: seven is not for me"
 
 
 def test_a_fault_of_the_machine_or_the_model_fails_the_predictions_and_is_no_error_of_a_row():
-    def failing(error, after):
-        calls = []
-
-        def function(pixels):
-            calls.append(len(pixels))
-            if len(calls) > after:
-                raise error
-            return np.full((len(pixels), 2), 0.5, np.float32)
-
-        return Predictor(function, TWO, input_shape=(1, 1, 3), answer_shape=(2,), batch_bytes=4 * 12)
+    def second_call_fails(pixels):
+        if pixels[0, 0, 0, 0]:
+            raise error
+        return np.full((len(pixels), 2), 0.5, np.float32)
 
     for error in (MemoryError("no more"), OSError(5, "Input/output error"), RuntimeError("the device is gone")):
         with pytest.raises(ScoringFailedError, match=str(error).replace("[", r"\[")):
-            failing(error, after=1).predict([bytes([n, 0, 0]) for n in range(8)], *(["raw_rgb"] * 8, [1] * 8, [1] * 8))
+            of_pixels(second_call_fails, [bytes([n // 4, 0, 0]) for n in range(8)], batch_bytes=4 * 12)
 
 
 def test_a_row_on_which_the_model_raises_once_is_scored():
@@ -121,9 +119,7 @@ def test_a_row_on_which_the_model_raises_once_is_scored():
             raise RuntimeError("not now")
         return np.full((len(pixels), 2), 0.5, np.float32)
 
-    given = Predictor(unsteady, TWO, input_shape=(1, 1, 3), answer_shape=(2,)).predict(
-        [bytes([n + 1, 0, 0]) for n in range(4)], ["raw_rgb"] * 4, [1] * 4, [1] * 4
-    )
+    given = of_pixels(unsteady, [bytes([n + 1, 0, 0]) for n in range(4)])
     assert raised == [4, 2, 1, 2]
     assert given.errors == [None] * 4
 
@@ -161,9 +157,7 @@ def test_an_output_that_is_not_finite_is_an_error_of_its_row():
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.stack([first / first, first / first], axis=1)
 
-    given = Predictor(dividing, TWO, input_shape=(1, 1, 3), answer_shape=(2,)).predict(
-        [b"\x01\x00\x00", b"\x00\x00\x00"], ["raw_rgb"] * 2, [1, 1], [1, 1]
-    )
+    given = of_pixels(dividing, [b"\x01\x00\x00", b"\x00\x00\x00"])
     assert given.errors[0] is None
     assert given.errors[1].startswith("not_finite")
 

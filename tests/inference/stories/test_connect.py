@@ -166,7 +166,7 @@ def test_a_table_is_ingested_edited_and_restored(story):
     assert (story["renamed"].rows, story["compacted"].committed) == (2, True)
     assert (story["restored"].version, table.labels()) == (table.version, dict(zip(NAMES, range(3), strict=True)))
     assert table.read(0).count() == table.read().count() == 6
-    assert dict(story["profiled"].reasons) == {"not_an_image": 1}
+    assert dict(story["profiled"].reasons) == table.quarantine().reasons == {"deleted": 3, "not_an_image": 1}
     assert story["after"] == story["before"]
 
 

@@ -120,6 +120,26 @@ def decision(event: dict[str, Any]) -> tuple[int, int, str]:
     return event["trial"], event["asked"], str(event["metric"])
 
 
+def begun(lines: Lines | None = None, space: dict[str, Any] = SPACE, **searcher: Any) -> SearchState:
+    """A search that has started; with a `name` its searcher is the one that is given, else ours with these keys."""
+    section = searcher if "name" in searcher else {**SEARCHER, **searcher}
+    state = SearchState(create_searcher(section, space, seed=3), GOAL, Lines() if lines is None else lines)
+    state.start({})
+    return state
+
+
+def replayed(lines: Lines, seed: int = 3, **searcher: Any) -> SearchState:
+    """The search of a journal, as another process reads it."""
+    section = searcher if "name" in searcher else {**SEARCHER, **searcher}
+    state = SearchState(create_searcher(section, SPACE, seed), GOAL, Lines())
+    state.replay(lines.events)
+    return state
+
+
+def measured(length: float, value: float) -> Measurement:
+    return Measurement(length, 10 * length, length, value, {"val_loss": value})
+
+
 @pytest.mark.unit
 def test_an_event_that_cannot_be_written_takes_no_effect_on_the_trial():
     class Full(Lines):
@@ -128,67 +148,60 @@ def test_an_event_that_cannot_be_written_takes_no_effect_on_the_trial():
                 raise OSError("the disk is full")
             super().append(events)
 
-    state = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Full())
-    state.start({})
+    state = begun(Full())
     first, *_ = state.trials
     state.launch(first, (0,), "run", 0)
     with pytest.raises(OSError, match="the disk is full"):
-        state.validated(first, Measurement(1, 10, 1, 1.0, {"val_loss": 1.0}), reached=False)
+        state.validated(first, measured(1, 1.0), reached=False)
     assert (first.state, first.length, first.best) == (RUNNING, 0, None)
 
 
 @pytest.mark.unit
 def test_a_trial_that_stops_itself_counts_as_having_come_to_its_length():
-    state = SearchState(create_searcher({**SEARCHER, "bracket_rungs": [1]}, SPACE, seed=3), GOAL, Lines())
-    state.start({})
+    state = begun(bracket_rungs=[1])
     trial = state.trials[0]
     state.launch(trial, (0,), "run", 0)
-    measured = Measurement(2, 20, 2, 0.5, {"val_loss": 0.5})
-    assert state.validated(trial, measured, reached=False) == "continue"
+    assert state.validated(trial, measured(2, 0.5), reached=False) == "continue"
     state.ended_segment(trial, 2, by_itself=True)
-    assert (trial.state, trial.length, trial.best) == ("completed", 2, measured)
+    assert (trial.state, trial.length, trial.best) == ("completed", 2, measured(2, 0.5))
 
 
 @pytest.mark.unit
-def test_a_trial_that_is_paused_by_hand_waits_again_and_one_that_fails_after_its_decision_can_go_on():
-    state = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Lines())
-    state.start({})
-    first, second = state.trials[:2]
+def test_a_trial_that_is_paused_by_hand_waits_again():
+    state = begun()
+    first = state.trials[0]
     state.launch(first, (0,), "run", 0)
     state.ended_segment(first, 0.4)
     assert first.state == WAITING
-    state.launch(second, (0,), "run", 0)
-    verdict = state.validated(second, Measurement(1, 10, 1, 0.5, {"val_loss": 0.5}), reached=True)
-    assert verdict == "pause"
-    state.failed(second, "killed while it wrote its checkpoint")
-    assert (second.state, second.error) == ("paused", "killed while it wrote its checkpoint")
 
 
-def decided_trial(lines: Lines, **searcher: Any) -> tuple[SearchState, TrialState]:
+def decided_trial(lines: Lines | None = None, **searcher: Any) -> tuple[SearchState, TrialState]:
     """A search of one bracket, whose first trial is killed after its deciding validation and before its checkpoint."""
-    section = {**SEARCHER, "max_length": {"epochs": 3}, "max_concurrent_trials": 1, **searcher}
-    state = SearchState(create_searcher(section, SPACE, seed=3), GOAL, lines)
-    state.start({})
+    state = begun(lines, **{**SHORT, **searcher})
     trial = state.trials[0]
     state.launch(trial, (0,), "run", 0)
-    measured = Measurement(trial.asked, 10 * trial.asked, trial.asked, 0.5, {"val_loss": 0.5})
-    state.validated(trial, measured, reached=True)
+    state.validated(trial, measured(trial.asked, 0.5), reached=True)
     return state, trial
 
 
+SHORT = {"max_length": {"epochs": 3}, "max_concurrent_trials": 1}
 PAUSED_THERE = {"bracket_rungs": [2], "max_trials": 6, "max_concurrent_trials": 2}
 COMPLETED_THERE = {"bracket_rungs": [1], "max_trials": 2}
+NOT_FINITE = "NotFiniteError: loss is nan"
 
 
 @pytest.mark.unit
-def test_a_trial_that_dies_after_its_rung_was_decided_stays_paused_and_the_search_goes_on():
-    lines = Lines()
-    state, trial = decided_trial(lines, **PAUSED_THERE)
-    state.restart(trial, "SIGKILL")
-    assert (trial.state, trial.error) == ("paused", "SIGKILL")
+@pytest.mark.parametrize(("end", "is_best"), [("restart", True), ("failed", True), ("diverged", False)])
+def test_a_trial_that_ends_after_its_rung_has_paused_it_stays_paused_and_the_search_goes_on(end, is_best):
+    state, trial = decided_trial(**PAUSED_THERE)
+    error = NOT_FINITE if end == "diverged" else "SIGKILL"
+    (state.restart if end == "restart" else state.failed)(trial, error)
+    assert (trial.state, trial.error, state.best() is trial) == ("paused", error, is_best)
     state.launch(other := state.next_trial(), (0,), "other", 0)
     assert other is not trial
     assert state.next_trial() is not trial
+    state.give_up()
+    assert (trial.state, state.best() is trial) == ("stopped", is_best)
 
 
 @pytest.mark.unit
@@ -199,8 +212,7 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
     if how == "restarted":
         state.restart(trial, "SIGKILL")
     else:
-        section = {**SEARCHER, "max_length": {"epochs": 3}, "max_concurrent_trials": 1, **COMPLETED_THERE}
-        state = SearchState(create_searcher(section, SPACE, seed=3), GOAL, lines)
+        state = SearchState(create_searcher({**SEARCHER, **SHORT, **COMPLETED_THERE}, SPACE, seed=3), GOAL, lines)
         state.replay(lines.events)
         trial = state.trials[0]
     for length in (2.5, 3):  # paused by hand on the way
@@ -208,7 +220,7 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
         assert not state.finished
         state.launch(trial, (0,), "run", 0)
         if length == 3:
-            assert state.validated(trial, Measurement(3, 30, 3, 0.5, {"val_loss": 0.5}), reached=True) == "continue"
+            assert state.validated(trial, measured(3, 0.5), reached=True) == "continue"
         state.ended_segment(trial, length)
     assert trial.state == "completed"
     assert sum(event.get("decides", False) for event in lines.events) == 1
@@ -217,7 +229,7 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
 
 @pytest.mark.unit
 def test_a_completed_trial_that_stops_itself_before_its_end_in_its_second_try_has_ended():
-    state, trial = decided_trial(Lines(), **COMPLETED_THERE)
+    state, trial = decided_trial(**COMPLETED_THERE)
     state.restart(trial, "SIGKILL")
     state.launch(trial, (0,), "run", 0)
     state.ended_segment(trial, 2, by_itself=True)
@@ -225,52 +237,24 @@ def test_a_completed_trial_that_stops_itself_before_its_end_in_its_second_try_ha
 
 
 @pytest.mark.unit
-def test_a_trial_with_invalid_hyperparameters_is_never_the_best():
-    state, trial = decided_trial(Lines(), bracket_rungs=[2], max_trials=6, max_concurrent_trials=2)
-    other = state.next_trial()
-    state.launch(other, (0,), "other", 0)
-    state.validated(other, Measurement(0.5, 5, 1, 0.1, {"val_loss": 0.1}), reached=False)
-    assert state.best() is other
-    state.failed(other, "no such model", invalid=True)
-    assert state.best() is trial
-
-
-NOT_FINITE = "NotFiniteError: loss is nan"
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize("reached", [False, True])
-def test_a_trial_that_diverges_after_a_good_validation_has_failed_and_is_never_the_best(reached):
-    section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 3}
+def test_a_trial_that_is_invalid_or_diverges_after_a_good_validation_is_never_the_best(reached):
+    section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 4}
     lines = Lines()
-    state = SearchState(create_searcher(section, SPACE, seed=0), GOAL, lines)
-    state.start({})
-    errors = {0: NOT_FINITE, 1: "ValueError: no", 2: None}
+    state = begun(lines, **section)
+    errors = {0: "no such model", 1: NOT_FINITE, 2: "ValueError: no", 3: None}
     for trial in list(state.trials):
         state.launch(trial, (0,), "run", 0)
         # The searcher has completed a trial that was validated at its whole length.
-        length = 2 if reached and trial.number == 0 else 1
-        measured = Measurement(length, 10, length, 0.1 * (trial.number + 1), {"val_loss": 0.1})
-        state.validated(trial, measured, reached=length == 2)
+        length = 2 if reached and trial.number == 1 else 1
+        state.validated(trial, measured(length, 0.1 * (trial.number + 1)), reached=length == 2)
         if errors[trial.number] is not None:
-            state.failed(trial, errors[trial.number])
-    assert [trial.state for trial in state.trials] == ["failed", "failed", "running"]
-    # An error of another kind leaves the model of the good validation.
-    assert state.best() is state.trials[1]
-    again = SearchState(create_searcher(section, SPACE, seed=0), GOAL, lines)
-    again.replay(lines.events)
-    assert [trial.state for trial in again.trials] == ["failed", "failed", "waiting"]
-    assert again.best() is again.trials[1]
-    assert again.searcher.states == state.searcher.states
-
-
-@pytest.mark.unit
-def test_a_trial_that_diverges_where_its_rung_has_paused_it_stays_paused_and_is_never_the_best():
-    state, trial = decided_trial(Lines(), **PAUSED_THERE)
-    state.failed(trial, NOT_FINITE)
-    assert (trial.state, state.best()) == ("paused", None)
-    state.give_up()
-    assert (trial.state, state.best()) == ("stopped", None)
+            state.failed(trial, errors[trial.number], invalid=trial.number == 0)
+    for found, last in ((state, "running"), (replayed(lines, **section), "waiting")):
+        assert [trial.state for trial in found.trials[:4]] == ["invalid", "failed", "failed", last]
+        # An error of another kind leaves the model of the good validation.
+        assert found.best() is found.trials[2]
+        assert found.searcher.states == state.searcher.states
 
 
 @pytest.mark.unit
@@ -278,9 +262,7 @@ def test_a_trial_that_diverges_where_its_rung_has_paused_it_stays_paused_and_is_
 def test_invalid_trials_are_counted_in_a_row_where_others_are_drawn_for_them(name, counted):
     section = {"name": name, "metric": "val_loss", "max_length": {"epochs": 1}}
     section |= {"max_trials": 5} if name == "random" else {}
-    space = {"x": {"type": "int", "minval": 0, "maxval": 4, "count": 5}}
-    state = SearchState(create_searcher(section, space, seed=0), GOAL, Lines())
-    state.start({})
+    state = begun(space={"x": {"type": "int", "minval": 0, "maxval": 4, "count": 5}}, **section)
     for _ in range(3):
         state.launch(trial := state.next_trial(), (0,), "run", 0)
         state.failed(trial, "no such model", invalid=True)
@@ -290,12 +272,8 @@ def test_invalid_trials_are_counted_in_a_row_where_others_are_drawn_for_them(nam
 @pytest.mark.unit
 def test_a_search_that_is_given_up_stays_so_after_a_kill():
     lines = Lines()
-    state = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, lines)
-    state.start({})
-    state.give_up()
-    assert state.finished
-    again = SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, Lines())
-    again.replay(lines.events)
+    begun(lines).give_up()
+    again = replayed(lines)
     assert again.finished
     assert {trial.state for trial in again.trials} == {"stopped"}
     assert again.count(*ENDED) == len(again.trials)
@@ -304,10 +282,9 @@ def test_a_search_that_is_given_up_stays_so_after_a_kill():
 @pytest.mark.unit
 def test_a_journal_of_other_hyperparameters_is_refused():
     lines = Lines()
-    SearchState(create_searcher(SEARCHER, SPACE, seed=3), GOAL, lines).start({})
-    other = SearchState(create_searcher(SEARCHER, SPACE, seed=4), GOAL, Lines())
+    begun(lines)
     with pytest.raises(InvalidArgumentError, match=r"trial 0 has hyperparameters .* and the journal has"):
-        other.replay(lines.events)
+        replayed(lines, seed=4)
 
 
 @pytest.mark.unit
