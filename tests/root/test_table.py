@@ -79,11 +79,6 @@ def test_two_versions_are_refused(tmp_path: Path) -> None:
         lakelens.ExperimentConfig.read(keys)
 
 
-def test_an_experiment_names_the_version_with_the_table_too() -> None:
-    data = lakelens.ExperimentConfig.read({"entrypoint": "m:T", "data": {"table": "photos@3"}}).data
-    assert (data.table, data.version) == ("photos", 3)
-
-
 def test_a_version_is_refused_where_a_table_is_meant_with_all_its_versions() -> None:
     with pytest.raises(InvalidArgumentError, match=r"ImageTable .* names version 1; .*version="):
         lakelens.ImageTable(None, "photos@1")

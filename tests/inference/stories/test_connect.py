@@ -101,7 +101,6 @@ def frame_of_paths(spark: Any, images: Path) -> Any:
     ("place", "source", "layout", "stored", "boxes"),
     [
         ("disk", "voc", "voc", 1, 1),
-        ("disk", "rows.csv", "manifest", 6, 0),
         ("disk", "rows.jsonl", "manifest", 6, 6),
         ("store", "classes", "class_folders", 6, 0),
         ("store", "coco", "coco", 1, 1),

@@ -242,14 +242,6 @@ def test_a_vacuum_that_was_killed_delays_nobody_here_and_a_minute_elsewhere(tabl
     assert pins.pins(table) == {"elsewhere": 2, "here": 1}
 
 
-def test_a_lease_that_a_living_process_could_not_release_is_forgotten_once_its_beat_stands_still(table, monkeypatch):
-    monkeypatch.setattr(vacuum_lease, "DEAD_S", 0.2)
-    monkeypatch.setattr(vacuum_lease, "MOST_WAIT_S", 5.0)
-    change(table, lambda ledger: replace(ledger, vacuum=Vacuum("v", (), 5, 0, Process.this())))
-    pin(table, "p", 1)
-    assert (read(table).vacuum, pins.pins(table)) == (None, {"p": 1})
-
-
 def test_a_vacuum_that_was_taken_for_dead_removes_nothing_more(table, monkeypatch):
     monkeypatch.setattr(vacuum_lease, "_RENEW_S", 0.0)
     with vacuuming(table, 5) as (_, require):
