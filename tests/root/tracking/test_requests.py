@@ -15,28 +15,22 @@ from lakelens.tracking.runs import open_client, tracked_run
 pytestmark = pytest.mark.system
 
 
-def test_a_run_of_a_search_is_not_asked_by_itself(store):
-    with (
-        tracked_run(store, "lakelens", tags={"lakelens.search": "grid"}) as run,
-        pytest.raises(InvalidArgumentError, match=rf"run {run.run_id} belongs to a search"),
-    ):
-        ask(run.run_id, "pause", store)
-
-
-def test_a_search_that_is_not_paused_is_not_asked_to_resume(store):
-    with (
-        tracked_run(store, "lakelens", tags={"lakelens.search": "grid"}) as run,
-        pytest.raises(InvalidArgumentError, match=rf"the search {run.run_id} is not paused"),
-    ):
-        ask_search(run.run_id, "resume", store)
-
-
-def test_a_search_whose_process_is_silent_is_not_asked(store):
+@pytest.mark.parametrize(
+    ("request_", "action", "silent_s", "words"),
+    [
+        (ask, "pause", 0, "run {run} belongs to a search"),
+        (ask_search, "resume", 0, "the search {run} is not paused"),
+        (ask_search, "resume", 400, "no sign of life for 40"),
+    ],
+    ids=["a trial by itself", "not paused", "silent"],
+)
+def test_what_cannot_obey_is_not_asked(store, request_, action, silent_s, words):
     with tracked_run(store, "lakelens", tags={"lakelens.search": "grid"}) as run:
-        old = Heartbeat(Process("elsewhere", "another machine", 1, 0.0), time.time() - 400)
-        open_client(store).set_tag(run.run_id, HEARTBEAT_TAG, str(old))
-        with pytest.raises(InvalidArgumentError, match="no sign of life for 40"):
-            ask_search(run.run_id, "resume", store)
+        if silent_s:
+            old = Heartbeat(Process("elsewhere", "another machine", 1, 0.0), time.time() - silent_s)
+            open_client(store).set_tag(run.run_id, HEARTBEAT_TAG, str(old))
+        with pytest.raises(InvalidArgumentError, match=words.format(run=run.run_id)):
+            request_(run.run_id, action, store)
 
 
 def test_a_store_that_is_not_there_cannot_be_asked(tmp_path):
