@@ -96,15 +96,11 @@ def test_an_editable_installation_imports_the_checkout_and_modules_that_are_adde
     assert borrower.run("from lakelens.etl.added_later import VALUE; print(VALUE)") == "7"
 
 
-def test_a_bare_clone_on_the_path_is_enough(sources: Path, borrower: Borrower) -> None:
-    seen = probe(borrower, PYTHONPATH=str(sources))
-    assert seen["found"]["lakelens.training.trials"] == str(sources / "training" / "trials" / "__init__.py")
-
-
-def test_a_wheel_on_the_path_is_enough(wheel: Path, borrower: Borrower) -> None:
-    seen = probe(borrower, PYTHONPATH=str(wheel))
-    assert seen["found"]["lakelens.etl"] == f"{wheel}/lakelens/etl/__init__.py"
-    assert seen["bare"] == []
+def test_a_bare_clone_or_a_wheel_on_the_path_is_enough(sources: Path, wheel: Path, borrower: Borrower) -> None:
+    for path, package in ((sources, sources), (wheel, wheel / "lakelens")):
+        seen = probe(borrower, PYTHONPATH=str(path))
+        assert seen["found"]["lakelens.etl"] == str(package / "etl" / "__init__.py")
+        assert bool(seen["bare"]) == (path == sources)
 
 
 def test_the_wheel_holds_every_module_and_template_and_nothing_else(wheel: Path, sources: Path) -> None:
