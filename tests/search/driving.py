@@ -49,10 +49,10 @@ class Run:
         del self.pending[trial]
         return self.take(self.searcher.exited(trial, reason))
 
-    def finish(self, metric_of: Callable[[int], float], order: Callable[[dict[int, int]], int] = min) -> list[int]:
-        """Runs to the end, by default the lowest trial first; returns the lengths reached by trial."""
+    def finish(self, metric_of: Callable[[int], float]) -> list[int]:
+        """Runs to the end, the lowest trial first; returns the lengths reached by trial."""
         while self.pending:
-            trial = order(self.pending)
+            trial = min(self.pending)
             self.report(trial, metric_of(trial))
         assert self.searcher.finished
         return [self.reached[trial] for trial in sorted(self.reached)]

@@ -37,7 +37,6 @@ def write_journal(
     trials: int = 60,
     failing: Collection[int] = (),
     *,
-    slots: int = 2,
     stop_after: int | None = None,
     space: dict[str, Any] | None = None,
     **searcher: Any,
@@ -48,7 +47,6 @@ def write_journal(
         folder: The search's folder.
         trials: `max_trials`.
         failing: Trials that fail in their first epoch.
-        slots: Simulated slots.
         stop_after: Events after which the driver is killed; None runs to the end.
         space: The hyperparameters.
         searcher: Further keys of the searcher.
@@ -63,14 +61,14 @@ def write_journal(
             "resources": {"slots_per_trial": 1},
         }
     )
-    events = _events(config, set(failing), slots)
+    events = _events(config, set(failing))
     journal = Journal(folder / "journal")
     for event in events[:stop_after]:
         journal.append([event])
     return config
 
 
-def _events(config: ExperimentConfig, failing: set[int], slots: int) -> list[dict[str, Any]]:
+def _events(config: ExperimentConfig, failing: set[int]) -> list[dict[str, Any]]:
     searcher = create_searcher(searcher_section(config), config.hyperparameters)
     events: list[dict[str, Any]] = []
     clock = 1_760_000_000.0
@@ -102,7 +100,7 @@ def _events(config: ExperimentConfig, failing: set[int], slots: int) -> list[dic
             asked[operation.trial] = operation.length
 
     take(searcher.start(), clock)
-    free = list(range(slots))
+    free = [0, 1]
     running: list[tuple[float, int, int]] = []
     while asked or running:
         while free and asked:

@@ -21,16 +21,6 @@ from lakelens.etl.images.geometry import RESIZES, place
 pytestmark = pytest.mark.unit
 
 ORIENTATIONS = tuple(range(1, 9))
-TURN = {
-    1: None,
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 def marked_file(size, marker, orientation, image_format="PNG", **options):

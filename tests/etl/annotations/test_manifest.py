@@ -30,8 +30,8 @@ def path_of(reference):
     return resolve_reference(reference, "/data")
 
 
-def from_csv(text, encoding="utf-8"):
-    data = text if isinstance(text, bytes) else text.encode(encoding)
+def from_csv(text):
+    data = text if isinstance(text, bytes) else text.encode()
     return list(read_rows(read_csv(io.BytesIO(data), "m.csv"), "m.csv", path_of))
 
 

@@ -29,8 +29,8 @@ def column_of(given, name, names):
     )
 
 
-def labels_in(given, names=NAMES):
-    return column_of(given, "prediction", names)
+def labels_in(given):
+    return column_of(given, "prediction", NAMES)
 
 
 def names_in(given, names=NAMES):

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.unit
 FILES = {f"file {n}": n for n in range(40)} | {"large": 1000}
 
 
-def parts_of(seed, most=100):
+def parts_of(seed):
     files = shuffled(FILES, random.Random(seed))  # noqa: S311  an order, no secret
     parts = []
     while files:
-        parts.append(take(files, FILES, most))
+        parts.append(take(files, FILES, 100))
     return parts
 
 
