@@ -20,11 +20,6 @@ from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.references import resolve_model
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
 def record_of(store: Store, name: str, version: int) -> dict[str, Any]:
     """What the version of a model records about its promotion."""
     (found,) = (one for one in list_versions(name, store.uri) if one.version == version)

@@ -27,11 +27,6 @@ from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.references import resolve_model
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return Store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
 def unity_catalog(monkeypatch):
     """Lets the store's searches answer as Unity Catalog's do: a page at a time, without tags and aliases."""

@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+from etl_pictures import encoded
 from PIL import Image
 from profile_tables import box, gathered, image_row, jpeg, picture, warnings_of, write_table
 
@@ -17,19 +18,13 @@ from lakelens.etl.profile.findings import find_findings
 pytestmark = pytest.mark.unit
 
 
-def encoded(image, file_format="PNG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, file_format, **options)
-    return buffer.getvalue()
-
-
 def sixteen_bits(image):
-    return encoded(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257))
+    return encoded(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG")
 
 
 def cut_out(image):
     black = Image.new("L", image.size)
-    return encoded(Image.merge("RGBA", (black, black, black, image.convert("L"))))
+    return encoded(Image.merge("RGBA", (black, black, black, image.convert("L"))), "PNG")
 
 
 def turned(image):

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 from colours import mixed_model, mixer
-from model_store import ROWS, Store
+from model_store import ROWS
 
 import lakelens
 from lakelens.errors import ModelMismatchError
@@ -75,11 +75,6 @@ def test_recorded_modules_win_and_the_installed_package_has_the_others(tmp_path,
             assert found == {"KIND": "recorded", "rows": 3}
     finally:
         sys.modules.pop("installed_trials.parts.table", None)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return Store(tmp_path_factory.mktemp("store"))
 
 
 def trained(store, folder, shift):
