@@ -102,6 +102,8 @@ class ImageTable(TableVersions):
                     left.
                 retry_quarantine: Whether to read files again that are in quarantine and unchanged: after a limit was
                     raised or a decoder was installed. Files whose rows were deleted stay out.
+                drop_bad_boxes: Whether an image of which some boxes cannot be stored, such as one without a class or
+                    outside of the image, is stored with the others; else it is in quarantine (`boxes_lost`).
 
         Raises:
             IngestLossError: If it would, and may not; nothing was committed.

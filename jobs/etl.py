@@ -79,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read unchanged files in quarantine again, after a limit was raised or a decoder was installed",
     )
+    parser.add_argument(
+        "--drop-bad-boxes",
+        action="store_true",
+        help="store an image without the boxes that cannot be stored, if one is left; else it is in quarantine",
+    )
     stream = parser.add_argument_group("stream", "The source is a landing folder: ingest its present files, then stop.")
     stream.add_argument("--stream", action="store_true", help="ingest in batches, one version each")
     stream.add_argument("--max-files", type=int, default=None, help="most files per batch; 10,000 by default")
@@ -177,6 +182,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         near_duplicates=args.near_duplicates,
         allow_loss=args.allow_loss,
         retry_quarantine=args.retry_quarantine,
+        drop_bad_boxes=args.drop_bad_boxes,
     )
 
 

@@ -81,7 +81,14 @@ def from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[
 
     Source: VOC2012 development kit, section on annotation: "the top-left pixel in the image has coordinates (1, 1)".
     """
-    return xmin - 1, ymin - 1, xmax, ymax
+    left, right = _with_last_pixel(xmin, xmax)
+    top, bottom = _with_last_pixel(ymin, ymax)
+    return left, top, right, bottom
+
+
+def _with_last_pixel(first: float, last: float) -> tuple[float, float]:
+    """Converts both ends of a side; ends in the wrong order stay so, for `check_boxes`."""
+    return (first - 1, last) if first <= last or math.isnan(last) else (first, last - 1)
 
 
 def from_corner_and_size(x: float, y: float, width: float, height: float) -> tuple[float, float, float, float]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple
 
 from ...errors import AnnotationFileError, InvalidArgumentError
 from .boxes import Box, Problem, box_from_values, problem
 from .json_file import read_json_file
+from .masks import mask_bounds
 from .record import (
+    ANNOTATION_REPEATED,
     ANNOTATION_UNREADABLE,
     BOX_CLASS_UNKNOWN,
     BOX_MALFORMED,
@@ -30,8 +32,12 @@ _ARRAYS = ("images", "annotations", "categories")
 _KEYS = frozenset(
     (*_ARRAYS, "id", "file_name", "width", "height", "name", "image_id", "category_id", "bbox", "iscrowd")
 )
+_OF_MASKS = ("counts", "size")
+_WHOLE_NUMBER = re.compile(r"(0|-?[1-9]\d{0,18})(\.0+)?")
 
 _Id = int | str
+# Keys of an annotation that `_kept` adds: the bounds of its mask, or why there are none. No COCO file has such keys.
+_BOUNDS, _REASON = " bounds", " reason"
 
 
 class CocoFile(NamedTuple):
@@ -62,9 +68,13 @@ class CocoInstances:
     # The entries of `annotations` by the id of their image; None for those without one
     objects: Mapping[_Id | None, Sequence[Any]]
     class_names: Mapping[_Id, str | None]  # The names of the categories by id
+    is_annotated: bool = True  # Whether the file has the key `annotations`; one of a test set has none
+    repeated: Mapping[_Id | None, int] = field(default_factory=dict)  # How often an annotation came again, by image
 
     def annotations(self, path_of: Callable[[str], str], split: str | None = None) -> Iterator[Annotation]:
-        """Yields one record per image, ordered by path; images without annotations have no boxes.
+        """Yields one record per image, ordered by path.
+
+        Images without annotations have no boxes; in a file without the key `annotations` nobody looked for any.
 
         What belongs to no image becomes its own record with the problem `image_missing`: annotations whose image
         id no image has, one record per id.
@@ -90,6 +100,8 @@ class CocoInstances:
             problems.append(problem(PATH_UNUSABLE, error))
         if image.problem is not None:
             problems.append(image.problem)
+        if image.image_id in self.repeated:
+            problems.append(problem(ANNOTATION_REPEATED, f"{self.repeated[image.image_id]} times"))
         entries = () if image.image_id is None else self.objects.get(image.image_id, ())
         if len(entries) > MAX_BOXES_PER_IMAGE:
             problems.append(problem(TOO_MANY_BOXES, f"{len(entries)} annotations"))
@@ -97,14 +109,17 @@ class CocoInstances:
         found = [self._box(entry) for entry in entries]
         boxes = tuple(box for box in found if isinstance(box, Box))
         problems += [box for box in found if not isinstance(box, Box)]
-        return Annotation(path, boxes=boxes, size=image.size, problems=tuple(problems))
+        return Annotation(path, boxes=boxes if self.is_annotated else None, size=image.size, problems=tuple(problems))
 
     def _box(self, entry: Mapping[str, Any]) -> Box | Problem:
-        corners = entry.get("bbox")
+        corners, bounds = entry.get("bbox"), entry.get(_BOUNDS)
         try:
-            box = box_from_values("", corners if isinstance(corners, list) else [], convention="corner_and_size")
+            if bounds is not None:
+                box = box_from_values("", bounds)
+            else:
+                box = box_from_values("", corners if isinstance(corners, list) else [], convention="corner_and_size")
         except InvalidArgumentError:
-            return problem(BOX_MALFORMED, "an annotation has no bbox of four numbers")
+            return problem(BOX_MALFORMED, entry.get(_REASON) or "an annotation has no bbox of four numbers")
         category_id = _id_of(entry, "category_id")
         name = None if category_id is None else self.class_names.get(category_id)
         if name is None:
@@ -114,7 +129,7 @@ class CocoInstances:
 
 def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
     """Reads a COCO instances file."""
-    content = read_json_file(stream, location, _KEYS)
+    content = read_json_file(stream, location, _kept)
     arrays = [content.get(key, []) for key in _ARRAYS] if isinstance(content, dict) else []
     if not arrays or "images" not in content or not all(isinstance(array, list) for array in arrays):
         raise AnnotationFileError(
@@ -122,12 +137,76 @@ def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
             "annotations and categories"
         )
     images, annotations, categories = arrays
+    for key, entries in (("images", images), ("categories", categories)):
+        _require_ids_by_value(entries, f"{location}: {key}")
+    objects, repeated = _by_image(annotations, location)
+    names = _class_names(categories, location)
+    return CocoInstances(location, _images_of(images), objects, names, "annotations" in content, repeated)
+
+
+def _kept(entry: dict[str, Any]) -> dict[str, Any]:
+    """Keeps of an object of the file what is read; a mask only as its bounds, and where there is no `bbox`."""
+    if "counts" in entry:
+        return {key: entry[key] for key in _OF_MASKS if key in entry}
+    kept = {key: value for key, value in entry.items() if key in _KEYS}
+    if "segmentation" in entry and not entry.get("bbox"):
+        try:
+            kept[_BOUNDS] = mask_bounds(entry["segmentation"])
+        except InvalidArgumentError as error:
+            kept[_REASON] = str(error)
+    return kept
+
+
+def _require_ids_by_value(entries: Iterable[Any], where: str) -> None:
+    """Refuses 7 and "7" as two ids of one array: what names one of them could mean the other."""
+    written: dict[_Id, Any] = {}
+    for entry in entries:
+        value = _id_of(entry, "id")
+        if value is None:
+            continue
+        known = written.setdefault(value, entry["id"])
+        if isinstance(known, str) != isinstance(entry["id"], str):
+            raise AnnotationFileError(
+                f"{where} has the ids {known!r} and {entry['id']!r}, which are equal by value; write one of them in "
+                "another way, or give both entries one id"
+            )
+
+
+def _by_image(annotations: Iterable[Any], location: str) -> tuple[dict[_Id | None, list[Any]], dict[_Id | None, int]]:
+    """Gathers the annotations by image, of equal ones with one id the first; and how many were left out."""
     objects: dict[_Id | None, list[Any]] = defaultdict(list)
+    repeated: Counter[_Id | None] = Counter()
+    known: dict[_Id, Any] = {}
     for entry in annotations:
-        objects[_id_of(entry, "image_id")].append(entry)
-    ids = [(_id_of(entry, "id"), entry) for entry in categories]
-    names = {category_id: clean_name(entry.get("name")) for category_id, entry in ids if category_id is not None}
-    return CocoInstances(location, _images_of(images), objects, names)
+        value = _id_of(entry, "id")
+        if value is None or known.setdefault(value, entry) is entry:
+            objects[_id_of(entry, "image_id")].append(entry)
+        elif entry == known[value]:
+            repeated[_id_of(entry, "image_id")] += 1
+        else:
+            raise AnnotationFileError(
+                f"{location}: annotations has the id {value!r} twice, with other values; give each annotation an id of "
+                "its own"
+            )
+    return objects, repeated
+
+
+def _class_names(categories: Iterable[Any], location: str) -> dict[_Id, str | None]:
+    names: dict[_Id, str | None] = {}
+    for entry in categories:
+        value = _id_of(entry, "id")
+        if value is None:
+            continue
+        try:
+            name = clean_name(entry.get("name"))
+        except InvalidArgumentError as error:
+            raise AnnotationFileError(f"{location}: categories, id {value!r}: {error}") from error
+        if names.setdefault(value, name) != name:
+            raise AnnotationFileError(
+                f"{location}: categories gives the id {value!r} two names, {names[value]!r} and {name!r}; correct one "
+                "of the entries"
+            )
+    return names
 
 
 def _images_of(entries: Iterable[Any]) -> list[_Image]:
@@ -196,9 +275,11 @@ def _join(folder: str, below: str) -> str:
 
 
 def _id_of(entry: Any, key: str) -> int | str | None:
-    """Reads an id: a whole number or a text; 7 and 7.0 are one id, 7 and "7" are two."""
+    """Reads an id by its value: 7, 7.0 and "7" are one id, "007" is another."""
     value = entry.get(key) if isinstance(entry, dict) else None
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    if isinstance(value, str) and (whole := _WHOLE_NUMBER.fullmatch(value.strip())):
+        return int(whole[1])
     is_id = isinstance(value, (int, str)) and not isinstance(value, bool) and value != ""
     return value if is_id else None

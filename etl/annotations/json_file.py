@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError
@@ -13,8 +13,10 @@ from ...errors import AnnotationFileError
 MAX_JSON_BYTES = 1_000_000_000
 
 
-def read_json_file(stream: BinaryIO, location: str, keys: Collection[str] | None = None) -> Any:
-    """Reads a JSON document in UTF-8."""
+def read_json_file(
+    stream: BinaryIO, location: str, kept: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> Any:
+    """Reads a JSON document in UTF-8; `kept` reduces each of its objects, the inner ones first."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
     if size > MAX_JSON_BYTES:
@@ -24,12 +26,9 @@ def read_json_file(stream: BinaryIO, location: str, keys: Collection[str] | None
             "(layout 'manifest')"
         )
 
-    def kept(entry: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in entry.items() if keys is None or key in keys}
-
     try:
         text = stream.read().decode("utf-8-sig")  # the bytes are not kept while it is parsed
-        return json.loads(text, object_hook=None if keys is None else kept)
+        return json.loads(text, object_hook=kept)
     except RecursionError:
         raise AnnotationFileError(f"{location}: its JSON values are nested too deeply") from None
     except ValueError as error:  # not UTF-8, not JSON, or a number of more digits than Python converts

@@ -162,11 +162,15 @@ def annotation_of_row(
     label = columns.value(row, "label")
     name = None
     if not columns.has_box_columns and not _is_blank(label):
-        name = clean_name(label)
-        if name is None:
-            problems.append(problem(ANNOTATION_UNREADABLE, f"the label {str(label)[:80]!r} is not the name of a class"))
+        try:
+            name = clean_name(label)
+            unusable: object = None if name is not None else f"the label {str(label)[:80]!r} is not the name of a class"
+        except InvalidArgumentError as error:
+            unusable = error
+        if unusable is not None:
+            problems.append(problem(ANNOTATION_UNREADABLE, unusable))
     size = declared_size(columns.value(row, "width"), columns.value(row, "height"))
-    record = Annotation(path, label_name=name, boxes=tuple(boxes), size=size, problems=tuple(problems))
+    record = Annotation(path, label_name=name, boxes=boxes, size=size, problems=tuple(problems))
     split = columns.value(row, "split")
     return with_split(record, None if split is None else str(split))
 
@@ -236,11 +240,13 @@ def _as_row(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _boxes(row: Mapping[str, Any], columns: ManifestColumns, where: str) -> tuple[list[Box], list[Problem]]:
+def _boxes(
+    row: Mapping[str, Any], columns: ManifestColumns, where: str
+) -> tuple[tuple[Box, ...] | None, list[Problem]]:
     if columns.has_box_columns:
         corners = [columns.value(row, side) for side in _SIDES]
         if all(value in _NO_VALUE for value in corners):  # how such manifests list an image without any object
-            return [], []
+            return (), []
         entries: Any = [
             {
                 "label": columns.value(row, "label"),
@@ -253,9 +259,11 @@ def _boxes(row: Mapping[str, Any], columns: ManifestColumns, where: str) -> tupl
     try:
         entries = _as_list(entries)
     except InvalidArgumentError as error:
-        return [], [problem(ANNOTATION_UNREADABLE, error)]
+        return None, [problem(ANNOTATION_UNREADABLE, error)]
+    if entries is None:
+        return None, []
     if len(entries) > MAX_BOXES_PER_IMAGE:
-        return [], [problem(TOO_MANY_BOXES, f"{len(entries)} boxes")]
+        return (), [problem(TOO_MANY_BOXES, f"{len(entries)} boxes")]
     boxes: list[Box] = []
     problems: list[Problem] = []
     for entry in entries:
@@ -263,20 +271,20 @@ def _boxes(row: Mapping[str, Any], columns: ManifestColumns, where: str) -> tupl
             boxes.append(_box(entry, where))
         except InvalidArgumentError as error:
             problems.append(problem(BOX_MALFORMED, error))
-    return boxes, problems
+    return tuple(boxes), problems
 
 
-def _as_list(value: Any) -> list[Any]:
-    """Takes boxes as a list, as JSON text of one, or as nothing."""
+def _as_list(value: Any) -> list[Any] | None:
+    """Takes boxes as a list, as JSON text of one, or as nothing: null, or a blank cell of a CSV file."""
     if isinstance(value, str):
         if not value.strip():
-            return []
+            return None
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"boxes are not JSON: {error}") from error
     if value is None:
-        return []
+        return None
     if not isinstance(value, list):
         raise InvalidArgumentError(f"boxes are a {type(value).__name__}, not a list of objects")
     return value

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...errors import InvalidArgumentError
 from ..model import schema
+from ..model.class_names import class_name
 from ..model.splits import check_splits
 from . import boxes as box_rules
 from .boxes import Box, Problem, problem
@@ -31,11 +32,11 @@ PATH_UNUSABLE = "path_unusable"
 TOO_MANY_BOXES = "too_many_boxes"
 BOX_MALFORMED = "box_malformed"
 BOX_CLASS_UNKNOWN = "box_class_unknown"
+BOX_CLASS_UNWANTED = "box_class_unwanted"
+BOXES_LOST = "boxes_lost"
 
 # An image's boxes travel in one row; the densest public detection sets stay below a tenth of this.
 MAX_BOXES_PER_IMAGE = 20_000
-# Texts of a hostile source are cut where they would be stored for every image.
-MAX_NAME_LENGTH = 500
 _BATCH_BOXES = 50_000
 
 
@@ -57,9 +58,11 @@ REASONS: dict[str, Reason] = {
     SPLIT_CONFLICT: Reason(QUARANTINED, "the source puts one image into two splits"),
     SPLIT_UNFIT: Reason(QUARANTINED, "the split's name cannot be that of a folder"),
     PATH_UNUSABLE: Reason(QUARANTINED, "the annotation gives no path that can be read here"),
+    BOXES_LOST: Reason(QUARANTINED, "a box could not be stored, so the image would show an object without its box"),
     TOO_MANY_BOXES: Reason(QUARANTINED, f"the image has more than {MAX_BOXES_PER_IMAGE} boxes"),
     BOX_MALFORMED: Reason(DROPPED, "a box lacks its class or one of four numbers"),
-    BOX_CLASS_UNKNOWN: Reason(DROPPED, "a box is of a class that is not among those that are known"),
+    BOX_CLASS_UNKNOWN: Reason(DROPPED, "a box is of a class that its file does not name"),
+    BOX_CLASS_UNWANTED: Reason(DROPPED, "a box is of a class that is not among those that are wanted"),
     box_rules.BOX_NOT_FINITE: Reason(DROPPED, "a box has a coordinate that is not a finite number"),
     box_rules.BOX_NO_AREA: Reason(DROPPED, "a box has no area"),
     box_rules.BOX_OUTSIDE: Reason(DROPPED, "a box has no pixel within the image"),
@@ -96,7 +99,8 @@ class Annotation:
 
     path: str  # The image, as the listing of the source names it
     label_name: str | None = None  # Class of the whole image; None when the source gives none
-    boxes: tuple[Box, ...] = ()  # Objects in the image, in pixels of the annotated image; empty when it has none
+    # Objects in the image, in pixels of the annotated image: empty when it has none, None when nobody looked for them
+    boxes: tuple[Box, ...] | None = None
     split: str | None = None  # The split that the source puts the image into; None leaves it to the hash of the content
     size: tuple[int, int] | None = None  # (width, height) of the annotated image, if the source has it
     problems: tuple[Problem, ...] = ()  # What was found wrong so far
@@ -116,20 +120,28 @@ class Annotation:
 
 def limit_classes(annotation: Annotation, known: Collection[str]) -> Annotation:
     """Drops the boxes of classes that are not known, and marks an image whose own class is not."""
-    kept = tuple(box for box in annotation.boxes if box.label_name in known)
-    unknown = [box.label_name for box in annotation.boxes if box.label_name not in known]
-    problems = tuple(problem(BOX_CLASS_UNKNOWN, name) for name in unknown)
-    limited = replace(annotation, boxes=kept, problems=annotation.problems + problems)
+    boxes = annotation.boxes or ()
+    kept = tuple(box for box in boxes if box.label_name in known)
+    problems = tuple(problem(BOX_CLASS_UNWANTED, box.label_name) for box in boxes if box.label_name not in known)
+    limited = replace(annotation, problems=annotation.problems + problems)
+    if problems:
+        limited = replace(limited, boxes=kept or None)  # without its objects it is no example of an image with none
     if annotation.label_name is not None and annotation.label_name not in known:
         return limited.with_problem(CLASS_UNKNOWN, annotation.label_name)
     return limited
 
 
+def lost_boxes(problems: Iterable[Problem]) -> list[Problem]:
+    """Returns the boxes that were lost, and not by the user's own choice of classes or of a crop."""
+    chosen = (BOX_CLASS_UNWANTED, box_rules.BOX_CROPPED_AWAY)
+    return [found for found in problems if REASONS[found.reason].effect == DROPPED and found.reason not in chosen]
+
+
 def limit_boxes(annotation: Annotation) -> Annotation:
     """Marks an image with more boxes than one row may hold, and drops the boxes."""
-    if len(annotation.boxes) <= MAX_BOXES_PER_IMAGE:
+    if len(annotation.boxes or ()) <= MAX_BOXES_PER_IMAGE:
         return annotation
-    return replace(annotation, boxes=()).with_problem(TOO_MANY_BOXES, f"{len(annotation.boxes)} boxes")
+    return replace(annotation, boxes=()).with_problem(TOO_MANY_BOXES, f"{len(annotation.boxes or ())} boxes")
 
 
 def with_split(annotation: Annotation, text: str | None) -> Annotation:
@@ -188,13 +200,18 @@ def _merge(group: list[Annotation]) -> Annotation:
         Annotation(
             path=first.path,
             label_name=labels[0] if labels else None,
-            boxes=tuple(box for annotation in distinct for box in annotation.boxes),
+            boxes=_all_boxes(distinct),
             split=splits[0] if splits else None,
             size=sizes[0] if sizes else None,
             problems=tuple(problems),
             stamp=stamps[-1] if stamps else None,
         )
     )
+
+
+def _all_boxes(annotations: Iterable[Annotation]) -> tuple[Box, ...] | None:
+    given = [annotation.boxes for annotation in annotations if annotation.boxes is not None]
+    return tuple(box for boxes in given for box in boxes) if given else None
 
 
 _CORNERS = [(name, pa.float64()) for name in schema.BOX_CORNERS]
@@ -221,7 +238,7 @@ def row_of(annotation: Annotation) -> dict[str, Any]:
     return {
         "path": encodable(annotation.path),
         "label_name": annotation.label_name,
-        "boxes": [vars(box) for box in annotation.boxes],
+        "boxes": None if annotation.boxes is None else [vars(box) for box in annotation.boxes],
         "split": annotation.split,
         "declared_width": width,
         "declared_height": height,
@@ -236,7 +253,7 @@ def annotation_of(row: Mapping[str, Any]) -> Annotation:
     return Annotation(
         path=row["path"],
         label_name=row.get("label_name"),
-        boxes=tuple(Box(**box) for box in row.get("boxes") or ()),
+        boxes=None if row.get("boxes") is None else tuple(Box(**box) for box in row["boxes"]),
         split=row.get("split"),
         size=None if width is None or height is None else (width, height),
         problems=tuple(Problem(**found) for found in row.get("problems") or ()),
@@ -250,7 +267,7 @@ def annotation_batches(annotations: Iterable[Annotation]) -> Iterator[pa.RecordB
     size = 0
     for annotation in annotations:
         rows.append(row_of(annotation))
-        size += 1 + len(annotation.boxes) + len(annotation.problems)
+        size += 1 + len(annotation.boxes or ()) + len(annotation.problems)
         if size >= _BATCH_BOXES:
             yield pa.RecordBatch.from_pylist(rows, schema=ANNOTATION_ROWS)
             rows, size = [], 0
@@ -273,10 +290,8 @@ def declared_size(width: Any, height: Any) -> tuple[int, int] | None:
 
 
 def clean_name(value: Any) -> str | None:
-    """Reads the name of a class: text without surrounding blanks; None when it is missing or unusable."""
+    """Reads the name of a class, a text or a number; None when it is missing. Raises as `class_name`."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
-    name = str(value).strip()
     is_whole_float = isinstance(value, float) and value.is_integer()
-    name = str(int(value)) if is_whole_float else name
-    return name if name and len(name) <= MAX_NAME_LENGTH and name.isprintable() else None
+    return class_name(str(int(value)) if is_whole_float else str(value))

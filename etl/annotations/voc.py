@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ...errors import InvalidArgumentError
+from ..files.walk import IMAGE_SUFFIXES
 from .boxes import Box, Problem, box_from_values, problem
 from .record import (
     ANNOTATION_UNREADABLE,
@@ -36,6 +37,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 _MULTI_BYTE_ENCODINGS = (b"gbk", b"gb2312", b"gb18030", b"big5", b"shift_jis", b"euc-jp", b"euc-kr")
 _TRUE = ("1", "true", "yes")
+_FLAG = re.compile(r"\s+(-1|0|1)$")
 
 
 class _UnusableXmlError(Exception):
@@ -146,11 +148,15 @@ def split_list(relative_path: str) -> tuple[str, str] | None:
 
 
 def parse_split_list(text: str, folder: str) -> Iterator[str]:
-    """Yields the keys of the images that a list names: the first word of each line, whatever follows it."""
+    """Yields the keys of the images that a list names, with or without their suffix.
+
+    A line is a name, which may have blanks. Lists of one class have a second word, -1, 0 or 1.
+    """
     for line in text.lstrip("\ufeff").splitlines():
-        words = line.split()
-        if words:
-            yield folder + words[0]
+        name = _FLAG.sub("", line.strip())
+        if name:
+            stem, _, suffix = name.rpartition(".")
+            yield folder + (stem if stem and suffix.lower() in IMAGE_SUFFIXES else name)
 
 
 def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotation:

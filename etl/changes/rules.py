@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..annotations.record import CLASS_UNKNOWN
+from ..annotations.record import BOXES_LOST, CLASS_UNKNOWN
 from ..model import schema
 from ..model.labels import NO_CLASS
 from ..quarantine.table import DELETED, RETRIED_REASONS
@@ -43,6 +43,7 @@ class PlanRules:
     # Whether every known file is read and its content compared, for sources whose times lie
     verify_content: bool = False
     retry_quarantine: bool = False  # Whether unchanged files in quarantine are read again; deleted ones are not
+    drop_bad_boxes: bool = False  # Whether an image is stored without boxes that are bad, and so is read again
     # The only classes that are stored, None for all: a file that is in quarantine because its class was not among them
     # is read again once it is
     classes: frozenset[str] | None = None
@@ -125,6 +126,7 @@ def _is_as_bad(listed: Facts, bad: Facts, rules: PlanRules) -> _Mask:
         return np.zeros(len(bad.here), dtype=np.bool_)
     annotation, reason = schema.ANNOTATION_HASH, bad["reason"]
     is_retried = _mask(pc.is_in(reason, value_set=pa.array(RETRIED_REASONS))) | ~_mask(reason.is_valid())
+    is_retried |= _equal(reason, BOXES_LOST) & rules.drop_bad_boxes
     is_retried |= _equal(reason, CLASS_UNKNOWN) & _is_wanted(listed[schema.LABEL_NAME], rules.classes)
     return bad.here & _has_stamp_of(listed, bad) & _same(listed[annotation], bad[annotation]) & ~is_retried
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...errors import EmptySourceError, SourceNotFoundError
+from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
-from .walk import IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, is_hidden, local_uri, visit
+from .walk import CLASS_NAME_UNUSABLE, IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, is_hidden, local_uri, visit
 
 
 class ListedFile(NamedTuple):
@@ -38,7 +38,16 @@ class Wanted:
 
     def class_of(self, parts: Sequence[str]) -> str | None:
         """Returns the class of a file by its path's components below the source folder."""
-        return class_of_parts(parts, self.layout) if self.has_classes else None
+        try:
+            return class_of_parts(parts, self.layout) if self.has_classes else None
+        except InvalidArgumentError:
+            return None
+
+    def why_no_class(self, parts: Sequence[str]) -> str | None:
+        """Returns why a file has no class; None if it has one, or the layout has none."""
+        if not self.has_classes or self.class_of(parts) is not None:
+            return None
+        return NO_CLASS_FOLDER if len(parts) == 1 else CLASS_NAME_UNUSABLE
 
     def rank_of(self, parts: Sequence[str]) -> int | None:
         """Returns the number of the class folder."""
@@ -105,7 +114,7 @@ def list_top(root: bytes) -> TopLevel:
 
 def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[ListedFile]:
     """Lists everything below some of a folder's entries."""
-    classes: dict[tuple[bytes, ...], tuple[str | None, int | None]] = {}
+    classes: dict[tuple[bytes, ...], tuple[str | None, int | None, str | None]] = {}
     above_all = folder_id(root)
     for name in names:
         path = root.rstrip(b"/") + b"/" + name
@@ -114,9 +123,10 @@ def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[
             found = classes.get(above)
             if found is None:
                 parts = [part.decode("utf-8", "replace") for part in (*above, b"")]
-                found = classes[above] = wanted.class_of(parts), wanted.rank_of(parts)
-            ignored = entry.ignored or (NO_CLASS_FOLDER if wanted.has_classes and found[0] is None else None)
-            yield ListedFile(local_uri(entry.path), entry.length, entry.modified_ms * 1000, *found, ignored)
+                found = classes[above] = wanted.class_of(parts), wanted.rank_of(parts), wanted.why_no_class(parts)
+            label, rank, reason = found
+            uri, modified = local_uri(entry.path), entry.modified_ms * 1000
+            yield ListedFile(uri, entry.length, modified, label, rank, entry.ignored or reason)
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ...errors import InvalidArgumentError, UnknownLayoutError
+from ..model.class_names import class_name
 
 CLASS_FOLDERS = "class_folders"
 NESTED_CLASS_FOLDERS = "nested_class_folders"
@@ -29,7 +30,7 @@ def check_layout(layout: str) -> None:
 
 def class_of_folder(folder: str) -> str:
     """Takes the class name from a folder's name: `001.ak47` is `ak47`, anything else is itself."""
-    return _NUMBERED.sub("", folder)
+    return class_name(_NUMBERED.sub("", folder)) or folder
 
 
 def number_of_folder(folder: str) -> int | None:

@@ -68,6 +68,7 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
             batch_id,
             has_annotations=prepared.listing.has_annotations,
             classes=None if request.classes is None else frozenset(request.classes),
+            drop_bad_boxes=request.drop_bad_boxes,
             count_file=count_file,
             done=(good, bad),
         )

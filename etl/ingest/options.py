@@ -44,6 +44,7 @@ class IngestOptions(RecipeOptions, total=False):
     near_duplicates: bool
     allow_loss: bool
     retry_quarantine: bool
+    drop_bad_boxes: bool
 
 
 def request_of(

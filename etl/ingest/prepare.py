@@ -21,6 +21,7 @@ from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
 from ..model import schema
+from ..model.class_names import class_name
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.annotation_frames import annotation_errors
@@ -156,11 +157,15 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     recipe = Recipe.of_table(configuration, table.location, **request.recipe_changes)
     if transaction is not None:
         require_columns(transaction)
-    aliases = _ledger(spark, transaction).aliases
+    ledger = _ledger(spark, transaction)
+    # Classes of older tables keep their spelling, which sources no longer have.
+    names = {**ledger.aliases, **{name: name for name in ledger.labels}}
+    aliases = {_spelled(name): now for name, now in names.items() if _spelled(name) not in names} | ledger.aliases
     if request.classes is not None:
-        request = replace(request, classes=[aliases.get(name, name) for name in request.classes])
+        wanted = [_spelled(name) for name in request.classes]
+        request = replace(request, classes=[aliases.get(name, name) for name in wanted])
     classes = None if request.classes is None else frozenset(request.classes)
-    rules = PlanRules(request.verify == CONTENT, request.retry_quarantine, classes)
+    rules = PlanRules(request.verify == CONTENT, request.retry_quarantine, request.drop_bad_boxes, classes)
     check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
     with ExitStack() as opened:
         stored, quarantine = _stored(spark, table, transaction), Quarantine(spark, table)
@@ -176,6 +181,14 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         prepared.check_not_empty()
         prepared.check_layout_kept()
         return replace(prepared.with_plan(plan), opened=opened.pop_all())
+
+
+def _spelled(name: str) -> str:
+    """Spells a class as every source does; a name that no source can have stays as it is."""
+    try:
+        return class_name(name) or name
+    except InvalidArgumentError:
+        return name
 
 
 def _stored(spark: SparkSession, table: Table, transaction: Transaction | None) -> DataFrame:

@@ -35,6 +35,7 @@ class IngestRequest:
     near_duplicates: bool = False
     allow_loss: bool = False  # Whether it may take most stored rows out of the table, or all of a class
     retry_quarantine: bool = False  # Whether to read unchanged files that are in quarantine again
+    drop_bad_boxes: bool = False  # Whether to store an image without the boxes that cannot be stored
 
     def __post_init__(self) -> None:
         Recipe().with_changes(**self.recipe_changes)
@@ -45,7 +46,7 @@ class IngestRequest:
         for name in self.classes or ():
             if not isinstance(name, str):
                 raise InvalidArgumentError(f"classes = {self.classes!r}: {name!r} is not a text; give names of classes")
-        for option in ("delete_missing", "near_duplicates", "allow_loss", "retry_quarantine"):
+        for option in ("delete_missing", "near_duplicates", "allow_loss", "retry_quarantine", "drop_bad_boxes"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidArgumentError(f"{option} = {getattr(self, option)!r}: give True or False")
         if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):

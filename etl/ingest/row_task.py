@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ImageError
 from ...image_counts import image_counter
-from ..annotations.boxes import Box, PlacedBoxes, place_boxes
+from ..annotations.boxes import PlacedBoxes, place_boxes
 from ..annotations.frames import SourceFile
-from ..annotations.record import QUARANTINED, REASONS, Annotation, annotation_of, limit_classes
+from ..annotations.record import (
+    BOXES_LOST,
+    QUARANTINED,
+    REASONS,
+    Annotation,
+    annotation_of,
+    limit_classes,
+    lost_boxes,
+)
 from ..changes.plan import STORED_CLASS
 from ..files.walk import local_path
 from ..images.isolated_decoder import IsolatedDecoder, SourceImage
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
 _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_ROWS = 1024
+_MOST_CAUSES = 3
 
 # Python has no later dates, and the last day is another one in other time zones.
 _LATEST_US = int(datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()) * 1_000_000
@@ -49,6 +58,7 @@ class BatchTask:
     batch_id: str  # Written into every row
     has_annotations: bool = False  # Whether the layout has boxes; without, the column is null rather than empty
     classes: frozenset[str] | None = None  # The only classes that may be stored, or None
+    drop_bad_boxes: bool = False  # Whether an image that lost some of its boxes is stored with the others
     count_file: str | None = None  # Where `outcomes` counts what it has done, as `lakelens.progress` reads it
     done: tuple[TaskCounter, TaskCounter] | None = None  # Count the good and the bad sources of tasks that have ended
 
@@ -106,7 +116,17 @@ class BatchTask:
         return annotation if self.classes is None else limit_classes(annotation, self.classes)
 
     def _place(self, annotation: Annotation, stored: EncodedImage) -> PlacedBoxes | ImageError:
-        """Carries the boxes to the stored image."""
+        """Carries the boxes to the stored image; an image that lost a box of its source is an error."""
+        placed = self._placed(annotation, stored)
+        if isinstance(placed, ImageError):
+            return placed
+        lost = lost_boxes((*annotation.problems, *placed.problems))
+        if not lost or (self.drop_bad_boxes and placed.boxes):
+            return placed
+        causes = "; ".join(f"{found.reason}: {found.detail}" for found in lost[:_MOST_CAUSES])
+        return ImageError(BOXES_LOST, f"{len(lost)} of its boxes cannot be stored: {causes}")
+
+    def _placed(self, annotation: Annotation, stored: EncodedImage) -> PlacedBoxes | ImageError:
         if not annotation.boxes:
             return PlacedBoxes((), ())
         placed = place_boxes(
@@ -133,7 +153,7 @@ class BatchTask:
             schema.WIDTH: stored.width,
             schema.LABEL: None if name is None else self.labels[name],
             schema.LABEL_NAME: name,
-            schema.ANNOTATIONS: [self._annotation_row(box) for box in placed.boxes] if self.has_annotations else None,
+            schema.ANNOTATIONS: self._annotation_rows(annotation, placed),
             schema.SPLIT: split,
             schema.CONTENT_HASH: stored.content_hash,
             schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
@@ -145,8 +165,11 @@ class BatchTask:
             )._asdict(),
         }
 
-    def _annotation_row(self, box: Box) -> dict[str, Any]:
-        return {**dataclasses.asdict(box), "label": self.labels[box.label_name]}
+    def _annotation_rows(self, annotation: Annotation, placed: PlacedBoxes) -> list[dict[str, Any]] | None:
+        """Writes the boxes; null if nobody looked for objects, or if all lie in what `crop` cuts off."""
+        if not self.has_annotations or annotation.boxes is None or (annotation.boxes and not placed.boxes):
+            return None
+        return [{**dataclasses.asdict(box), "label": self.labels[box.label_name]} for box in placed.boxes]
 
     def _quarantined_row(self, row: dict[str, Any], error: ImageError) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ from ...spark.port import is_connect, java_broadcast, java_session, jvm, paralle
 from ...spark.python_tasks import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
 from ..files.class_folders import ListedFile, Wanted, list_below, list_top
-from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NO_CLASS_FOLDER, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
+from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents
@@ -165,7 +165,7 @@ class _PathRule:
             return HIDDEN_BY_SPARK if has_suffix(path, self.wanted.suffixes) else NOT_AN_IMAGE_NAME
         if not has_suffix(parts[-1], self.wanted.suffixes):
             return NOT_AN_IMAGE_NAME
-        return NO_CLASS_FOLDER if self.wanted.has_classes and self.class_of(path) is None else None
+        return self.wanted.why_no_class(parts)
 
 
 def list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:

@@ -89,7 +89,7 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
     joined = (
         images.select(_KEY, F.col("path").alias("image_path"))
         .join(parsed, _KEY, "full_outer")
-        .join(by_key.hint("merge"), _KEY, "left")
+        .join(by_key.hint("merge"), _KEY, "full_outer")
     )
     return merged_by_path(map_in_arrow(joined, _match_voc, ANNOTATIONS_DDL))
 
@@ -162,6 +162,9 @@ def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 def _matched_voc(row: dict[str, Any]) -> Annotation:
     lists = row[_LISTS] or ()
+    if row["path"] is None and row["image_path"] is None:
+        line = Annotation(f"{row[_KEY]}#{','.join(sorted(lists))}")
+        return line.with_problem(IMAGE_MISSING, f"the split list {' and '.join(sorted(lists))} names {row[_KEY]}")
     if row["path"] is None:
         annotation = Annotation(row["image_path"]).with_problem(ANNOTATION_MISSING, f"no XML file for {row[_KEY]}")
         return voc.with_split_lists(annotation, lists)

@@ -14,10 +14,10 @@ from ...options import suggestion
 from ...results import ReadableResult
 from ...spark.port import count_rows
 from ...table import Table
-from ..annotations.record import MAX_NAME_LENGTH
 from ..commit.known_classes import record_classes, sound_classes, stored_classes
 from ..commit.notes import RENAME
 from ..model import schema
+from ..model.class_names import MAX_NAME_LENGTH, class_name
 from ..model.labels import NO_CLASS
 from ..spark.failures import naming_failures
 from .edits import TableEdit, open_edit
@@ -92,8 +92,11 @@ def check_names(table: Table, old: str, new: str) -> None:
 
 
 def _check_new(new: str) -> None:
-    if not isinstance(new, str) or not new.strip() or new == NO_CLASS or len(new) > MAX_NAME_LENGTH:
+    name = class_name(new) if isinstance(new, str) else None
+    if name is None or new == NO_CLASS:
         raise InvalidArgumentError(f"new={new!r}: the name of a class is a text of 1 to {MAX_NAME_LENGTH} characters")
+    if name != new:
+        raise InvalidArgumentError(f"new={new!r}: every source spells this class {name!r}; give that")
 
 
 def _check_names(location: str, ledger: Ledger, old: str, new: str) -> None:

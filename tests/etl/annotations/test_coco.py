@@ -12,6 +12,7 @@ from problems import reasons
 from lakelens.errors import AnnotationFileError, InvalidArgumentError
 from lakelens.etl.annotations import json_file
 from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.boxes import Problem
 from lakelens.etl.annotations.coco import find_coco_files, named_coco_file, read_coco
 
 pytestmark = pytest.mark.unit
@@ -121,11 +122,41 @@ def test_a_file_name_that_is_no_path_is_accounted_for():
     assert [reasons(record) for record in read(document(), path_of=refuse)] == [[an.PATH_UNUSABLE]] * 2
 
 
-def test_ids_may_be_texts_and_whole_floats_but_seven_is_not_the_text_7():
-    images = [{"id": "a1", "file_name": "a.jpg"}, {"id": 7.0, "file_name": "b.jpg"}]
-    objects = [{"image_id": i, "category_id": 1, "bbox": [0, 0, 1, 1]} for i in ("a1", 7, "7")]
-    a, b, lost = read(document(images=images, annotations=objects))
-    assert (len(a.boxes), len(b.boxes), reasons(lost)) == (1, 1, [an.IMAGE_MISSING])
+def test_ids_compare_by_value_and_text_that_is_no_number_as_it_is():
+    images = [{"id": "a1", "file_name": "a.jpg"}, {"id": 7.0, "file_name": "b.jpg"}, {"id": "12", "file_name": "c.jpg"}]
+    given = [("a1", 1), (7, "1"), ("7", 1.0), ("7.0", "1.0"), (12, 1), (12.0, 1), ("007", 1)]
+    objects = [{"image_id": image, "category_id": kind, "bbox": [0, 0, 1, 1]} for image, kind in given]
+    a, b, c, lost = read(document(images=images, annotations=objects))
+    assert (len(a.boxes), len(b.boxes), len(c.boxes), reasons(lost)) == (1, 3, 2, [an.IMAGE_MISSING])
+    assert reasons(a) + reasons(b) + reasons(c) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"images": [{"id": 7, "file_name": "a"}, {"id": "7", "file_name": "b"}]}, r"images has the ids 7 and '7'"),
+        ({"categories": [{"id": "1.0", "name": "a"}, {"id": 1, "name": "b"}]}, r"categories has the ids '1.0' and 1,"),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 1.0, "name": "b"}]}, "id 1 two names, 'a' and 'b'"),
+        ({"annotations": [{**BOX, "id": 5}, {**BOX, "id": 5, "bbox": [1, 1, 2, 2]}]}, "the id 5 twice"),
+        ({"annotations": [{**BOX, "id": "5"}, {**BOX, "id": 5, "category_id": 2}]}, "the id 5 twice"),
+    ],
+)
+def test_ids_that_mean_two_things_are_an_error(changes, words):
+    with pytest.raises(AnnotationFileError, match=words):
+        read(document(**changes))
+
+
+def test_an_annotation_that_is_given_twice_is_one_box():
+    first, *_ = read(document(annotations=[{**BOX, "id": 5}] * 3 + [{**BOX, "id": 6}]))
+    assert len(first.boxes) == 2
+    assert first.problems == (Problem(an.ANNOTATION_REPEATED, "2 times"),)
+
+
+def test_a_file_without_annotations_is_of_images_that_nobody_looked_at():
+    given = document()
+    assert [record.boxes for record in read(document(annotations=[]))] == [(), ()]
+    del given["annotations"]
+    assert [record.boxes for record in read(given)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +204,14 @@ def test_a_json_file_beyond_the_bound_is_refused_with_the_advice_to_split_it(mon
 
 
 def test_polygons_are_dropped_while_the_file_is_read():
-    masked = [{**entry, "segmentation": [[float(number) for number in range(1_000)]] * 20} for entry in ANNOTATIONS]
-    data = json.dumps(document(annotations=masked * 50)).encode()
+    polygons = [[float(number) for number in range(1_000)]] * 20
+    masked = [{**entry, "id": n, "segmentation": polygons} for n in range(50) for entry in ANNOTATIONS[:1]]
+    data = json.dumps(document(annotations=masked)).encode()
     tracemalloc.start()
     coco = read_coco(io.BytesIO(data), "x.json")
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert sum(len(record.boxes) for record in coco.annotations(str)) == 100
+    assert sum(len(record.boxes) for record in coco.annotations(str)) == 50
     assert held < len(data) / 20
 
 

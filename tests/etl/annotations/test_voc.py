@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from problems import reasons
 
 from lakelens.etl.annotations import record as an
+from lakelens.etl.annotations.boxes import check_boxes
 from lakelens.etl.annotations.record import Annotation
 from lakelens.etl.annotations.voc import image_key, parse_split_list, parse_voc, split_list, with_split_lists
 
@@ -54,8 +55,8 @@ def test_difficult_is_read_and_truncated_pose_and_occluded_are_tolerated():
 
 
 def test_an_image_without_objects_has_no_boxes_and_a_declared_size_of_zero_is_unknown():
-    assert parse_voc(voc(), "p") == Annotation("p", size=(500, 375))
-    assert parse_voc(voc(size=(0, 0)), "p") == Annotation("p")
+    assert parse_voc(voc(), "p") == Annotation("p", boxes=(), size=(500, 375))
+    assert parse_voc(voc(size=(0, 0)), "p") == Annotation("p", boxes=())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ BILLION_LAUGHS = (
 def test_a_hostile_or_foreign_file_is_refused_and_says_so(data):
     read = parse_voc(data, "p")
     assert reasons(read) == [an.ANNOTATION_UNREADABLE]
-    assert read.boxes == ()
+    assert read.boxes is None
     assert read.quarantine is not None
     assert len(read.problems[0].detail) <= 200
 
@@ -126,7 +127,7 @@ def test_a_file_cut_off_at_any_byte_is_unreadable_and_never_half_read():
     whole = voc(voc_object("cat", (1, 2, 3, 4)), voc_object("dog", (5, 6, 7, 8)))
     for length in range(len(whole)):
         read = parse_voc(whole[:length], "p")
-        assert read.boxes == ()
+        assert read.boxes is None
         assert reasons(read) == [an.ANNOTATION_UNREADABLE]
     assert len(parse_voc(whole, "p").boxes) == 2
 
@@ -192,8 +193,17 @@ def test_only_the_lists_of_whole_splits_give_splits(path, found):
 
 
 def test_a_split_list_names_one_image_a_line():
-    text = "\ufeff000005\r\n000007  1\n\n  sub/000009 -1\n"
-    assert list(parse_split_list(text, "VOC2007/")) == ["VOC2007/000005", "VOC2007/000007", "VOC2007/sub/000009"]
+    text = "\ufeff000005\r\n000007  1\n\n  sub/000009 -1\nmy image\nfoto 2.JPG\nIMG 7.png 0\nv1.5\n"
+    names = ["000005", "000007", "sub/000009", "my image", "foto 2", "IMG 7", "v1.5"]
+    assert list(parse_split_list(text, "VOC2007/")) == [f"VOC2007/{name}" for name in names]
+
+
+@pytest.mark.parametrize("corners", [(4, 6, 9, 8), (9, 6, 4, 8), (4, 8, 9, 6), (9, 8, 4, 6)])
+def test_corners_in_the_wrong_order_mean_the_same_pixels(corners):
+    (box,) = parse_voc(voc(voc_object("cat", corners)), "p").boxes
+    checked = check_boxes([box], (500, 375))
+    assert checked.boxes[0].corners == (3, 5, 9, 8)
+    assert len(checked.problems) == (corners != (4, 6, 9, 8))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +65,8 @@ def test_unknown_classes_cost_a_box_its_place_and_an_image_its_own():
     annotation = Annotation("a", label_name="cat", boxes=(Box("cat", 0, 0, 1, 1), Box("dgo", 0, 0, 1, 1)))
     limited = limit_classes(annotation, {"cat", "dog"})
     assert [box.label_name for box in limited.boxes] == ["cat"]
-    assert limited.problems == (Problem(an.BOX_CLASS_UNKNOWN, "dgo"),)
+    assert limited.problems == (Problem(an.BOX_CLASS_UNWANTED, "dgo"),)
+    assert limit_classes(replace(annotation, label_name=None), {"owl"}).boxes is None
     assert limited.quarantine is None
     assert limit_classes(annotation, {"dog"}).quarantine == Problem(an.CLASS_UNKNOWN, "cat")
 
@@ -151,12 +154,32 @@ def test_a_row_that_a_join_left_empty_is_an_annotation_without_anything():
 
 
 NAMES = [("cat", "cat"), (" cat ", "cat"), (7, "7"), (7.0, "7"), (0, "0"), ("猫", "猫"), ("<script>", "<script>")]
-NO_NAMES = ["", "  ", None, True, [], {}, "a\nb", "a\0b", "x" * 501]
+BLANKS = [("a\nb", "a b"), ("\u00a0stop\u00a0 \tsign\u3000", "stop sign")]
+PERSIAN = "\u0645\u06cc\u200c\u0631\u0648"
+COMPOSED = [("cafe\u0301", "caf\u00e9"), ("\u1100\u1161", "\uac00"), (PERSIAN, PERSIAN), ("👩\u200d🚒", "👩\u200d🚒")]
+NO_NAMES = ["", "  ", "\u00a0", None, True, [], {}]
 
 
-@pytest.mark.parametrize(("value", "name"), [*NAMES, *((value, None) for value in NO_NAMES)])
-def test_a_class_name_is_a_text_of_one_line_without_blanks_around_it(value, name):
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [*NAMES, *BLANKS, *COMPOSED, ("👩\u200d🚒", "👩\u200d🚒"), *((value, None) for value in NO_NAMES)],
+)
+def test_a_class_name_is_composed_and_has_single_blanks(value, name):
     assert an.clean_name(value) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a\0b", r"'a\\x00b' has a char"),
+        ("ca\u200bt", r"'ca\\u200bt'"),
+        ("so\u00adft", r"'so\\xadft'"),
+        ("x" * 501, "501 char"),
+    ],
+)
+def test_a_class_name_that_nobody_can_read_is_refused_and_shown_escaped(value, shown):
+    with pytest.raises(InvalidArgumentError, match=shown):
+        an.clean_name(value)
 
 
 NO_SIZES = [("0", "0"), (None, 3), ("a", "1"), (float("nan"), 1), (float("inf"), 1), (-5, 5), (10**30, 5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -149,7 +150,7 @@ def voc_source(tmp_path_factory):
     for name in ("of two words", "in_two_splits"):
         write(root / "JPEGImages" / f"{name}.png", marked(1))
         write(root / "Annotations" / f"{name}.xml", voc_xml((WIDTH, HEIGHT), 2 * [("blue", MARKS["blue"])]))
-    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\nof two words\nin_two_splits\n")
+    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\nof two words\nof three words\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "val.txt", "3\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "trainval.txt", "1\n3\n4\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "red_test.txt", "4  1\n5  1\n")
@@ -176,11 +177,12 @@ def test_voc_faults_are_counted_by_reason(voc):
         "broken.png": "not_an_image",
         "no_image.xml": "image_missing",
         "in_two_splits.png": "split_conflict",
+        "outside.png": "boxes_lost",
+        "of three words#train": "image_missing",
     }
-    assert result.repairs == {"box_outside": 1, "box_inverted": 1, "box_class_unknown": 1}
-    assert result.stored == len(names) + 4
-    kept = {name: [box.label_name for box in rows[f"{name}.png"].annotations] for name in ("outside", "stranger")}
-    assert kept == {"outside": ["blue"], "stranger": ["blue"]}
+    assert result.repairs == {"box_inverted": 1, "box_class_unwanted": 1}
+    assert result.stored == len(names) + 3
+    assert [box.label_name for box in rows["stranger.png"].annotations] == ["blue"]
     assert len(rows["inverted.png"].annotations) == 2
     assert [box.label_name for box in rows["of two words.png"].annotations] == ["blue", "blue"]
     assert result.ignored["other_folder"] == 1
@@ -189,8 +191,8 @@ def test_voc_faults_are_counted_by_reason(voc):
 def test_the_lists_of_voc_are_its_splits(voc):
     splits = {Path(name).stem: row.split for name, row in voc[1].rows.items()}
     assert [splits[name] for name in "1234"] == ["train", "train", "validation", "train"]
-    # The list of a class is none of a split, and a line names its image by its first word.
-    assert [splits[name] for name in ("5", "of two words")] == ["by_content", "by_content"]
+    # The list of a class is none of a split.
+    assert [splits[name] for name in ("5", "of two words")] == ["by_content", "train"]
 
 
 # COCO, cropped.
@@ -250,11 +252,12 @@ def test_coco_faults_are_counted_by_reason(coco):
         "gone.png": "image_missing",
         "instances_train2017.json#image_id=777": "image_missing",
         "other_size.png": "annotation_size_mismatch",
+        "stranger.png": "boxes_lost",
+        "no_numbers.png": "boxes_lost",
     }
-    repairs = {name: result.repairs[name] for name in result.repairs if name != "box_cropped"}
-    assert repairs == {"box_class_unknown": 1, "box_malformed": 1}
+    assert set(result.repairs) == {"box_cropped"}
     assert result.repairs["box_cropped"] >= len(names)
-    assert result.stored == len(names) + 4
+    assert result.stored == len(names) + 2
     assert rows["nothing_in_it.png"].annotations == []
     assert result.ignored == {"other_folder": 1}
 
@@ -273,3 +276,41 @@ def test_a_broken_coco_file_is_named_however_many_folders_may_hold_its_images(sp
     write(tmp_path / "annotations" / "instances_train2017.json", '{"images": [')
     with pytest.raises(AnnotationFileError, match=r"instances_train2017\.json is not JSON in UTF-8"):
         ImageTable(spark, tmp_path / "t").ingest(tmp_path, layout="coco")
+
+
+# Lost boxes, in a manifest.
+
+
+def test_an_image_that_lost_a_box_is_never_an_example_without_objects(spark, tmp_path):
+    cat, owl = {"label": "cat", "bbox": [1, 1, 9, 9]}, {"label": "owl", "bbox": [2, 2, 9, 9]}
+    bad = [
+        {"label": "cat"},
+        {"bbox": [1, 1, 5, 5]},
+        {"label": "cat", "bbox": [9000, 0, 5, 5]},
+        {"label": "cat", "bbox": [5, 5, 0, 0]},
+    ]
+    boxes = {"whole": [cat, owl], "half": [cat, *bad], "lost": bad[:1], "owl": [owl], "empty": [], "null": None}
+    rows = [{"path": f"{name}.png", "boxes": given} for name, given in boxes.items()] + [{"path": "absent.png"}]
+    for row in rows:
+        write(tmp_path / "source" / row["path"], marked(1))
+    write(tmp_path / "source" / "m.json", json.dumps(rows))
+    table = ImageTable(spark, tmp_path / "t")
+
+    def kept(**options):
+        result = table.ingest(tmp_path / "source" / "m.json", "manifest", size=SIZE, **options)
+        found = {Path(row.path).stem: row.annotations for row in stored_rows(table.location)}
+        names = {name: None if boxes is None else [box.label_name for box in boxes] for name, boxes in found.items()}
+        return names, dict(result.reasons)
+
+    whole = {"whole": ["cat", "owl"], "owl": ["owl"], "empty": [], "null": None, "absent": None}
+    assert kept() == (whole, {"boxes_lost": 2})
+    causes = {Path(file.path).stem: file.error for file in table.quarantine().files}
+    assert re.search("4 of its boxes .*: box_malformed: .*; box_malformed: .*; box_outside: .*9000", causes["half"])
+    assert "box_no_area" not in causes["half"]
+    assert kept(drop_bad_boxes=True) == (whole | {"half": ["cat"]}, {"boxes_lost": 1})
+    assert kept() == (whole | {"half": ["cat"]}, {})
+    # What was not wanted is not nothing either.
+    limited = ImageTable(spark, tmp_path / "limited")
+    limited.ingest(tmp_path / "source" / "m.json", "manifest", size=SIZE, classes=["cat"])
+    found = {Path(row.path).stem: row.annotations for row in stored_rows(limited.location)}
+    assert (found["owl"], found["empty"], len(found["whole"])) == (None, [], 1)
