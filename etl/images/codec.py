@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ...errors import ImageError
 from .colours import to_rgb, to_srgb
+from .repairs import repaired
 
 _HAS_HEIF = importlib.util.find_spec("pillow_heif") is not None
 if _HAS_HEIF:
@@ -60,6 +61,12 @@ _SIZED_BY_HEADER = ("JPEG", "MPO", "PNG")
 _DRAFT_MARGIN = 2
 
 
+# The byte of a PNG that tells the bits of a sample.
+_PNG_DEPTH, _BYTE = 24, 8
+
+_Loaded = tuple[Image.Image, tuple[int, int], str, int]
+
+
 @dataclass(frozen=True)
 class Decoded:
     """One decoded source image."""
@@ -73,11 +80,13 @@ class Decoded:
     # Whether the file itself is a JPEG or PNG that every decoder shows alike: opaque 8-bit RGB or grey, upright, one
     # frame, without its own colour profile
     is_plain: bool
+    # What was repaired or left out: names of `repairs` and `colours`
+    notes: tuple[str, ...] = ()
 
 
 def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Decoded:
     """Decodes an image file to upright RGB: the first frame of an animation, transparency over white, in sRGB."""
-    image, size, file_format, tiff_orientation = _load(data, target_size, max_pixels)
+    (image, size, file_format, tiff_orientation), notes = _load_repaired(data, target_size, max_pixels)
     remaining = orientation_of(image)
     # Pillow turns a TIFF's pixels as it loads them, and then takes the tag away.
     orientation = remaining if remaining in _UPRIGHT else tiff_orientation
@@ -85,11 +94,14 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
     is_plain = (
         file_format in ("JPEG", "PNG")
         and mode in ("RGB", "L")
+        and not notes
+        and (file_format == "JPEG" or data[_PNG_DEPTH] == _BYTE)
         and orientation not in _UPRIGHT
         and not _needs_care(image)
     )
     try:
-        image = upright(to_rgb(to_srgb(image)), remaining)
+        shown, seen = to_rgb(to_srgb(image))
+        image = upright(shown, remaining)
     except ImageError:
         raise
     except MemoryError as error:
@@ -97,15 +109,18 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if remaining in _TURNED else size
-    return Decoded(image, width, height, orientation, file_format, mode, is_plain)
+    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes + seen)
 
 
 def read_size(data: bytes) -> tuple[int, int]:
     """Reads the height and width that an image file decodes to, from its header if it has them."""
-    with _opened(data, DEFAULT_MAX_PIXELS) as image:
-        if image.format in _SIZED_BY_HEADER:
-            turned = orientation_of(image) in _TURNED
-            return (image.width, image.height) if turned else (image.height, image.width)
+    try:
+        with _opened(data, DEFAULT_MAX_PIXELS) as image:
+            if image.format in _SIZED_BY_HEADER:
+                turned = orientation_of(image) in _TURNED
+                return (image.width, image.height) if turned else (image.height, image.width)
+    except ImageError:
+        pass  # which `decode_source` repairs, or names
     decoded = decode_source(data)
     return decoded.height, decoded.width
 
@@ -116,7 +131,21 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image if method is None else image.transpose(method)
 
 
-def _load(data: bytes, target_size: int | None, max_pixels: int) -> tuple[Image.Image, tuple[int, int], str, int]:
+def _load_repaired(data: bytes, target_size: int | None, max_pixels: int) -> tuple[_Loaded, tuple[str, ...]]:
+    """Reads the pixels, of a repaired file if the file itself does not decode; and what was repaired."""
+    try:
+        return _load(data, target_size, max_pixels), ()
+    except ImageError as error:
+        found = repaired(data) if error.reason in ("corrupt", "truncated") else None
+        if found is None:
+            raise
+        try:
+            return _load(found.data, target_size, max_pixels), (found.note,)
+        except ImageError:
+            raise error from None
+
+
+def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
     """Reads the pixels.
 
     Returns the image, its size before any reduction, the format that the bytes are in, and the orientation that a TIFF

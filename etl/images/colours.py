@@ -7,28 +7,44 @@ import math
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageOps
 
 from ...errors import ImageError
 
 WHITE = (255, 255, 255)
+ALPHA_IGNORED = "alpha_ignored"
+
+_PHOTOMETRIC = 262
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Converts any mode to RGB: transparency over white, 16-bit and float samples scaled rather than clipped."""
+def to_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Converts any mode to RGB: transparency over white, 16-bit and float samples scaled rather than clipped.
+
+    An image that is transparent everywhere is shown as if it were opaque: `ALPHA_IGNORED` is in the notes.
+    """
     if image.mode == "RGB" and "transparency" not in image.info:
-        return image
+        return image, ()
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _scale_samples(image).convert("RGB")
+        grey = _scale_samples(image)
+        return (ImageOps.invert(grey) if _is_white_zero(image) else grey).convert("RGB"), ()
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
+        alpha = rgba.getchannel("A")
+        if alpha.getextrema()[1] == 0:
+            return rgba.convert("RGB"), (ALPHA_IGNORED,)
         canvas = Image.new("RGB", rgba.size, WHITE)
-        canvas.paste(rgba, mask=rgba.getchannel("A"))
-        return canvas
+        canvas.paste(rgba, mask=alpha)
+        return canvas, ()
     if image.mode == "LAB":
         transform = ImageCms.buildTransform(ImageCms.createProfile("LAB"), _srgb(), "LAB", "RGB")
-        return _apply(image, transform)
-    return image.convert("RGB")
+        return _apply(image, transform), ()
+    return image.convert("RGB"), ()
+
+
+def _is_white_zero(image: Image.Image) -> bool:
+    """Whether zero is white in a TIFF; Pillow inverts samples of up to 8 bits itself."""
+    tags = getattr(image, "tag_v2", None)
+    return tags is not None and tags.get(_PHOTOMETRIC) == 0
 
 
 def to_srgb(image: Image.Image) -> Image.Image:

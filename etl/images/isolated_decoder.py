@@ -112,8 +112,8 @@ class IsolatedDecoder:
         if "refused" in header:
             refused = error_of(header["refused"])
             return refused if isinstance(refused, ImageError) else ImageError("decoder_crashed", str(refused))
-        placement = Placement(**header.pop("placement"))
-        return EncodedImage(image=payload, placement=placement, **header)
+        placement, notes = Placement(**header.pop("placement")), tuple(header.pop("notes"))
+        return EncodedImage(image=payload, placement=placement, notes=notes, **header)
 
     def _start_child(self) -> Connection[Any, Any]:
         Image.init()  # imports the decoders here, once for all tasks; what a child imports goes with the child

@@ -29,6 +29,7 @@ class EncodedImage:
     source_height: int  # Height of the upright source in pixels
     decoded_width: int  # Width that the decoder gave, smaller than the source's when it decoded at a fraction
     decoded_height: int  # The same of the height
+    notes: tuple[str, ...] = ()  # What was repaired or left out, as `Decoded.notes`
 
 
 def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedImage:
@@ -59,6 +60,7 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedIma
         source_height=decoded.height,
         decoded_width=decoded.image.width,
         decoded_height=decoded.image.height,
+        notes=decoded.notes,
     )
 
 

@@ -70,7 +70,7 @@ class IngestResult(ReadableResult):
         ignored_suffixes: The same by reason, then by what the name ends with, such as `.txt`; "" for no suffix. Of each
             reason the 20 most frequent ones.
         reasons: Files quarantined by this ingest, by reason.
-        repairs: Boxes of stored rows that were repaired or dropped, by reason.
+        repairs: Files that were repaired and boxes that were repaired or left out, of stored rows, by reason.
         new_classes: Classes that got a number in this ingest.
         batch_id: Written into every row of this ingest.
         committed: Whether a new version was made.
@@ -108,7 +108,7 @@ class StreamResult(ReadableResult):
         quarantined: Files that were read and found bad.
         skipped: Files that were known before, and unchanged.
         reasons: Files quarantined, by reason.
-        repairs: Boxes of stored rows that were repaired or dropped, by reason.
+        repairs: Files that were repaired and boxes that were repaired or left out, of stored rows, by reason.
         new_classes: Classes that got a number.
         batches: Each batch's own result, in order; batches that had nothing to do are left out.
         near_duplicates: Of all batches, as in `IngestResult`.

@@ -73,6 +73,7 @@ class BatchTask:
                 done[not is_good] += 1
                 if isinstance(result, EncodedImage) and isinstance(placed, PlacedBoxes):
                     reasons = [problem.reason for problem in (*annotation.problems, *placed.problems)]
+                    reasons += result.notes
                     stored = self._stored_row(annotation, row, result, placed)
                     yield from packer.add({**stored, schema.PROBLEMS: reasons}, len(result.image))
                 elif isinstance(placed, ImageError):

@@ -1,0 +1,143 @@
+"""An image whose pixels are whole is stored, whatever else its file lacks or has too much of."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from lakelens.errors import ImageError
+from lakelens.etl.images.codec import decode_source, read_size
+from lakelens.etl.images.recipe import Limits, Recipe
+from lakelens.etl.images.stored_form import make_stored_image
+
+pytestmark = pytest.mark.unit
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+PICTURE = Image.fromarray(PIXELS)
+
+
+def file_of(kind, image=PICTURE, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def texts(count, size, *, after_idat=False, kind=b"zTXt"):
+    """A PNG with texts; zlib packs them to a thousandth."""
+    info = PngInfo()
+    for number in range(count):
+        info.add_text(f"k{number}", "a" * size, zip=kind == b"zTXt")
+    data = file_of("PNG", pnginfo=info)
+    if not after_idat:
+        return data
+    start, end = data.index(b"zTXt") - 4, data.index(b"IDAT") - 4
+    return data[:start] + data[end:-12] + data[start:end] + data[-12:]
+
+
+PNGS = {
+    "a long text": lambda: texts(1, 2 << 20),
+    "a long text that is not packed": lambda: texts(1, 2 << 20, kind=b"tEXt"),
+    "a long text after the pixels": lambda: texts(1, 2 << 20, after_idat=True),
+    "many texts": lambda: texts(70, 1_000_000),
+    "a large profile": lambda: file_of("PNG", icc_profile=bytes(2 << 20)),
+}
+
+
+@pytest.mark.parametrize("name", PNGS)
+def test_metadata_costs_no_png_its_pixels(name):
+    data = PNGS[name]()
+    decoded = decode_source(data)
+    assert np.array_equal(np.asarray(decoded.image), PIXELS)
+    assert read_size(data) == PIXELS.shape[:2]
+    assert decoded.notes in ((), ("metadata_skipped",))
+
+
+def test_a_png_without_its_texts_is_still_turned_and_not_kept_as_it_is():
+    exif, info = Image.Exif(), PngInfo()
+    exif[0x0112] = 6
+    info.add_text("k", "a" * (2 << 20), zip=True)
+    data = file_of("PNG", pnginfo=info, exif=exif)
+    decoded = decode_source(data)
+    assert (decoded.orientation, decoded.notes) == (6, ("metadata_skipped",))
+    assert np.array_equal(np.asarray(decoded.image), np.rot90(PIXELS, -1))
+    stored = make_stored_image(texts(1, 2 << 20), Recipe(store="original", resize="none"), Limits())
+    assert len(stored.image) < 10_000
+    assert stored.notes == ("metadata_skipped",)
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 5}])
+@pytest.mark.parametrize("grey", [False, True])
+def test_a_jpeg_that_lacks_only_its_end_marker_is_whole(cut, options, grey):
+    data = file_of("JPEG", PICTURE.convert("L") if grey else PICTURE, **options)
+    decoded = decode_source(data[:-cut])
+    assert decoded.notes == ("end_marker_missing",)
+    assert np.array_equal(np.asarray(decoded.image), np.asarray(decode_source(data).image))
+    assert read_size(data[:-cut]) == PIXELS.shape[:2]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_file_that_lacks_rows_is_truncated(kind, share):
+    data = file_of(kind)
+    with pytest.raises(ImageError) as error:
+        decode_source(data[: int(len(data) * share)])
+    assert error.value.reason == "truncated"
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_zero_is_white_where_a_tiff_says_so(dtype):
+    grey = np.linspace(0, 60_000, 24 * 40).reshape(24, 40).astype(dtype)
+    shown = {photometric: file_of("TIFF", Image.fromarray(grey), tiffinfo={262: photometric}) for photometric in (0, 1)}
+    white, black = (np.asarray(decode_source(shown[photometric]).image).astype(int) for photometric in (0, 1))
+    assert np.array_equal(white, 255 - black)
+    assert white[0, 0, 0] == 255
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_an_image_that_is_transparent_everywhere_shows_its_colours(mode):
+    if mode == "P":
+        data = file_of("PNG", PICTURE.convert("P"), transparency=bytes(256))
+        expected = PICTURE.convert("P").convert("RGB")
+    else:
+        image = PICTURE.convert(mode)
+        expected = image.convert("RGB")
+        image.putalpha(0)
+        data = file_of("PNG", image)
+    decoded = decode_source(data)
+    assert decoded.notes == ("alpha_ignored",)
+    assert np.array_equal(np.asarray(decoded.image), np.asarray(expected))
+
+
+def test_one_visible_pixel_keeps_the_rest_transparent():
+    image = PICTURE.convert("RGBA")
+    image.putalpha(0)
+    image.putpixel((3, 2), (10, 20, 30, 255))
+    decoded = decode_source(file_of("PNG", image))
+    shown = np.asarray(decoded.image)
+    assert decoded.notes == ()
+    assert shown[2, 3].tolist() == [10, 20, 30]
+    assert (np.delete(shown.reshape(-1, 3), 2 * 40 + 3, axis=0) == 255).all()
+
+
+def png_of_16_bits():
+    import struct
+    import zlib
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = b"".join(b"\0" + PIXELS[y].astype(">u2").tobytes() for y in range(24))
+    header = struct.pack(">IIBBBBB", 40, 24, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def test_only_files_of_eight_bits_are_kept_as_they_are():
+    recipe = Recipe(store="original", resize="none")
+    files = {file_of("PNG"): True, png_of_16_bits(): False, file_of("PNG", PICTURE.convert("1")): False}
+    for data, is_kept in files.items():
+        assert (make_stored_image(data, recipe, Limits()).image == data) is is_kept
