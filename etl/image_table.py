@@ -85,6 +85,8 @@ class ImageTable(TableVersions):
                 subsampling: Chroma of a JPEG: `4:2:0` (the default), `4:2:2` or `4:4:4`.
                 splits: Fraction by split name; {"train": 0.8, "validation": 0.1, "test": 0.1} for a new table.
                 split_seed: Seed of the split by content hash; 0 for a new table.
+                boxes_drawn_on: What boxes are drawn on: the `file`'s pixels, the `upright` image (EXIF orientation
+                    applied), or `auto`: what the declared size shows, else the upright image.
                 limits: A `lakelens.Limits`: what one image may cost.
                 delete_missing: Whether to delete the rows of files that the source no longer holds; the default keeps
                     them.

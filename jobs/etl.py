@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "Ingest a folder of images as one new version of an image table."
 # Those of the library, which would take half a second to import for each `--help`; a test compares them.
 LAYOUTS = ("class_folders", "nested_class_folders", "voc", "coco", "manifest")
+DRAWN_ON = ("auto", "file", "upright")
 RESIZES, STORES = ("fit", "crop", "stretch", "none"), ("jpeg", "raw_rgb", "original")
 RESAMPLINGS = ("lanczos", "bicubic", "hamming", "bilinear", "box")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
@@ -104,6 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a split and its fraction (repeatable); train=0.8 validation=0.1 test=0.1 by default",
     )
     recipe.add_argument("--split-seed", type=int, default=None, help="seed of the split; 0 by default")
+    recipe.add_argument(
+        "--boxes-drawn-on",
+        choices=DRAWN_ON,
+        default=None,
+        help="pixels that boxes are in: of the file, or of the image as it is shown; auto by default",
+    )
     _add_limits(parser)
     add_session_arguments(parser)
 

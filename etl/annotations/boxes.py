@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InvalidArgumentError
-from ..images.geometry import Placement
+from ..images.geometry import AUTO, FILE, UPRIGHT, Placement
 
 Coordinates = npt.NDArray[np.float64]
 
@@ -28,11 +28,15 @@ BOX_OUTSIDE = "box_outside"
 BOX_CROPPED = "box_cropped"
 BOX_CROPPED_AWAY = "box_cropped_away"
 SIZE_MISMATCH = "annotation_size_mismatch"
+SIZE_SCALED = "annotation_size_scaled"
+ORIENTATION_ASSUMED = "orientation_assumed"
 
 # Of an image's orientations, those that exchange width and height.
 _TURNING_ORIENTATIONS = (5, 6, 7, 8)
 # The orientation that undoes another; the six that are missing undo themselves.
 _INVERSE_ORIENTATIONS = {6: 8, 8: 6}
+_NOT_UPRIGHT = range(2, 9)
+_CLOSE_PIXELS, _CLOSE_PROPORTIONS = 2, 0.01
 _DECODER_REDUCTIONS = (1, 2, 4, 8)
 _DETAIL_LENGTH = 200
 _ROUNDING = 1e-9
@@ -181,25 +185,30 @@ def place_boxes(
     placement: Placement,
     declared_size: tuple[int, int] | None = None,
     decoded_size: tuple[int, int] | None = None,
+    drawn_on: str = AUTO,
 ) -> PlacedBoxes:
     """Carries boxes from an annotation to the stored image: check, turn upright, scale, cut what `crop` cuts.
 
-    Boxes are taken as drawn on the file's pixels, unless the size that the annotation declares is that of the upright
-    image and not that of the file: then the tool had applied the EXIF orientation already.
+    `drawn_on` says whether boxes are in pixels of the upright image or of the file; `find_frame` has the rule of
+    `auto`.
 
     Returns boxes in pixels of the stored image, and the problems. `annotation_size_mismatch` among them means that the
     boxes belong to an image of another size: none is returned, and the image is to be quarantined.
     """
     file_size = upright_size(orientation, source_size)
-    if declared_size is not None and declared_size not in (source_size, file_size):
-        detail = f"annotated at {_by(declared_size)}, the image has {_by(file_size)} pixels"
+    frame = find_frame(source_size, orientation, declared_size, drawn_on)
+    if frame is None:
+        detail = f"annotated at {_by(declared_size or (0, 0))}, the image has {_by(file_size)} pixels"
         return PlacedBoxes((), (problem(SIZE_MISMATCH, detail),))
-    drawn_upright = declared_size == source_size and source_size != file_size
-    checked = check_boxes(boxes, source_size if drawn_upright else file_size)
+    checked = check_boxes(boxes, frame.size)
+    checked = PlacedBoxes(checked.boxes, checked.problems + frame.problems)
     if not checked.boxes:
         return checked
-    coordinates = coordinates_of(checked.boxes)
-    if drawn_upright:
+    own_size = source_size if frame.is_upright else file_size
+    coordinates = coordinates_of(checked.boxes) * np.array(
+        [own_size[0] / frame.size[0], own_size[1] / frame.size[1]] * 2
+    )
+    if frame.is_upright:
         coordinates = turn_back(coordinates, orientation, source_size)
     decoded_file_size = upright_size(orientation, decoded_size or source_size)
     block = decoder_reduction(file_size, decoded_file_size)
@@ -207,6 +216,52 @@ def place_boxes(
     covered_size = (decoded_file_size[0] * block, decoded_file_size[1] * block)
     upright = turn_upright(coordinates, orientation, covered_size)
     return _cut(checked, _scale(upright, upright_size(orientation, covered_size), placement), placement)
+
+
+class Frame(NamedTuple):
+    """The image that boxes were drawn on."""
+
+    is_upright: bool  # Whether it is the image as it is shown, with the EXIF orientation applied, or the file's pixels
+    size: tuple[int, int]  # Its width and height
+    problems: tuple[Problem, ...] = ()  # What was assumed or is to be scaled
+
+
+def find_frame(
+    source_size: tuple[int, int], orientation: int, declared_size: tuple[int, int] | None, drawn_on: str = AUTO
+) -> Frame | None:
+    """Finds the image that boxes were drawn on; None if the declared size is that of neither.
+
+    `auto` takes the one that has the declared size. Where both have it, or none is declared, it takes the upright one,
+    on which labelling tools draw. A size that is off by two pixels or has the same proportions within a hundredth is
+    that of an image which was scaled.
+    """
+    sizes = {True: source_size, False: upright_size(orientation, source_size)}
+    allowed = [True] * (drawn_on != FILE) + [False] * (drawn_on != UPRIGHT)
+    assumed = (problem(ORIENTATION_ASSUMED, f"EXIF orientation {orientation}, taken as drawn on the upright image"),)
+    is_unclear = drawn_on == AUTO and orientation in _NOT_UPRIGHT
+    if declared_size is None:
+        return Frame(allowed[0], sizes[allowed[0]], assumed if is_unclear else ())
+    fitting = [upright for upright in allowed if sizes[upright] == declared_size]
+    scaled: tuple[Problem, ...] = ()
+    if not fitting:
+        fitting = [upright for upright in allowed if _is_scaled(declared_size, sizes[upright])]
+        fitting.sort(key=lambda upright: _distance(declared_size, sizes[upright]))
+        detail = f"annotated at {_by(declared_size)}, the image has {_by(sizes[fitting[0]])} pixels" if fitting else ""
+        scaled = (problem(SIZE_SCALED, detail),)
+    if not fitting:
+        return None
+    is_unclear &= sizes[True] == sizes[False]
+    return Frame(fitting[0], declared_size, scaled + (assumed if is_unclear else ()))
+
+
+def _is_scaled(declared: tuple[int, int], size: tuple[int, int]) -> bool:
+    if max(abs(declared[0] - size[0]), abs(declared[1] - size[1])) <= _CLOSE_PIXELS:
+        return True
+    return abs(declared[0] * size[1] / (declared[1] * size[0]) - 1) <= _CLOSE_PROPORTIONS
+
+
+def _distance(declared: tuple[int, int], size: tuple[int, int]) -> float:
+    return abs(math.log(declared[0] / size[0])) + abs(math.log(declared[1] / size[1]))
 
 
 def box_from_values(

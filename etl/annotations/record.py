@@ -69,6 +69,8 @@ REASONS: dict[str, Reason] = {
     box_rules.BOX_CROPPED_AWAY: Reason(DROPPED, "a box lies in what `crop` cuts off"),
     box_rules.BOX_CLIPPED: Reason(REPAIRED, "a box reached over the image's edge and was cut there"),
     box_rules.BOX_INVERTED: Reason(REPAIRED, "a box's corners were in the wrong order and were exchanged"),
+    box_rules.SIZE_SCALED: Reason(REPAIRED, "boxes were drawn on the image at another size, and were scaled"),
+    box_rules.ORIENTATION_ASSUMED: Reason(REPAIRED, "boxes of a turned image were taken as drawn on the upright one"),
     box_rules.BOX_CROPPED: Reason(REPAIRED, "a part of a box lies in what `crop` cuts off"),
     ANNOTATION_REPEATED: Reason(REPAIRED, "the same annotation was given twice and kept once"),
 }

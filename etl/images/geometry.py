@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 RESIZES = ("fit", "crop", "stretch", "none")
 
+# What boxes are drawn on: found out for each image, the file's pixels, or the image as it is shown.
+AUTO, FILE, UPRIGHT = DRAWN_ON = ("auto", "file", "upright")
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -13,13 +13,19 @@ from ...options import named_options, whole_number
 from ..model.splits import DEFAULT_SPLITS, check_splits
 from .codec import DEFAULT_MAX_PIXELS
 from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS
-from .geometry import RESIZES
+from .geometry import DRAWN_ON, RESIZES
 
 RECIPE_PROPERTY = "lakelens.recipe"
 STORES = ("jpeg", "raw_rgb", "original")
 # A square of it has the pixels that one source may have by default; beyond, no decoding stays within its memory.
 _LARGEST_SIZE = 10_000
-_CHOICES = {"resize": RESIZES, "resample": RESAMPLINGS, "store": STORES, "subsampling": SUBSAMPLINGS}
+_CHOICES = {
+    "resize": RESIZES,
+    "resample": RESAMPLINGS,
+    "store": STORES,
+    "subsampling": SUBSAMPLINGS,
+    "boxes_drawn_on": DRAWN_ON,
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Recipe:
         subsampling: Chroma of a stored JPEG: `4:2:0`, `4:2:2` or `4:4:4`.
         splits: Fractions by split name, in order.
         split_seed: Seed of the split.
+        boxes_drawn_on: What boxes of a source are drawn on: `file` (the file's pixels), `upright` (the image as it is
+            shown, EXIF orientation applied) or `auto`: what the declared size shows, else `upright`.
 
     Examples:
         >>> recipe = lakelens.Recipe(size=224, resize="crop", store="raw_rgb")
@@ -50,6 +58,7 @@ class Recipe:
     subsampling: str = SUBSAMPLINGS[0]
     splits: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(DEFAULT_SPLITS))
     split_seed: int = 0
+    boxes_drawn_on: str = DRAWN_ON[0]
 
     def __post_init__(self) -> None:
         if not _is_whole(self.size) or not 1 <= self.size <= _LARGEST_SIZE:

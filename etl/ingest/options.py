@@ -28,6 +28,7 @@ class RecipeOptions(TypedDict, total=False):
     subsampling: str | None
     splits: Mapping[str, float] | None
     split_seed: int | None
+    boxes_drawn_on: str | None
 
 
 class IngestOptions(RecipeOptions, total=False):

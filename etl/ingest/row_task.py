@@ -137,6 +137,7 @@ class BatchTask:
             placement=stored.placement,
             declared_size=annotation.size,
             decoded_size=(stored.decoded_width, stored.decoded_height),
+            drawn_on=self.recipe.boxes_drawn_on,
         )
         fatal = next((found for found in placed.problems if REASONS[found.reason].effect == QUARANTINED), None)
         return placed if fatal is None else ImageError(fatal.reason, fatal.detail)

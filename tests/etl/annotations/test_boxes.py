@@ -69,7 +69,7 @@ def measured(light):
 def test_a_box_frames_the_same_pixels_after_turning_upright(orientation, image_format, options, declared_size):
     marker = (3, 5, 9, 20)
     light, known = stored(marked_file((40, 31), marker, orientation, image_format, **options), "none", 1)
-    (box,) = place_boxes([Box("a", *marker)], declared_size=declared_size, **known).boxes
+    (box,) = place_boxes([Box("a", *marker)], declared_size=declared_size, drawn_on="file", **known).boxes
     expected = np.zeros_like(light)
     xmin, ymin, xmax, ymax = (int(value) for value in box.corners)
     expected[ymin:ymax, xmin:xmax] = 1
@@ -82,7 +82,7 @@ def test_a_box_frames_the_same_pixels_after_turning_upright(orientation, image_f
 def test_a_box_frames_the_same_marker_in_the_stored_image(orientation, resize, target):
     marker = (200, 60, 280, 150)
     light, known = stored(marked_file((451, 302), marker, orientation), resize, target)
-    placed = place_boxes([Box("a", *marker)], **known)
+    placed = place_boxes([Box("a", *marker)], drawn_on="file", **known)
     assert placed.problems == ()
     assert placed.boxes[0].corners == pytest.approx(measured(light), abs=0.2)
 
@@ -95,7 +95,7 @@ def test_a_box_frames_the_same_marker_when_the_decoder_reduced_the_jpeg(orientat
     light, known = stored(marked_file((1603, 1101), marker, orientation, "JPEG"), resize, 64)
     if resize != "none":
         assert known["decoded_size"] != known["source_size"]
-    (box,) = place_boxes([Box("a", *marker)], **known).boxes
+    (box,) = place_boxes([Box("a", *marker)], drawn_on="file", **known).boxes
     assert box.corners == pytest.approx(measured(light), abs=0.1 if resize != "none" else 0.6)
 
 
@@ -105,26 +105,83 @@ def test_a_reduced_jpeg_that_was_annotated_upright_is_carried_as_exactly():
         _, known = stored(marked_file((1603, 1101), marker, orientation, "JPEG"), "fit", 64)
         turned = turn_upright(np.array([marker], float), orientation, (1603, 1101))
         drawn_upright = bx.with_coordinates([Box("a", *marker)], turned)
-        raw = place_boxes([Box("a", *marker)], **known).boxes[0]
+        raw = place_boxes([Box("a", *marker)], drawn_on="file", **known).boxes[0]
         upright = place_boxes(drawn_upright, **known, declared_size=(1101, 1603)).boxes[0]
         assert upright.corners == pytest.approx(raw.corners, abs=1e-9)
 
 
+def shown_file(size, marker, orientation):
+    """A PNG whose file is the upright picture turned, pixel by pixel, as a camera writes it: `UNDONE` is Pillow's."""
+    upright = Image.new("L", size)
+    upright.paste(255, marker)
+    turned = upright if orientation == 1 else upright.transpose(UNDONE[orientation])
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    turned.save(buffer, "PNG", exif=exif)
+    return buffer.getvalue()
+
+
+_T = Image.Transpose
+UNDONE = {
+    2: _T.FLIP_LEFT_RIGHT,
+    3: _T.ROTATE_180,
+    4: _T.FLIP_TOP_BOTTOM,
+    5: _T.TRANSPOSE,
+    6: _T.ROTATE_90,
+    7: _T.TRANSVERSE,
+    8: _T.ROTATE_270,
+}
+
+
+@pytest.mark.parametrize("size", [(40, 31), (36, 36)], ids=["oblong", "square"])
+@pytest.mark.parametrize(("is_declared", "drawn_on"), [(True, "auto"), (False, "auto"), (True, "upright")])
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_box_that_a_labelling_tool_drew_frames_the_same_pixels(orientation, is_declared, drawn_on, size):
+    marker = (3, 5, 9, 20)
+    light, known = stored(shown_file(size, marker, orientation), "none", 1)
+    placed = place_boxes([Box("a", *marker)], declared_size=size if is_declared else None, drawn_on=drawn_on, **known)
+    expected = np.zeros_like(light)
+    xmin, ymin, xmax, ymax = (int(value) for value in placed.boxes[0].corners)
+    expected[ymin:ymax, xmin:xmax] = 1
+    assert np.array_equal(light, expected)
+    is_known = orientation == 1 or drawn_on == "upright" or (is_declared and orientation > 4 and size[0] != size[1])
+    assert [found.reason for found in placed.problems] == [bx.ORIENTATION_ASSUMED] * (not is_known)
+
+
 @pytest.mark.parametrize(
-    ("declared_size", "orientation", "is_taken"),
-    [((40, 31), 1, True), ((80, 62), 1, False), ((31, 40), 1, False), ((31, 40), 3, False), ((31, 40), 6, True)],
+    ("declared_size", "orientation", "drawn_on", "found"),
+    [
+        ((40, 31), 1, "auto", []),
+        ((31, 40), 6, "auto", []),
+        ((80, 62), 1, "auto", [bx.SIZE_SCALED]),
+        ((39, 33), 1, "auto", [bx.SIZE_SCALED]),
+        ((2000, 1560), 1, "upright", [bx.SIZE_SCALED]),
+        ((62, 80), 6, "auto", [bx.SIZE_SCALED]),
+        ((31, 40), 1, "auto", None),
+        ((31, 40), 3, "auto", None),
+        ((31, 40), 6, "upright", None),
+        ((40, 31), 8, "file", None),
+        ((40, 34), 1, "auto", None),
+        ((84, 62), 1, "auto", None),
+    ],
 )
-def test_boxes_of_an_image_of_another_size_are_refused_but_for_one_that_exif_turns(
-    declared_size, orientation, is_taken
-):
+def test_a_declared_size_is_that_of_the_image_or_of_one_that_was_scaled(declared_size, orientation, drawn_on, found):
+    """The image is 40 x 31 as it is shown, and so 31 x 40 in the file of orientation 6 or 8."""
     known = {"source_size": (40, 31), "placement": place("none", 40, 31, 0), "orientation": orientation}
-    placed = place_boxes([Box("a", 3, 5, 9, 20)], declared_size=declared_size, **known)
-    assert (len(placed.boxes), [found.reason for found in placed.problems]) == (
-        is_taken,
-        [bx.SIZE_MISMATCH] * (not is_taken),
-    )
-    for size in (declared_size, bx.upright_size(orientation, (40, 31))) if not is_taken else ():
+    placed = place_boxes([Box("a", 3, 5, 9, 20)], declared_size=declared_size, drawn_on=drawn_on, **known)
+    reasons = [problem.reason for problem in placed.problems]
+    assert (len(placed.boxes), reasons) == ((0, [bx.SIZE_MISMATCH]) if found is None else (1, found))
+    for size in (declared_size, bx.upright_size(orientation, (40, 31))) if found is None else ():
         assert f"{size[0]} x {size[1]}" in placed.problems[0].detail
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_boxes_of_a_scaled_image_frame_the_same_pixels(orientation):
+    marker = (6, 10, 18, 20)
+    light, known = stored(shown_file((80, 62), marker, orientation), "none", 1)
+    half = Box("a", *(side / 2 for side in marker))
+    placed = place_boxes([half], declared_size=(40, 31), drawn_on="upright", **known)
+    assert placed.boxes[0].corners == pytest.approx(measured(light), abs=1e-9)
 
 
 def test_what_crop_cuts_is_cut_and_said():

@@ -54,7 +54,9 @@ def test_a_box_of_the_file_comes_back_from_the_stored_image_unless_it_was_cut(
 def test_the_way_to_the_stored_image_is_that_of_an_ingest(orientation, resize):
     frames, placement = made(resize, 451, 303, orientation, 97)
     drawn = Box("a", 150, 150, 300.5, 290)
-    (placed,) = place_boxes([drawn], source_size=(451, 303), orientation=orientation, placement=placement).boxes
+    (placed,) = place_boxes(
+        [drawn], source_size=(451, 303), orientation=orientation, placement=placement, drawn_on="file"
+    ).boxes
     np.testing.assert_allclose(frames.to_stored(np.array([drawn.corners])), [placed.corners], atol=1e-9)
     np.testing.assert_allclose(frames.to_source(np.array([placed.corners])), [drawn.corners], atol=1e-9)
 
@@ -70,7 +72,12 @@ def test_a_reduced_jpeg_moves_edges_by_less_than_a_block(orientation, block, wid
     drawn = Box("a", 100, 200, 700, 900)
     decoded = (-(-width // block), -(-height // block))
     (placed,) = place_boxes(
-        [drawn], source_size=(width, height), orientation=orientation, placement=placement, decoded_size=decoded
+        [drawn],
+        source_size=(width, height),
+        orientation=orientation,
+        placement=placement,
+        decoded_size=decoded,
+        drawn_on="file",
     ).boxes
     found = frames.to_source(np.array([placed.corners]))
     assert np.abs(found - drawn.corners).max() < block

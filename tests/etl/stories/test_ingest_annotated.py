@@ -161,7 +161,7 @@ def voc_source(tmp_path_factory):
 def voc(spark, voc_source):
     root, names = voc_source
     options = {"classes": list(MARKS), "splits": {"by_content": 1.0}}
-    return names, told(spark, root.parent / "t", root, "voc", resize="fit", **options)
+    return names, told(spark, root.parent / "t", root, "voc", resize="fit", boxes_drawn_on="file", **options)
 
 
 def test_voc_boxes_lie_on_their_objects_in_every_orientation(voc):
