@@ -10,7 +10,9 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import simplejpeg
-from feed_tables import append, encoded, flat, image_rows, labels_of, real, write_layout
+from feed_tables import append, changed, encoded, flat, image_rows, labels_of, number_classes, real, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, InvalidArgumentError, StoreError
@@ -71,9 +73,8 @@ def test_order_rows_pixels_and_weights_are_those_of_a_feed_without_cache(table, 
 def test_boxes_labels_and_bad_rows_are_those_of_a_feed_without_cache(tmp_path):
     box = {"label": 1, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
     images = [encoded(n) if n not in (2, 5) else b"no image" for n in range(8)]
-    rows = image_rows(range(8)).set_column(1, "image", pa.array(images, pa.binary()))
-    rows = rows.append_column("annotations", pa.array([[box] * (n % 3) for n in range(8)])).drop(["height", "width"])
-    append(tmp_path / "t", rows)
+    rows = changed(image_rows(range(8)), image=images, annotations=[[box] * (n % 3) for n in range(8)])
+    append(tmp_path / "t", rows.drop(["height", "width"]))
     feed = DeltaFeed(tmp_path / "t")
     with pytest.raises(BadRowError, match=r"row 2 of .* does not decode to 8 x 10 pixels: no decoder knows"):
         feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache")
@@ -101,8 +102,8 @@ def rename_columns(table: Path, version: int, **stored: str) -> None:
 
 
 def test_a_column_that_takes_the_name_of_another_one_has_its_own_entry(tmp_path):
-    rows = image_rows(range(6)).append_column("thumb", image_rows(range(100, 106)).column("image"))
-    append(tmp_path / "t", rows.append_column("turned", pa.array(range(5, -1, -1), pa.int32())))
+    thumbs, turned = [encoded(n) for n in range(100, 106)], pa.array(range(5, -1, -1), pa.int32())
+    append(tmp_path / "t", changed(image_rows(range(6)), thumb=thumbs, turned=turned))
     rename_columns(tmp_path / "t", 1, image="thumb", thumb="image")
     rename_columns(tmp_path / "t", 2, label="turned", turned="label")
     for version in range(3):
@@ -132,24 +133,10 @@ def test_files_whose_writers_chose_other_arrow_types_are_read_as_the_declared_ty
         pq.write_table(stored.append_column("annotations", pa.array([[box], []], pa.list_(struct))), file)
         commit = tmp_path / "t" / "_delta_log" / f"{version:020d}.json"
         commit.write_text(commit.read_text().replace(f'"size":{size},', f'"size":{file.stat().st_size},'))
-    commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
-    classes = json.dumps({"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
-    commit.write_text(commit.read_text().replace('"configuration":{}', f'"configuration":{classes}'))
+    number_classes(tmp_path / "t", {"cat": 0, "dog": 1})
     feed, options = DeltaFeed(tmp_path / "t"), {"image_size": SIZE, "box_classes": 2}
     plain = list(feed.as_numpy(4, **options))
     assert_same(feed.as_numpy(4, cache=tmp_path / "cache", **options), plain)
-
-
-def test_another_version_of_a_decoder_has_its_own_entry(table, tmp_path, monkeypatch):
-    feed = DeltaFeed(table)
-    feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
-    monkeypatch.setattr(decoded_cache, "_decode_all", None)
-    feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
-    for module in (PIL, simplejpeg):
-        with monkeypatch.context() as patched:
-            patched.setattr(module, "__version__", "0.1")
-            with pytest.raises(TypeError):
-                feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
 
 
 def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_path, monkeypatch):
@@ -163,6 +150,11 @@ def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_pa
             feed.as_numpy(16, cache=tmp_path, **other)
     with pytest.raises(TypeError):
         DeltaFeed(table, version=2).as_numpy(16, image_size=SIZE, cache=tmp_path)
+    for module in (PIL, simplejpeg):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "__version__", "0.1")
+            with pytest.raises(TypeError):
+                feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
 
 
 def test_copies_of_a_table_that_went_different_ways_have_entries_of_their_own(tmp_path):
@@ -203,13 +195,23 @@ def hang(table: Path, cache: Path) -> None:
     DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=cache)
 
 
-def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(table, tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path), daemon=True)
+@contextmanager
+def hanging(table: Path, cache: Path) -> Iterator[None]:
+    """Lets a process hang in the middle of an entry, and kills it."""
+    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, cache), daemon=True)
     process.start()
-    while not list(tmp_path.glob(".*/images.npy")):
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    try:
+        while len(list(cache.glob(".*/*.npy"))) < 2:
+            time.sleep(0.05)
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(table, tmp_path):
+    with hanging(table, tmp_path):
+        assert entries(tmp_path) == []
     assert entries(tmp_path) == []
     assert sorted(flat(map(real, DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)))) == list(range(91))
     assert len(entries(tmp_path)) == 1
@@ -217,16 +219,11 @@ def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(tabl
 
 
 def test_what_others_write_counts_and_what_a_killed_writer_of_another_entry_left_is_removed(table, tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path), daemon=True)
-    process.start()
-    while not list(tmp_path.glob(".*/sizes.npy")):
-        time.sleep(0.05)
     options = {"image_size": SIZE, "letterbox": True, "cache": tmp_path, "cache_bytes": 30_000}
-    with pytest.raises(InvalidArgumentError, match=r"cannot be removed, \d+ of them because other processes write"):
+    words = r"cannot be removed, \d+ of them because other processes write"
+    with hanging(table, tmp_path), pytest.raises(InvalidArgumentError, match=words):
         DeltaFeed(table).as_numpy(16, **options)
     assert len(list(tmp_path.glob(".*"))) == 1
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
     others = [tmp_path / ".settings.d", tmp_path / "notes"]  # of the user
     for other in others:
         other.mkdir()
