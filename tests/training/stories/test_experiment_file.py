@@ -209,30 +209,6 @@ def test_a_deterministic_experiment_sets_one_thread_and_deterministic_operations
 
 
 @pytest.mark.unit
-def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
-    config = config_of(keys)
-    assert (config.global_batch_size, config.trial_hyperparameters) == (16, {"learning_rate": 1e-4})
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("resources", "np"),
-    [
-        ({}, -1),
-        ({"slots_per_trial": 3}, -3),
-        ({"slots_per_trial": 3, "strategy": "horovod_cluster"}, 3),
-        ({"slots_per_trial": 1, "strategy": "horovod_cluster"}, 1),
-        ({"slots_per_trial": 2, "strategy": "horovod_local"}, -2),
-        ({"slots_per_trial": 1, "strategy": "single"}, -1),
-        ({"slots_per_trial": 0, "strategy": "horovod_cluster"}, 0),
-    ],
-)
-def test_the_strategy_says_where_ranks_run(keys, monkeypatch, resources, np):
-    monkeypatch.setattr("lakelens.spark.session.running_session", lambda: None)  # other tests' session
-    assert Strategy.of(config_of(keys, resources=resources)).np == np
-
-
-@pytest.mark.unit
 def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys, tmp_path, capsys):
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))
@@ -242,13 +218,13 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
             experiment,
             config=config,
             epochs=3,
-            hyperparameters={"learning_rate": 0.5},
+            hyperparameters={"learning_rate": 0.5, "dropout": None},
             slots_per_trial=2,
             strategy="horovod_local",
         )
         assert (found.searcher.max_length.epochs, found.searcher.metric) == (3, "val_loss")
         assert found.early_stopping.patience == 4
-        assert found.hyperparameters == {"learning_rate": 0.5, "global_batch_size": 16}
+        assert found.hyperparameters == {"learning_rate": 0.5, "dropout": None, "global_batch_size": 16}
         assert (found.resources.strategy, found.resources.slots_per_trial) == ("horovod_local", 2)
         assert found.name == "tiny"
     given = experiment_of("tables/photos@3", seed=7, image_size=(8, 16), overrides=["searcher.metric=loss"])
