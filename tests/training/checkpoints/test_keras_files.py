@@ -18,6 +18,7 @@ from lakelens.training.checkpoints.keras_files import check_keras_file, load_ker
 
 pytestmark = pytest.mark.tensorflow
 
+SYNC = "SyncBatchNormalization"
 METADATA = {"input": {"height": 4, "width": 4, "channels": 3}}
 
 
@@ -100,6 +101,12 @@ def test_a_lambda_layer_is_refused_at_saving_and_at_loading_and_never_runs(tmp_p
         ({"module": "kerasevil.layers", "class_name": "Dense", "config": {}}, "not part of Keras"),
         ({"module": None, "class_name": "Mine", "config": {}, "registered_name": "user>Mine"}, "custom_objects"),
         ({"module": "keras.layers", "class_name": "TFSMLayer", "config": {}}, "runs code"),
+        # Another package's layer, and another object, under the name of a layer of ours.
+        ({"module": None, "class_name": SYNC, "config": {}, "registered_name": f"others>{SYNC}"}, f"others>{SYNC}"),
+        (
+            {"module": "os", "class_name": "function", "config": "system", "registered_name": f"lakelens>{SYNC}"},
+            "of module 'os', which is not part of Keras",
+        ),
         ({"class_name": "__lambda__", "config": {"value": ["", None, None]}}, "runs code"),
     ],
 )

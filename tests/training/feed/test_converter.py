@@ -26,12 +26,6 @@ ROWS = 91
 
 
 @pytest.fixture(scope="module")
-def uneven(tmp_path_factory) -> Path:
-    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
-    return write_layout(tmp_path_factory.mktemp("converter") / "uneven", [50, 7, 1, 33], row_group_rows=9)
-
-
-@pytest.fixture(scope="module")
 def converter(uneven):
     return make_delta_converter(uneven, split="train", columns=["image", "label"])
 

@@ -5,23 +5,16 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
-from feed_tables import append, changed, flat, image_rows, labels_of, real, write_layout
+from feed_tables import append, changed, flat, image_rows, labels_of, real
 
 from lakelens import DeltaFeed
 from lakelens.errors import EmptyFeedError, InvalidArgumentError, NotAnImageTableError, VersionNotFoundError
 from lakelens.training.feed.plan.feed_plan import RowFilter
 
 pytestmark = pytest.mark.tensorflow
-
-
-@pytest.fixture(scope="module")
-def uneven(tmp_path_factory) -> Path:
-    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
-    return write_layout(tmp_path_factory.mktemp("feed") / "uneven", [50, 7, 1, 33], row_group_rows=9)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +111,6 @@ def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, e
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"global_batch_size": 0}, "global_batch_size=0"),
         ({"global_batch_size": "4"}, "global_batch_size='4': give a whole number of at least 1"),
         ({"global_batch_size": 4, "image_size": 8.0}, "image_size=8.0"),
         ({"global_batch_size": 4, "image_size": (8, True)}, r"image_size=\(8, True\)"),

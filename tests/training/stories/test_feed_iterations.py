@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from feed_tables import flat, labels_of, real, write_layout
+from feed_tables import flat, labels_of, real
 
 from lakelens import DeltaFeed
 
@@ -17,9 +16,8 @@ ROWS, BATCH, STEPS = 91, 16, 6
 
 
 @pytest.fixture(scope="module")
-def feed(tmp_path_factory) -> DeltaFeed:
-    location: Path = tmp_path_factory.mktemp("iterations") / "t"
-    return DeltaFeed(write_layout(location, [50, 7, 1, 33], row_group_rows=9), seed=3)
+def feed(uneven) -> DeltaFeed:
+    return DeltaFeed(uneven, seed=3)
 
 
 @pytest.fixture(scope="module")

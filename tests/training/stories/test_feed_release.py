@@ -24,8 +24,8 @@ HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, LaneRows, RowGroup)
 
 
 @pytest.fixture
-def feed(tmp_path) -> DeltaFeed:
-    return DeltaFeed(write_layout(tmp_path / "t", [50, 7, 1, 33], row_group_rows=9))
+def feed(uneven) -> DeltaFeed:
+    return DeltaFeed(uneven)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,12 +23,6 @@ pytestmark = pytest.mark.unit
 
 ROWS = 91
 LABEL_FIELD = UnischemaField("label", np.int32, (), None, False)
-
-
-@pytest.fixture(scope="module")
-def uneven(tmp_path_factory) -> Path:
-    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
-    return write_layout(tmp_path_factory.mktemp("petastorm") / "uneven", [50, 7, 1, 33], row_group_rows=9)
 
 
 @pytest.fixture(scope="module")
