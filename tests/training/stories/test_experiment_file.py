@@ -98,18 +98,12 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
         "hyperparameters.learning_rate=0.001",
         "perform_initial_validation=true",
         "early_stopping={patience: 9, restore_best_weights: true}",
-        "optimizations={mixed_precision: bfloat16, aggregation_frequency: 2, gradient_compression: fp16, "
-        "learning_rate_scaling: linear, warmup_epochs: 0.5}",
+        "optimizations={gradient_compression: fp16, learning_rate_scaling: linear}",
     ]
     assert main(["train", str(file), *(part for each in overrides for part in ("--set", each))]) == 0
     said = capsys.readouterr().out
-    for line in (
-        "mixed_precision: layers compute in bfloat16; weights stay float32",
-        "gradients of 2 steps are averaged before one update; the last 1 steps fill no group and are not applied",
-        "gradient_compression: no gradients are sent",
-        "learning rate 0.001 = 0.001 x 1 (linear, 1 workers), reached after 3 steps of warm-up",
-    ):
-        assert line in said
+    assert "gradient_compression: no gradients are sent" in said
+    assert "learning rate 0.001 = 0.001 x 1 (linear, 1 workers)" in said
     result = json.loads(said.splitlines()[-1])
     assert (result["epochs"], result["ranks"], result["version"]) == (3, 1, 0)
     kept = list_checkpoints(Path(result["checkpoint"]).parent)
