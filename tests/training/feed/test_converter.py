@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from coloured_tables import coloured_table
 from deltalake import write_deltalake
-from feed_tables import HEIGHT, WIDTH, write_layout
+from feed_tables import HEIGHT, WIDTH, flat, write_layout
 from leftovers import feed_threads
 
 import lakelens
@@ -33,10 +33,6 @@ def converter(uneven):
 def labels(converter, **options) -> list[list[int]]:
     with converter.make_tf_dataset(**options) as dataset:
         return [batch.label.numpy().tolist() for batch in dataset]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return [label for batch in batches for label in batch]
 
 
 @pytest.mark.unit
