@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
+from feed_tables import number_classes
 from PIL import Image
 
 CLASSES = ("green", "red")
@@ -56,11 +56,5 @@ def boxed_table(location: Path, train: int = 96, validation: int = 21) -> Path:
     """Version 0 has both splits and knows the names of the classes."""
     rows = [boxed_rows(0, train, "train"), boxed_rows(10_000, validation, "validation")]
     write_deltalake(str(location), pa.concat_tables(rows), mode="error", partition_by=["split"])
-    log = location / "_delta_log" / "00000000000000000000.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "metaData" in action:  # delta-rs writes no table property that it does not know
-            numbers = {name: number for number, name in enumerate(CLASSES)}
-            action["metaData"]["configuration"]["lakelens.labels"] = json.dumps(numbers)
-    log.write_text("\n".join(map(json.dumps, actions)))
+    number_classes(location, {name: number for number, name in enumerate(CLASSES)})
     return location

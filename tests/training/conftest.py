@@ -13,6 +13,7 @@ import lakelens.training.feed  # noqa: F401  before any test module imports Peta
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from feed_tables import write_layout
 from rank_pair import RankPair
 
 
@@ -22,6 +23,12 @@ def functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="session")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
+    return write_layout(tmp_path_factory.mktemp("feed") / "uneven", [50, 7, 1, 33], row_group_rows=9)
 
 
 _PAIR = RankPair()

@@ -220,13 +220,6 @@ def deletion_vectors_and_mapping(spark, location):
 
 
 @case
-def type_widening(spark, location):
-    write(spark, location, "SELECT 1L AS id, CAST(7 AS SHORT) AS label", delta__enableTypeWidening="true")
-    spark.sql(f"ALTER TABLE delta.`{location}` ALTER COLUMN label TYPE INT")
-    write(spark, location, "SELECT 2L AS id, 70000 AS label")
-
-
-@case
 def generated_columns(spark, location):
     from delta.tables import DeltaTable
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 _MEGABYTE = 1e6
@@ -22,15 +23,16 @@ class FeedTimes(NamedTuple):
 
 
 class Pace:
-    """Measures a stretch of training at a time, on one rank."""
+    """Measures a stretch of training at a time, on one rank, by a clock that gives seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.begin()
 
     def begin(self) -> None:
         """Begins a stretch: what has passed since the last one was not training."""
         self._waited_s = 0.0
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def waited(self, seconds: float) -> None:
         """Records that the current step has waited for its batch."""
@@ -42,7 +44,7 @@ class Pace:
 
     def ended(self) -> FeedTimes:
         """Ends the stretch."""
-        return FeedTimes(self._waited_s, max(time.perf_counter() - self._began - self._waited_s, 1e-9))
+        return FeedTimes(self._waited_s, max(self._clock() - self._began - self._waited_s, 1e-9))
 
 
 class SystemMetrics:

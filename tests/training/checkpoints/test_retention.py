@@ -19,35 +19,27 @@ def record(name: str, epoch: int, metric: float | None, trial: int = 0) -> Check
 A_RUN = [record("a", 1, 0.9), record("b", 2, 0.3), record("c", 3, 0.5), record("d", 4, 0.7)]
 
 
-def test_the_best_and_the_latest_of_a_trial_are_kept_by_default():
-    assert checkpoints_to_keep(A_RUN, Retention(), smaller_is_better=True) == {"b", "d"}
-    assert checkpoints_to_keep(A_RUN, Retention(), smaller_is_better=False) == {"a", "d"}
-
-
-def test_rules_add_up_over_trials():
-    records = [*A_RUN, record("e", 1, 0.1, trial=1), record("f", 2, 0.2, trial=1)]
-    kept = checkpoints_to_keep(records, Retention(1, 0, 1), smaller_is_better=True)
-    assert kept == {"e", "d", "f"}
-
-
-@pytest.mark.parametrize("metric", [None, math.nan])
-def test_a_checkpoint_without_a_metric_is_never_the_best(metric):
-    records = [record("a", 1, metric), record("b", 2, 5.0), record("c", 3, metric)]
-    assert checkpoints_to_keep(records, Retention(0, 1, 0), smaller_is_better=True) == {"b"}
-
-
-def test_of_equal_metrics_the_earlier_is_the_best():
-    records = [record("late", 2, 1.0), record("early", 1, 1.0)]
-    assert checkpoints_to_keep(records, Retention(0, 1, 0), smaller_is_better=False) == {"early"}
-
-
-def test_infinite_metrics_are_ordered_like_numbers():
-    records = [record("a", 1, math.inf), record("b", 2, 2.0)]
-    assert checkpoints_to_keep(records, Retention(0, 1, 0), smaller_is_better=True) == {"b"}
-
-
-def test_nothing_is_kept_when_no_rule_asks_for_it():
-    assert checkpoints_to_keep(A_RUN, Retention(0, 0, 0), smaller_is_better=True) == set()
+@pytest.mark.parametrize(
+    ("records", "rules", "smaller_is_better", "kept"),
+    [
+        (A_RUN, Retention(), True, {"b", "d"}),
+        (A_RUN, Retention(), False, {"a", "d"}),
+        (A_RUN, Retention(0, 0, 0), True, set()),
+        (
+            [*A_RUN, record("e", 1, 0.1, trial=1), record("f", 2, 0.2, trial=1)],
+            Retention(1, 0, 1),
+            True,
+            {"e", "d", "f"},
+        ),
+        ([record("a", 1, None), record("b", 2, 5.0), record("c", 3, None)], Retention(0, 1, 0), True, {"b"}),
+        ([record("a", 1, math.nan), record("b", 2, 5.0), record("c", 3, math.nan)], Retention(0, 1, 0), True, {"b"}),
+        ([record("late", 2, 1.0), record("early", 1, 1.0)], Retention(0, 1, 0), False, {"early"}),
+        ([record("a", 1, math.inf), record("b", 2, 2.0)], Retention(0, 1, 0), True, {"b"}),
+    ],
+    ids=["smallest", "largest", "none", "over trials", "without metric", "nan", "equal", "infinite"],
+)
+def test_the_best_and_the_latest_are_kept(records, rules, smaller_is_better, kept):
+    assert checkpoints_to_keep(records, rules, smaller_is_better=smaller_is_better) == kept
 
 
 def test_a_negative_number_is_refused():

@@ -144,6 +144,9 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"hyperparameters": {"a.b": 1}}, "'a.b' is not a valid name: a name is text without dots"),
     ({"continue_from": "r", "warm_start": "m"}, "give one of them"),
     ({"early_stopping": {}}, "early_stopping.patience: Field required"),
+    ({"early_stopping": {"patience": 0}}, "early_stopping.patience is 0"),
+    ({"data": {"table": "t", "bad_rows": "drop"}}, "data.bad_rows is 'drop'"),
+    ({"data": {"table": "t", "read_timeout_s": 0}}, "data.read_timeout_s is 0"),
     (
         {"hyperparameters": {"global_batch_size": 3}, "resources": {"slots_per_trial": 4}},
         "global_batch_size 3 is less than resources.slots_per_trial 4",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
-
 import numpy as np
 import pytest
 
-from lakelens.errors import CheckpointError, InvalidArgumentError
+from lakelens.errors import InvalidArgumentError
 
 pytestmark = [pytest.mark.horovod, pytest.mark.tensorflow]
 
@@ -171,31 +168,6 @@ def test_a_saved_model_comes_back_with_the_layer_and_its_statistics(tmp_path):
     x = batch((8, 4), 2.0)
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
     assert type(hvd.load_model(tmp_path / "model.keras").get_layer("normalized")) is hvd.SyncBatchNormalization
-
-
-def test_a_layer_of_another_package_is_still_refused(tmp_path):
-    import keras
-
-    from lakelens.training.checkpoints.keras_files import load_keras_file
-
-    @keras.saving.register_keras_serializable(package="others")
-    class SyncBatchNormalization(keras.layers.BatchNormalization):
-        pass
-
-    keras.Sequential([keras.Input((4,)), SyncBatchNormalization()]).save(tmp_path / "model.keras")
-    with pytest.raises(CheckpointError, match="others>SyncBatchNormalization"):
-        load_keras_file(tmp_path / "model.keras", compile=False)
-
-
-def test_the_layers_name_opens_no_door_for_another_object(tmp_path):
-    from lakelens.training.checkpoints.keras_files import load_keras_file
-
-    own = "lakelens>SyncBatchNormalization"
-    config = {"class_name": "function", "config": "system", "module": "os", "registered_name": own}
-    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
-        archive.writestr("config.json", json.dumps(config))
-    with pytest.raises(CheckpointError, match="of module 'os', which is not part of Keras"):
-        load_keras_file(tmp_path / "model.keras", compile=False)
 
 
 def test_horovods_option_fused_is_refused_as_there():

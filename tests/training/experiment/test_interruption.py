@@ -236,20 +236,6 @@ def place(tmp_path_factory) -> Place:
     return Place(folder)
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A training that nothing has interrupted."""
-
-    history: list[tuple[int, float]]
-    last: Checkpoint
-
-
-@pytest.fixture(scope="module")
-def whole(place) -> Whole:
-    result = train(place.keys("whole"))
-    return Whole(place.history(result.run_id), place.last("whole"))
-
-
 @pytest.mark.horovod
 @pytest.mark.long
 def test_two_ranks_pause_when_another_terminal_asks_and_go_on_when_it_says_so(place, capsys):
@@ -333,7 +319,7 @@ def test_a_second_interrupt_ends_a_training_at_once_that_cannot_pause(place):
 
 @pytest.mark.long
 @pytest.mark.tensorflow
-def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole, capsys):
+def test_sigterm_pauses_a_training(place):
     with driver_of(place, "terminated", env={"HOLD_AT": "7"}) as driver:
         (driver.place / "until paused").touch()
         driver.reached()
@@ -342,36 +328,8 @@ def test_sigterm_pauses_and_the_training_goes_on_to_the_same_result(place, whole
     assert (code, said["error"]) == (143, "TrainingPaused")
     lines = driver.errors.read_text().splitlines()  # with a line of progress every 30 s of a slow machine
     assert len([line for line in lines if not re.search(r"[\d,]+ of [\d,]+ images", line)]) == 1, lines
-    run = driver.run_id()
-    assert show_run(run, place.store).summary.state == "PAUSED"
-    (driver.place / "until paused").unlink()
-    assert main(["train", "--resume", run, "--tracking-uri", place.store]) == 0
-    assert place.history(run) == whole.history
-    assert_equal_to_the_bit(place.last("terminated"), whole.last)
-
-
-@pytest.mark.long
-@pytest.mark.tensorflow
-def test_a_training_whose_driver_was_killed_is_failed_to_the_next_command_and_is_resumed_to_the_same_result(
-    place, whole, capsys
-):
-    with driver_of(place, "driver killed", env={"HOLD_AT": "10"}) as driver:
-        (driver.place / "stuck").touch()
-        rank = driver.reached()
-        run = driver.run_id()
-        driver.process.kill()
-        driver.process.wait()
-        wait_until_gone(rank)
-    (driver.place / "stuck").unlink()
-    assert place.state(run) == "RUNNING"
-    assert main(["runs", "--tracking-uri", place.store]) == 0
-    (listed,) = [entry for entry in last_line(capsys)["runs"] if entry["run_id"] == run]
-    assert listed["state"] == "FAILED"
-    assert "which kept this run, is gone" in listed["failure"]
-    assert main(["train", "--resume", run, "--tracking-uri", place.store]) == 0
-    assert place.state(run) == "FINISHED"
-    assert place.history(run) == whole.history
-    assert_equal_to_the_bit(place.last("driver killed"), whole.last)
+    assert show_run(driver.run_id(), place.store).summary.state == "PAUSED"
+    assert place.last("terminated").metadata["step"] >= 7
 
 
 @pytest.mark.tensorflow
@@ -389,7 +347,7 @@ def test_a_disk_that_is_full_fails_the_run_and_leaves_the_last_whole_checkpoint(
 @pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.timeout(900)
-def test_two_ranks_whose_driver_and_whose_rank_are_killed_come_to_the_same_result(place):
+def test_two_ranks_whose_driver_and_whose_rank_are_killed_come_to_the_same_result(place, capsys):
     uninterrupted = train(place.keys("whole of 2", ranks=2))
     # Each step takes a fifth of a second, so that the kills fall at different steps.
     with driver_of(place, "killed twice", env={"HOLD_AT": "0"}, max_restarts=1, ranks=2) as driver:
@@ -400,6 +358,10 @@ def test_two_ranks_whose_driver_and_whose_rank_are_killed_come_to_the_same_resul
         driver.process.kill()
         wait_until_gone(rank)
     (driver.place / "reached").unlink()
+    assert place.state(run) == "RUNNING"
+    assert main(["runs", "--tracking-uri", place.store]) == 0
+    (listed,) = [entry for entry in last_line(capsys)["runs"] if entry["run_id"] == run]
+    assert (listed["state"], "which kept this run, is gone" in listed["failure"]) == ("FAILED", True)
     with driver_of(place, "killed twice", "--resume", run, "--tracking-uri", place.store) as driver:
         os.kill(driver.reached(), signal.SIGKILL)
         assert driver.process.wait(PATIENCE_S) == 0

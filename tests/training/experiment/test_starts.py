@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boxed_tables import boxed_table
 from coloured_tables import add_rows, coloured_table
 from mlflow_stores import put_store
 from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
@@ -176,19 +175,6 @@ def test_a_warm_start_without_a_layer_that_fits_is_refused(finished):
     start = WarmStart(f"runs:/{finished.run_id}", Path(finished.checkpoint))
     with pytest.raises(CheckpointError, match=r"none of its layers \(conv2d, .* \(other, norm, head\)"):
         take_weights(keras.Sequential(layers), start)
-
-
-@pytest.mark.tensorflow
-def test_a_warm_start_from_a_model_for_another_task_is_refused(keys, finished, tmp_path):
-    detection = {
-        "task": "detection",
-        "entrypoint": "lakelens.training.trials.detector:Detector",
-        "data": {"table": str(boxed_table(tmp_path / "scenes", 8, 3))},
-        "warm_start": finished.checkpoint,
-    }
-    words = r"is a model for task classification, and this experiment's task is detection; name a model for detection"
-    with pytest.raises(ConfigurationError, match=words):
-        train(keys | detection)
 
 
 @pytest.mark.system

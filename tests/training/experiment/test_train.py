@@ -34,7 +34,7 @@ from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.run_trial import TrainResult
-from lakelens.training.experiment.train import experiment_of, train
+from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
 
 LOCAL_RANKS = {"slots_per_trial": 2, "strategy": "horovod_local"}
@@ -155,7 +155,6 @@ def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorde
     code = Path(open_client(store_of(grown.folder)).download_artifacts(result.run_id, "code/tiny.py")).read_text()
     assert "class Appending" in code
     assert kept.metadata["ranks"] == 2
-    _is_the_loss_over_all_validation_rows(kept, table, result.metrics["val_loss"])
 
 
 @pytest.mark.horovod
@@ -180,18 +179,6 @@ def test_each_rank_logs_how_long_it_waited_for_batches_and_how_long_it_computed(
     history = {name: client.get_metric_history(run.info.run_id, name) for name in (*names, "epoch_seconds")}
     assert all([point.step for point in points] == [1, 2] for points in history.values())
     assert all(point.value > 0 for name in names for point in history[name])
-    for rank in (0, 1):
-        waited, computed = history[f"feed_wait_seconds_rank{rank}"], history[f"compute_seconds_rank{rank}"]
-        for wait, compute, epoch in zip(waited, computed, history["epoch_seconds"], strict=True):
-            assert wait.value + compute.value <= epoch.value + 1.0  # the ranks begin an epoch a moment apart
-
-
-def _is_the_loss_over_all_validation_rows(kept, table: Path, val_loss: float) -> None:
-    feed = DeltaFeed(table, 0, "validation", shuffle=False)
-    ((images, labels, weights),) = list(feed.as_dataset(21, 0, 1))
-    assert np.all(np.asarray(weights) == 1)
-    loss, _ = kept.load_model(compile=True).evaluate(images, labels, verbose=0)
-    assert val_loss == pytest.approx(loss, rel=1e-4)
 
 
 @dataclass(frozen=True)
@@ -469,13 +456,6 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         ({"epochs": 0}, InvalidArgumentError, "epochs=0: give a whole number of at least 1"),
         ({"global_batch_size": -1}, InvalidArgumentError, "global_batch_size=-1"),
         ({"epochs": True}, InvalidArgumentError, "epochs=True"),
-        ({"config": {"early_stopping": {"patience": 0}}}, ConfigurationError, "early_stopping.patience is 0"),
-        ({"metric": "val_mine"}, ConfigurationError, "val_mine .*set searcher.smaller_is_better"),
-        (
-            {"metric": "val_loss", "config": {"data": {"validation_split": None}}},
-            ConfigurationError,
-            "data.validation_split is null",
-        ),
         (
             {"config": {"data": {"validation_split": "dev"}}},
             InvalidArgumentError,
@@ -485,11 +465,7 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
         ({"version": 7}, VersionNotFoundError, "7"),
         ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
         ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
-        ({"config": {"data": {"bad_rows": "drop"}}}, ConfigurationError, "data.bad_rows"),
-        ({"config": {"data": {"read_timeout_s": 0}}}, ConfigurationError, "data.read_timeout_s"),
-        ({"image_size": (0, 5)}, InvalidArgumentError, r"image_size=\(0, 5\)"),
         ({"image_size": (8, 8, 3)}, InvalidArgumentError, r"give a number of pixels or \(height, width\)"),
-        ({"image_size": 8.5}, InvalidArgumentError, "image_size=8.5: give a number of pixels"),
         # A size that NumPy has computed is a size: what is refused is the version.
         ({"image_size": np.int64(8), "version": 7}, VersionNotFoundError, "7"),
         ({"image_size": (np.int64(8), np.int64(8)), "version": 7}, VersionNotFoundError, "7"),
@@ -509,22 +485,6 @@ def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_pat
     assert isinstance(caught.value, UsageError)
     assert not (tmp_path / "mlflow.db").exists()
     assert not (tmp_path / "checkpoints").exists()
-
-
-@pytest.mark.unit
-def test_arguments_replace_keys_of_config_and_a_hyperparameter_may_be_none():
-    config = {"hyperparameters": {"global_batch_size": 8, "units": 2}, "resources": {"slots_wait_s": 5.0}}
-    made = experiment_of(
-        "photos@3",
-        hyperparameters={"dropout": None},
-        global_batch_size=4,
-        slots_per_trial=2,
-        strategy="horovod_local",
-        config=config,
-    )
-    assert made.hyperparameters == {"global_batch_size": 4, "units": 2, "dropout": None}
-    assert (made.resources.strategy, made.resources.slots_per_trial) == ("horovod_local", 2)
-    assert (made.resources.slots_wait_s, made.data.version) == (5.0, 3)
 
 
 @pytest.mark.unit

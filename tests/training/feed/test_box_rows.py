@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from feed_tables import append, image_rows
+from feed_tables import append, changed, encoded, image_rows
 
 from lakelens.errors import BadRowError, InvalidArgumentError
 from lakelens.training.feed.feed import DeltaFeed
 
 pytestmark = pytest.mark.unit
 # Images of the helper are 12 pixels high and 16 wide.
+CORNERS = dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), pa.float64())
+BOXES = pa.list_(pa.struct({"label": pa.int32(), **CORNERS, "difficult": pa.bool_()}))
 
 
 def box(xmin: float, ymin: float, xmax: float, ymax: float, label: int | None = 0, difficult: bool = False) -> dict:
@@ -22,16 +24,7 @@ def box(xmin: float, ymin: float, xmax: float, ymax: float, label: int | None = 
 
 
 def feed_of(place: Path, *rows: list[dict] | None) -> DeltaFeed:
-    kind = pa.list_(
-        pa.struct(
-            {
-                "label": pa.int32(),
-                **dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), pa.float64()),
-                "difficult": pa.bool_(),
-            }
-        )
-    )
-    append(place / "t", image_rows(range(len(rows))).append_column("annotations", pa.array(rows, kind)))
+    append(place / "t", changed(image_rows(range(len(rows))), annotations=pa.array(rows, BOXES)))
     return DeltaFeed(place / "t", shuffle=False, label_column=None)
 
 
@@ -92,6 +85,31 @@ def test_a_row_whose_boxes_cannot_be_used_is_a_bad_row(tmp_path, row, words):
         list(feed.as_numpy(2, box_classes=2))
     _, labels, weights = next(feed.as_numpy(2, box_classes=2, bad_rows="skip"))
     assert (labels.shape, weights.tolist()) == ((1, 1, 6), [1])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_boxes_are_scaled_by_the_size_of_their_own_image(tmp_path, kept):
+    sides = [100, 50, 20]
+    rows = changed(
+        image_rows(range(3)).drop(["height", "width"]),
+        image=[encoded(n, "jpeg", side, side) for n, side in enumerate(sides)],
+        annotations=pa.array([[box(0, 0, side, side)] for side in sides], BOXES),
+        **({name: pa.array([100, None, None], pa.int32()) for name in ("height", "width")} if kept else {}),
+    )
+    append(tmp_path / "t", rows)
+    _, target, _ = next(DeltaFeed(tmp_path / "t", shuffle=False).as_numpy(3, image_size=100, box_classes=2))
+    assert target[:, 0, :4].tolist() == [[0, 0, 100, 100]] * 3
+
+
+def test_boxes_of_an_image_that_does_not_tell_its_size_are_those_of_a_bad_row(tmp_path):
+    boxes = pa.array([[box(0, 0, 8, 8)]] * 2, BOXES)
+    rows = changed(image_rows(range(2)), image=[encoded(0), b"this is text"], annotations=boxes)
+    append(tmp_path / "t", rows.drop(["height", "width"]))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    with pytest.raises(BadRowError, match=r"row 1 .* has boxes and an image that does not tell its size"):
+        list(feed.as_numpy(2, box_classes=2))
+    _, target, weights = next(feed.as_numpy(2, box_classes=2, bad_rows="skip"))
+    assert (weights.tolist(), len(target)) == ([1], 1)
 
 
 def test_boxes_need_their_column(tmp_path):

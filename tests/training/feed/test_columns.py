@@ -1,55 +1,50 @@
-"""Columns as they come out of a feed: the defaults on tables that lakelens writes, and what stands for null."""
+"""Columns of a feed: the defaults on tables that lakelens writes, types, and what stands for null."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from feed_tables import append, encoded, image_rows
+from feed_tables import HEIGHT, WIDTH, append, changed, encoded, image_rows, number_classes
 
-from lakelens import DeltaFeed, ImageTable, decode_images, make_delta_converter
-from lakelens.errors import InvalidArgumentError, MissingDependencyError
+from lakelens import DeltaFeed, decode_images, make_delta_converter
+from lakelens.errors import InvalidArgumentError, MissingDependencyError, NotAnImageTableError
 from lakelens.etl.model import schema
 from lakelens.training.feed.adapters.fields import torch_columns
 
 SHOWN = ["path", "image", "format", "height", "width", "label", "label_name", "split"]
 
 
-def coco(source: Path) -> None:
-    """Six images, the last of which has no boxes and so no class."""
-    source.mkdir()
-    for number in range(6):
-        (source / f"{number}.jpg").write_bytes(encoded(number))
-    boxes = [{"id": n, "image_id": n, "category_id": 1 + n % 2, "bbox": [1, 1, 4, 5]} for n in range(5)]
-    described = {
-        "images": [{"id": n, "file_name": f"{n}.jpg", "height": 12, "width": 16} for n in range(6)],
-        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
-        "annotations": boxes,
-    }
-    (source / "_annotations.coco.json").write_text(json.dumps(described), encoding="utf-8")
+def image_table(location: Path) -> Path:
+    """Two rows as an ingest writes them, one of which has no boxes and so no class."""
+    known = {"image": encoded(0), "format": "jpeg", "height": HEIGHT, "width": WIDTH, "split": "train"}
+    known["source"] = {"width": 8, "height": 6, "orientation": 1, "resize": "fit"}
+    box = {"label": 1, "label_name": "dog", "xmin": 1.0, "ymin": 1.0, "xmax": 4.0, "ymax": 5.0}
+    rows = [{"path": "a", "label": 1, "label_name": "dog", "annotations": [box]}, {"path": "b", "annotations": []}]
+    rows = [dict.fromkeys(schema.IMAGE_TABLE.names) | known | row for row in rows]
+    write_deltalake(str(location), pa.Table.from_pylist(rows, schema.IMAGE_TABLE))
+    return location
 
 
-@pytest.mark.spark
-def test_default_columns_of_an_image_table_come_in_every_form(spark, tmp_path):
-    coco(tmp_path / "source")
-    table = ImageTable(spark, tmp_path / "t")
-    assert table.ingest(tmp_path / "source", "coco", splits={"train": 1.0}).stored == 6
-    feed, converter = DeltaFeed(table.location), make_delta_converter(table, version=0)
-    (columns, _) = next(feed.as_column_numpy(6, 0, 1))
+@pytest.mark.tensorflow
+def test_default_columns_of_an_image_table_come_in_every_form(tmp_path):
+    feed = DeltaFeed(image_table(tmp_path), shuffle=False)
+    converter = make_delta_converter(feed)
+    (columns, _) = next(feed.as_column_numpy(2))
     assert list(columns) == [*SHOWN[:-1], "annotations", "split"]
+    assert (columns["label"].tolist(), columns["label_name"].tolist()) == ([1, -1], ["dog", ""])
     with pytest.warns(UserWarning, match="left out: annotations"), feed.petastorm_reader() as reader:
         item = next(reader)
-    assert list(item._fields) == SHOWN
-    assert sorted(item.path) == sorted(columns["path"])
+    assert (list(item._fields), item.path.tolist(), item.label.tolist()) == (SHOWN, ["a", "b"], [1, -1])
     with pytest.warns(UserWarning, match="left out"), converter.make_tf_dataset(num_epochs=1) as dataset:
         (batch,) = list(dataset)
-    assert sorted(batch.label.numpy()) == sorted(columns["label"]) == sorted(item.label)
+    assert batch.label.numpy().tolist() == [1, -1]
     with pytest.warns(UserWarning, match="left out: path, image, format, label_name, annotations, split; .*decode_"):
         assert torch_columns(feed.plan, None) == ["height", "width", "label"]
     with pytest.warns(UserWarning, match="left out"):
@@ -105,24 +100,6 @@ def test_default_columns_of_a_quarantine_have_something_for_each_null(tmp_path):
 
 
 @pytest.mark.unit
-def test_default_columns_of_an_image_table_are_without_what_only_ingest_and_inference_read(tmp_path):
-    row = dict.fromkeys(schema.IMAGE_TABLE.names) | {
-        "path": "file:/a.jpg",
-        "image": b"abc",
-        "format": "jpeg",
-        "height": 3,
-        "width": 4,
-        "split": "train",
-        "annotations": [],
-        "source": {"width": 8, "height": 6, "orientation": 1, "resize": "fit"},
-    }
-    write_deltalake(str(tmp_path / "images"), pa.Table.from_pylist([row], schema.IMAGE_TABLE))
-    columns, _ = next(DeltaFeed(tmp_path / "images").as_column_numpy(1))
-    shared = {"path", "image", "format", "height", "width", "label", "label_name", "split"}
-    assert set(columns) - {"annotations"} == shared
-
-
-@pytest.mark.unit
 def test_arrays_of_text_and_bytes_keep_their_zeros_and_their_nulls_are_refused(tmp_path):
     rows = {
         "letters": pa.array([["a\0", "b"], ["", "\0"]]),
@@ -153,21 +130,19 @@ def test_one_long_text_costs_its_own_length_only(tmp_path):
     assert len(text[999]) == 500_000
 
 
+@pytest.fixture
+def timed(tmp_path) -> DeltaFeed:
+    """A row whose time is missing."""
+    append(tmp_path / "t", changed(image_rows(range(1)), at=pa.array([None], pa.timestamp("us", "UTC"))))
+    return DeltaFeed(tmp_path / "t")
+
+
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    "fill",
-    [
-        0,
-        np.datetime64(0, "us"),
-        datetime(1970, 1, 1),
-        datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))),
-        date(1970, 1, 1),
-    ],
-)
-def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(tmp_path, fill):
-    append(tmp_path / "t", image_rows(range(1)).append_column("at", pa.array([None], pa.timestamp("us", "UTC"))))
-    columns, _ = next(DeltaFeed(tmp_path / "t").as_column_numpy(1, columns=["at"], fill={"at": fill}))
-    assert columns["at"].tolist() == [datetime(1970, 1, 1)]
+def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(timed):
+    zoned = datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
+    for fill in (0, np.datetime64(0, "us"), datetime(1970, 1, 1), zoned, date(1970, 1, 1)):
+        columns, _ = next(timed.as_column_numpy(1, columns=["at"], fill={"at": fill}))
+        assert columns["at"].tolist() == [datetime(1970, 1, 1)]
 
 
 @pytest.mark.unit
@@ -183,11 +158,68 @@ def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(tmp_path, fill
         ({"lable": 3}, "no column 'lable'"),
     ],
 )
-def test_what_stands_for_null_is_refused_before_anything_is_read_if_it_does_not_fit(
-    tmp_path, fill: dict[str, Any], words
-):
-    append(tmp_path / "t", image_rows(range(1)).append_column("at", pa.array([None], pa.timestamp("us", "UTC"))))
-    feed = DeltaFeed(tmp_path / "t")
-    for give in (feed.as_column_numpy, lambda _, **options: feed.petastorm_reader(**options)):
+def test_what_stands_for_null_is_refused_before_anything_is_read_if_it_does_not_fit(timed, fill, words):
+    for give in (timed.as_column_numpy, lambda _, **options: timed.petastorm_reader(**options)):
         with pytest.raises(InvalidArgumentError, match=words):
             give(1, fill=fill)
+
+
+@pytest.mark.unit
+def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
+    moment = pa.array([datetime(2024, 7, 1, 12, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
+    append(tmp_path / "t", changed(image_rows(range(1)), at=moment))
+    feed = DeltaFeed(tmp_path / "t")
+    file = Path(feed.plan.file_location(0))
+    zoned = changed(image_rows(range(1)), at=moment.cast(pa.timestamp("us", "America/New_York")))
+    pq.write_table(zoned.drop(["split"]), file)
+    files = replace(feed.plan.snapshot.files, sizes=np.array([file.stat().st_size]))
+    feed.plan = replace(feed.plan, snapshot=replace(feed.plan.snapshot, files=files))
+    columns, _ = next(feed.as_column_numpy(1, columns=["at"]))
+    assert columns["at"][0] == np.datetime64("2024-07-01T12:00")
+
+
+# --- columns of images and classes -----------------------------------------------------------------------------------
+
+# What Spark's image source gives.
+PIXELS = pa.struct([("origin", pa.string()), ("height", pa.int32()), ("width", pa.int32()), ("data", pa.binary())])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (
+            pa.array([("file:/a.jpg", 1, 1, b"abc")], PIXELS),
+            r"'image' is struct<origin:string,.*data:binary>.*Spark's image source: store the files",
+        ),
+        (pa.array([[1, 2]]), r"'image' is array<long>, and images are binary. Name the binary column .* image_column"),
+        (pa.array([1]), r"'image' is long, and images are binary"),
+        (pa.array(["file:/a.jpg"]), r"'image' is string.*store the files that they name: ImageTable\(.*column path"),
+    ],
+)
+def test_a_column_that_holds_no_images_is_refused_by_its_type_when_the_feed_is_built(tmp_path, images, said):
+    write_deltalake(str(tmp_path), pa.table({"image": images, "label": pa.array([0], pa.int32())}))
+    with pytest.raises(NotAnImageTableError, match=said):
+        DeltaFeed(tmp_path)
+    with pytest.raises(NotAnImageTableError, match=said):
+        make_delta_converter(tmp_path).feed.petastorm_reader(["image"], transform_spec=decode_images(8, 8))
+
+
+@pytest.mark.unit
+def test_names_of_classes_are_fed_as_the_numbers_that_the_table_gives_them(tmp_path):
+    write_deltalake(str(tmp_path), changed(image_rows(range(3)), label=["dog", "cat", "dog"]))
+    with pytest.raises(NotAnImageTableError, match=r"'label' is string.*SET TBLPROPERTIES \('lakelens.labels' = '\{"):
+        DeltaFeed(tmp_path)
+    number_classes(tmp_path, {"cat": 0, "dog": 2})
+    feed = DeltaFeed(tmp_path, shuffle=False)
+    assert feed.class_names == ["cat", "", "dog"]
+    assert next(feed.as_numpy(3))[1].tolist() == [2, 0, 2]
+
+
+@pytest.mark.unit
+def test_numbers_stay_labels_where_the_table_names_them_too(tmp_path):
+    write_deltalake(str(tmp_path), image_rows(range(2)))
+    assert DeltaFeed(tmp_path).class_names is None
+    number_classes(tmp_path, {"cat": 1, "dog": 0})
+    feed = DeltaFeed(tmp_path, shuffle=False)
+    assert (feed.class_names, next(feed.as_numpy(2))[1].tolist()) == (["dog", "cat"], [0, 1])

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from coloured_tables import CLASSES, coloured_table
-from deltalake import DeltaTable, write_deltalake
-from feed_tables import HEIGHT, WIDTH, write_layout
+from coloured_tables import coloured_table
+from deltalake import write_deltalake
+from feed_tables import HEIGHT, WIDTH, flat, write_layout
 from leftovers import feed_threads
 
 import lakelens
@@ -26,12 +26,6 @@ ROWS = 91
 
 
 @pytest.fixture(scope="module")
-def uneven(tmp_path_factory) -> Path:
-    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
-    return write_layout(tmp_path_factory.mktemp("converter") / "uneven", [50, 7, 1, 33], row_group_rows=9)
-
-
-@pytest.fixture(scope="module")
 def converter(uneven):
     return make_delta_converter(uneven, split="train", columns=["image", "label"])
 
@@ -39,10 +33,6 @@ def converter(uneven):
 def labels(converter, **options) -> list[list[int]]:
     with converter.make_tf_dataset(**options) as dataset:
         return [batch.label.numpy().tolist() for batch in dataset]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return [label for batch in batches for label in batch]
 
 
 @pytest.mark.unit
@@ -209,23 +199,6 @@ def test_leaving_a_dataset_in_the_middle_ends_its_threads(converter):
     with converter.make_tf_dataset(batch_size=2) as dataset:
         next(iter(dataset))
     assert feed_threads() == []
-
-
-def test_keras_trains_on_a_version_with_petastorms_code(tmp_path):
-    import keras
-
-    table = coloured_table(tmp_path / "squares")
-    version = DeltaTable(str(table)).version()
-    converter = make_delta_converter(table, version, split="train", columns=["image", "label"])
-    with converter.make_tf_dataset(batch_size=10, transform_spec=lakelens.decode_images(16, 16)) as dataset:
-        pairs = dataset.map(lambda batch: (batch.image, batch.label))
-        model = keras.Sequential(
-            [keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(len(CLASSES))]
-        )
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(0.1), loss, metrics=["accuracy"])
-        history = model.fit(pairs, epochs=4, steps_per_epoch=converter.steps_per_epoch(10), verbose=0)
-    assert history.history["accuracy"][-1] > 0.9
 
 
 @pytest.mark.unit

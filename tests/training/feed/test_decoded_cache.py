@@ -10,7 +10,9 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import simplejpeg
-from feed_tables import append, encoded, flat, image_rows, labels_of, real, write_layout
+from feed_tables import append, changed, encoded, flat, image_rows, labels_of, number_classes, real, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, InvalidArgumentError, StoreError
@@ -32,12 +34,6 @@ from lakelens.training.rank.process_context import RankLink
 pytestmark = pytest.mark.unit
 
 SIZE = (8, 10)
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    """91 rows in files of 50, 7, 1 and 33, row groups of at most 9."""
-    return write_layout(tmp_path_factory.mktemp("cached") / "t", [50, 7, 1, 33], row_group_rows=9)
 
 
 def entries(cache: Path) -> list[Path]:
@@ -59,8 +55,8 @@ def assert_same(cached: Any, plain: Any) -> None:
     ids=["shuffled", "stored", "chunks", "filtered"],
 )
 @pytest.mark.parametrize("size", [1, 3])
-def test_order_rows_pixels_and_weights_are_those_of_a_feed_without_cache(table, tmp_path, chosen, size):
-    feed = DeltaFeed(table, seed=3, **chosen)
+def test_order_rows_pixels_and_weights_are_those_of_a_feed_without_cache(uneven, tmp_path, chosen, size):
+    feed = DeltaFeed(uneven, seed=3, **chosen)
     for rank in range(size):
         options = {"image_size": SIZE, "epochs": 2, "start": feed.position(1, 16)}
         plain = list(feed.as_numpy(16, rank, size, **options))
@@ -71,9 +67,8 @@ def test_order_rows_pixels_and_weights_are_those_of_a_feed_without_cache(table, 
 def test_boxes_labels_and_bad_rows_are_those_of_a_feed_without_cache(tmp_path):
     box = {"label": 1, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
     images = [encoded(n) if n not in (2, 5) else b"no image" for n in range(8)]
-    rows = image_rows(range(8)).set_column(1, "image", pa.array(images, pa.binary()))
-    rows = rows.append_column("annotations", pa.array([[box] * (n % 3) for n in range(8)])).drop(["height", "width"])
-    append(tmp_path / "t", rows)
+    rows = changed(image_rows(range(8)), image=images, annotations=[[box] * (n % 3) for n in range(8)])
+    append(tmp_path / "t", rows.drop(["height", "width"]))
     feed = DeltaFeed(tmp_path / "t")
     with pytest.raises(BadRowError, match=r"row 2 of .* does not decode to 8 x 10 pixels: no decoder knows"):
         feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache")
@@ -101,8 +96,8 @@ def rename_columns(table: Path, version: int, **stored: str) -> None:
 
 
 def test_a_column_that_takes_the_name_of_another_one_has_its_own_entry(tmp_path):
-    rows = image_rows(range(6)).append_column("thumb", image_rows(range(100, 106)).column("image"))
-    append(tmp_path / "t", rows.append_column("turned", pa.array(range(5, -1, -1), pa.int32())))
+    thumbs, turned = [encoded(n) for n in range(100, 106)], pa.array(range(5, -1, -1), pa.int32())
+    append(tmp_path / "t", changed(image_rows(range(6)), thumb=thumbs, turned=turned))
     rename_columns(tmp_path / "t", 1, image="thumb", thumb="image")
     rename_columns(tmp_path / "t", 2, label="turned", turned="label")
     for version in range(3):
@@ -132,37 +127,28 @@ def test_files_whose_writers_chose_other_arrow_types_are_read_as_the_declared_ty
         pq.write_table(stored.append_column("annotations", pa.array([[box], []], pa.list_(struct))), file)
         commit = tmp_path / "t" / "_delta_log" / f"{version:020d}.json"
         commit.write_text(commit.read_text().replace(f'"size":{size},', f'"size":{file.stat().st_size},'))
-    commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
-    classes = json.dumps({"lakelens.labels": json.dumps({"cat": 0, "dog": 1})})
-    commit.write_text(commit.read_text().replace('"configuration":{}', f'"configuration":{classes}'))
+    number_classes(tmp_path / "t", {"cat": 0, "dog": 1})
     feed, options = DeltaFeed(tmp_path / "t"), {"image_size": SIZE, "box_classes": 2}
     plain = list(feed.as_numpy(4, **options))
     assert_same(feed.as_numpy(4, cache=tmp_path / "cache", **options), plain)
 
 
-def test_another_version_of_a_decoder_has_its_own_entry(table, tmp_path, monkeypatch):
-    feed = DeltaFeed(table)
-    feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
+def test_later_calls_and_processes_read_what_the_first_has_decoded(uneven, tmp_path, monkeypatch):
+    feed = DeltaFeed(uneven)
+    wanted = labels_of(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
     monkeypatch.setattr(decoded_cache, "_decode_all", None)
-    feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
+    assert labels_of(DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=tmp_path)) == wanted
+    assert labels_of(DeltaFeed(uneven, seed=9).as_numpy(16, image_size=SIZE, cache=tmp_path)) != wanted
+    for other in ({"image_size": 9}, {"image_size": SIZE, "letterbox": True}):
+        with pytest.raises(TypeError):
+            feed.as_numpy(16, cache=tmp_path, **other)
+    with pytest.raises(TypeError):
+        DeltaFeed(uneven, version=2).as_numpy(16, image_size=SIZE, cache=tmp_path)
     for module in (PIL, simplejpeg):
         with monkeypatch.context() as patched:
             patched.setattr(module, "__version__", "0.1")
             with pytest.raises(TypeError):
                 feed.as_numpy(16, image_size=SIZE, cache=tmp_path)
-
-
-def test_later_calls_and_processes_read_what_the_first_has_decoded(table, tmp_path, monkeypatch):
-    feed = DeltaFeed(table)
-    wanted = labels_of(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
-    monkeypatch.setattr(decoded_cache, "_decode_all", None)
-    assert labels_of(DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)) == wanted
-    assert labels_of(DeltaFeed(table, seed=9).as_numpy(16, image_size=SIZE, cache=tmp_path)) != wanted
-    for other in ({"image_size": 9}, {"image_size": SIZE, "letterbox": True}):
-        with pytest.raises(TypeError):
-            feed.as_numpy(16, cache=tmp_path, **other)
-    with pytest.raises(TypeError):
-        DeltaFeed(table, version=2).as_numpy(16, image_size=SIZE, cache=tmp_path)
 
 
 def test_copies_of_a_table_that_went_different_ways_have_entries_of_their_own(tmp_path):
@@ -184,10 +170,10 @@ def read(table: Path, cache: Path, found: Any) -> None:
     found.put(flat(map(real, DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=cache))))
 
 
-def test_two_processes_at_once_write_one_entry(table, tmp_path):
+def test_two_processes_at_once_write_one_entry(uneven, tmp_path):
     context = multiprocessing.get_context("spawn")
     found = context.Queue()
-    processes = [context.Process(target=read, args=(table, tmp_path, found)) for _ in range(2)]
+    processes = [context.Process(target=read, args=(uneven, tmp_path, found)) for _ in range(2)]
     for process in processes:
         process.start()
     rows = [found.get(timeout=120) for _ in processes]
@@ -203,41 +189,46 @@ def hang(table: Path, cache: Path) -> None:
     DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=cache)
 
 
-def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(table, tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path), daemon=True)
+@contextmanager
+def hanging(table: Path, cache: Path) -> Iterator[None]:
+    """Lets a process hang in the middle of an entry, and kills it."""
+    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, cache), daemon=True)
     process.start()
-    while not list(tmp_path.glob(".*/images.npy")):
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    try:
+        while len(list(cache.glob(".*/*.npy"))) < 2:
+            time.sleep(0.05)
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(uneven, tmp_path):
+    with hanging(uneven, tmp_path):
+        assert entries(tmp_path) == []
     assert entries(tmp_path) == []
-    assert sorted(flat(map(real, DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)))) == list(range(91))
+    assert sorted(flat(map(real, DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=tmp_path)))) == list(range(91))
     assert len(entries(tmp_path)) == 1
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_what_others_write_counts_and_what_a_killed_writer_of_another_entry_left_is_removed(table, tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, tmp_path), daemon=True)
-    process.start()
-    while not list(tmp_path.glob(".*/sizes.npy")):
-        time.sleep(0.05)
+def test_what_others_write_counts_and_what_a_killed_writer_of_another_entry_left_is_removed(uneven, tmp_path):
     options = {"image_size": SIZE, "letterbox": True, "cache": tmp_path, "cache_bytes": 30_000}
-    with pytest.raises(InvalidArgumentError, match=r"cannot be removed, \d+ of them because other processes write"):
-        DeltaFeed(table).as_numpy(16, **options)
+    words = r"cannot be removed, \d+ of them because other processes write"
+    with hanging(uneven, tmp_path), pytest.raises(InvalidArgumentError, match=words):
+        DeltaFeed(uneven).as_numpy(16, **options)
     assert len(list(tmp_path.glob(".*"))) == 1
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
     others = [tmp_path / ".settings.d", tmp_path / "notes"]  # of the user
     for other in others:
         other.mkdir()
         (other / "entry.json").write_bytes(bytes(20_000))
-    DeltaFeed(table).as_numpy(16, **options)
+    DeltaFeed(uneven).as_numpy(16, **options)
     assert list(tmp_path.glob(".*")) == others[:1]
     assert len(entries(tmp_path)) == 3  # the new one and those of the user
 
 
-def test_writers_that_make_room_at_once_stay_within_the_bytes(table, tmp_path):
-    feed, limit = DeltaFeed(table), 2 * 91 * (8 * 13 * 3 + 16)
+def test_writers_that_make_room_at_once_stay_within_the_bytes(uneven, tmp_path):
+    feed, limit = DeltaFeed(uneven), 2 * 91 * (8 * 13 * 3 + 16)
 
     def use(widths: range) -> list[list[int]]:
         options = {"cache": tmp_path, "cache_bytes": limit}
@@ -249,7 +240,7 @@ def test_writers_that_make_room_at_once_stay_within_the_bytes(table, tmp_path):
     assert sum(file.stat().st_size for file in tmp_path.glob("*/*.npy")) <= limit
 
 
-def test_the_bytes_are_reserved_first_and_a_full_disk_is_an_error_that_names_the_cache(table, tmp_path, monkeypatch):
+def test_the_bytes_are_reserved_first_and_a_full_disk_is_an_error_that_names_the_cache(uneven, tmp_path, monkeypatch):
     def fill(*_: Any) -> None:
         (images,) = tmp_path.glob(".*/images.npy")
         assert images.stat().st_blocks * 512 >= images.stat().st_size
@@ -257,14 +248,14 @@ def test_the_bytes_are_reserved_first_and_a_full_disk_is_an_error_that_names_the
 
     monkeypatch.setattr(decoded_cache, "_decode_all", fill)
     with pytest.raises(InvalidArgumentError, match=r"cache: .* take 21840 bytes, the disk of .* free; name another"):
-        DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)
+        DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=tmp_path)
     assert list(tmp_path.glob(".*")) == []
 
 
 def test_another_users_entry_is_read_and_a_folder_that_cannot_be_written_is_an_error_that_names_it(
-    table, tmp_path, monkeypatch
+    uneven, tmp_path, monkeypatch
 ):
-    feed, cache = DeltaFeed(table), tmp_path / "cache"
+    feed, cache = DeltaFeed(uneven), tmp_path / "cache"
     wanted = labels_of(feed.as_numpy(16, image_size=SIZE, cache=cache))
     (entry,) = entries(cache)
     lock = cache / f"{entry.name}.lock"
@@ -284,16 +275,16 @@ def test_another_users_entry_is_read_and_a_folder_that_cannot_be_written_is_an_e
             feed.as_numpy(16, image_size=SIZE, cache=folder)
 
 
-def test_a_failure_of_the_tables_store_is_not_one_of_the_cache_folder(table, tmp_path, monkeypatch):
+def test_a_failure_of_the_tables_store_is_not_one_of_the_cache_folder(uneven, tmp_path, monkeypatch):
     def fail(*_: Any) -> None:
         raise StoreError("s3://bucket/table: the store refused")
 
     monkeypatch.setattr(decoded_cache, "_decode_all", fail)
     with pytest.raises(StoreError, match="the store refused"):
-        DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)
+        DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=tmp_path)
 
 
-def test_a_rank_reports_to_the_driver_while_it_decodes(table, tmp_path, monkeypatch):
+def test_a_rank_reports_to_the_driver_while_it_decodes(uneven, tmp_path, monkeypatch):
     driver, rank = socket.socketpair()
     monkeypatch.setattr(decoded_cache, "_SECONDS_BETWEEN_REPORTS", 0.0)
     before = process_context.current()
@@ -301,14 +292,14 @@ def test_a_rank_reports_to_the_driver_while_it_decodes(table, tmp_path, monkeypa
     with driver, rank:
         process_context.attach(RankLink(0, 2, line=DriverLine(rank)))
         try:
-            DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=tmp_path)
+            DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=tmp_path)
         finally:
             process_context.attach(before)
         assert b"decoded 91 of 91 images of " in driver.recv(4096)
 
 
-def test_entries_stay_within_their_bytes_and_those_used_longest_ago_go_first(table, tmp_path):
-    feed, entry = DeltaFeed(table), 91 * 8 * 8 * 3
+def test_entries_stay_within_their_bytes_and_those_used_longest_ago_go_first(uneven, tmp_path):
+    feed, entry = DeltaFeed(uneven), 91 * 8 * 8 * 3
 
     def use(side: int, **options: bool) -> Path:
         before = set(entries(tmp_path))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from lakelens.training.segments.pace import Pace
-
-pytestmark = pytest.mark.unit
+from lakelens.training.segments.pace import FeedTimes, Pace
 
 
-def test_the_seconds_of_a_checkpoint_inside_a_stretch_are_not_computing():
-    pace = Pace()
-    began = time.perf_counter()
-    time.sleep(0.2)  # the checkpoint
-    pace.left_out(time.perf_counter() - began)
-    assert pace.ended().compute < 0.1
+@pytest.mark.unit
+def test_a_stretch_is_waiting_and_computing_without_what_was_left_out():
+    now = 100.0
+    pace = Pace(lambda: now)
+    now = 110.0
+    pace.begin()
+    pace.waited(1.0)
+    pace.left_out(4.0)  # a checkpoint
+    now = 117.0
+    assert pace.ended() == FeedTimes(wait=1.0, compute=2.0)

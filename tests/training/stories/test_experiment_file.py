@@ -98,18 +98,12 @@ def test_an_experiment_file_trains_by_batches_and_keeps_and_registers_what_it_sa
         "hyperparameters.learning_rate=0.001",
         "perform_initial_validation=true",
         "early_stopping={patience: 9, restore_best_weights: true}",
-        "optimizations={mixed_precision: bfloat16, aggregation_frequency: 2, gradient_compression: fp16, "
-        "learning_rate_scaling: linear, warmup_epochs: 0.5}",
+        "optimizations={gradient_compression: fp16, learning_rate_scaling: linear}",
     ]
     assert main(["train", str(file), *(part for each in overrides for part in ("--set", each))]) == 0
     said = capsys.readouterr().out
-    for line in (
-        "mixed_precision: layers compute in bfloat16; weights stay float32",
-        "gradients of 2 steps are averaged before one update; the last 1 steps fill no group and are not applied",
-        "gradient_compression: no gradients are sent",
-        "learning rate 0.001 = 0.001 x 1 (linear, 1 workers), reached after 3 steps of warm-up",
-    ):
-        assert line in said
+    assert "gradient_compression: no gradients are sent" in said
+    assert "learning rate 0.001 = 0.001 x 1 (linear, 1 workers)" in said
     result = json.loads(said.splitlines()[-1])
     assert (result["epochs"], result["ranks"], result["version"]) == (3, 1, 0)
     kept = list_checkpoints(Path(result["checkpoint"]).parent)
@@ -209,30 +203,6 @@ def test_a_deterministic_experiment_sets_one_thread_and_deterministic_operations
 
 
 @pytest.mark.unit
-def test_the_batch_size_is_no_hyperparameter_of_the_trial(keys):
-    config = config_of(keys)
-    assert (config.global_batch_size, config.trial_hyperparameters) == (16, {"learning_rate": 1e-4})
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("resources", "np"),
-    [
-        ({}, -1),
-        ({"slots_per_trial": 3}, -3),
-        ({"slots_per_trial": 3, "strategy": "horovod_cluster"}, 3),
-        ({"slots_per_trial": 1, "strategy": "horovod_cluster"}, 1),
-        ({"slots_per_trial": 2, "strategy": "horovod_local"}, -2),
-        ({"slots_per_trial": 1, "strategy": "single"}, -1),
-        ({"slots_per_trial": 0, "strategy": "horovod_cluster"}, 0),
-    ],
-)
-def test_the_strategy_says_where_ranks_run(keys, monkeypatch, resources, np):
-    monkeypatch.setattr("lakelens.spark.session.running_session", lambda: None)  # other tests' session
-    assert Strategy.of(config_of(keys, resources=resources)).np == np
-
-
-@pytest.mark.unit
 def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys, tmp_path, capsys):
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(keys))
@@ -242,13 +212,13 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
             experiment,
             config=config,
             epochs=3,
-            hyperparameters={"learning_rate": 0.5},
+            hyperparameters={"learning_rate": 0.5, "dropout": None},
             slots_per_trial=2,
             strategy="horovod_local",
         )
         assert (found.searcher.max_length.epochs, found.searcher.metric) == (3, "val_loss")
         assert found.early_stopping.patience == 4
-        assert found.hyperparameters == {"learning_rate": 0.5, "global_batch_size": 16}
+        assert found.hyperparameters == {"learning_rate": 0.5, "dropout": None, "global_batch_size": 16}
         assert (found.resources.strategy, found.resources.slots_per_trial) == ("horovod_local", 2)
         assert found.name == "tiny"
     given = experiment_of("tables/photos@3", seed=7, image_size=(8, 16), overrides=["searcher.metric=loss"])

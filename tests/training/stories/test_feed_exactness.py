@@ -86,38 +86,30 @@ def test_a_row_group_that_is_read_in_chunks_is_gone_through_once(tmp_path, monke
     assert opened == [0, 1, 2]
 
 
-@pytest.mark.parametrize("compression", ["SNAPPY", "UNCOMPRESSED"])
-def test_the_memory_bound_holds_for_what_is_read(tmp_path, compression):
-    table = write_numbers(tmp_path / "t", [200] * 3, 100, 10_000, compression)
-    feed = DeltaFeed(table, memory_bytes=1_000_000, seed=2)
-    before = pa.total_allocated_bytes()
-    most = 0
-    for columns, weights in feed.as_column_numpy(8, 0, 1, columns=["label", "image"]):
-        assert all(
-            image == bytes([n % 251]) * 10_000 for n, image in zip(columns["label"], columns["image"], strict=True)
-        )
-        assert weights.any()
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert feed.plan.reading_bytes() <= 1_000_000
-    # Beside row groups: what each reading thread and each half-read row group has in hand. Whole row groups: 8 MB.
-    assert most < 1_000_000 + 16 * feed.plan.chunk_bytes
-
-
-@pytest.mark.parametrize(("memory_bytes", "bound"), [(1_000_000, 1_000_000), (1000, 2 * 100_100)])
-def test_rows_larger_than_a_chunk_stay_within_the_memory_or_are_two(tmp_path, memory_bytes, bound):
-    table = write_numbers(tmp_path / "t", [60], 20, 100_000, "SNAPPY")
-    feed = DeltaFeed(table, memory_bytes=memory_bytes, seed=2)
-    assert feed.plan.order.lanes == max(1, memory_bytes // 200_000 // 4 * 4)
+@pytest.mark.parametrize(
+    ("files", "group", "row_bytes", "compression", "memory_bytes", "bound"),
+    [
+        ([200] * 3, 100, 10_000, "SNAPPY", 1_000_000, 1_000_000),
+        ([200] * 3, 100, 10_000, "UNCOMPRESSED", 1_000_000, 1_000_000),
+        ([60], 20, 100_000, "SNAPPY", 1_000_000, 1_000_000),  # rows larger than a chunk
+        ([60], 20, 100_000, "SNAPPY", 1000, 2 * 100_100),  # two rows at least
+    ],
+)
+def test_what_is_read_stays_within_the_memory(tmp_path, files, group, row_bytes, compression, memory_bytes, bound):
+    feed = DeltaFeed(write_numbers(tmp_path / "t", files, group, row_bytes, compression), memory_bytes=memory_bytes)
+    if row_bytes == 100_000:
+        assert feed.plan.order.lanes == max(1, memory_bytes // 200_000 // 4 * 4)
     assert feed.plan.reading_bytes() <= bound
     before = pa.total_allocated_bytes()
     most, seen = 0, []
-    for columns, _ in feed.as_column_numpy(4, 0, 1, columns=["label", "image"]):
+    for columns, _ in feed.as_column_numpy(8, 0, 1, columns=["label", "image"]):
         seen += columns["label"].tolist()
+        for number, image in zip(columns["label"], columns["image"], strict=True):
+            assert image == bytes([number % 251]) * row_bytes
         most = max(most, pa.total_allocated_bytes() - before)
-    assert sorted(seen) == list(range(60))
-    # Whole row groups are 6 MB. Each half-read one, and each thread, has a page in hand, which holds a row.
-    in_hand = (4 + 4) * 2 * 100_000
-    assert most < bound + in_hand
+    assert sorted(seen) == list(range(sum(files)))
+    # Whole row groups are 6 to 8 MB. Each half-read one, and each thread, has a chunk or a page of a row in hand.
+    assert most < bound + (4 + 4) * 2 * max(row_bytes, feed.plan.chunk_bytes)
 
 
 def test_what_a_rank_will_take_is_said_once_on_rank_0(tmp_path, capsys):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from feed_tables import flat, labels_of, real, write_layout
+from feed_tables import flat, labels_of, real
 
 from lakelens import DeltaFeed
 
@@ -17,9 +16,8 @@ ROWS, BATCH, STEPS = 91, 16, 6
 
 
 @pytest.fixture(scope="module")
-def feed(tmp_path_factory) -> DeltaFeed:
-    location: Path = tmp_path_factory.mktemp("iterations") / "t"
-    return DeltaFeed(write_layout(location, [50, 7, 1, 33], row_group_rows=9), seed=3)
+def feed(uneven) -> DeltaFeed:
+    return DeltaFeed(uneven, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +31,7 @@ def test_iterating_again_goes_on_with_the_next_epochs_order(feed, batches, epoch
     dataset = feed.as_dataset(BATCH, epochs=epochs)
     assert flat(labels_of(dataset) for _ in range(6 // epochs)) == batches
     assert dataset.cardinality().numpy() == epochs * STEPS
-
-
-def test_a_repeated_dataset_goes_on_too(feed, batches):
-    assert labels_of(feed.as_dataset(BATCH).repeat(3)) == batches[: 3 * STEPS]
+    assert labels_of(feed.as_dataset(BATCH, epochs=epochs).repeat(2)) == batches[: 2 * epochs * STEPS]
 
 
 def test_an_epoch_that_was_not_taken_to_its_end_is_begun_again(feed, batches):
@@ -123,11 +118,3 @@ def test_keras_measures_and_trains_on_a_dataset_of_one_process_as_on_its_rows(fe
     wanted = theirs.evaluate(images, labels, verbose=0, return_dict=True)
     assert ours.evaluate(feed.as_dataset(size), verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
     assert {name: trained[f"val_{name}"][0] for name in wanted} == pytest.approx(wanted, rel=1e-5)
-
-
-@pytest.mark.parametrize(("size", "replicas", "rows"), [(1, 1, 11), (2, 1, 6), (1, 2, 12), (2, 2, 6)])
-def test_ranks_and_devices_get_equal_shares_of_the_last_batch(feed, size, replicas, rows):
-    last = [list(feed.as_dataset(BATCH, rank, size, replicas=replicas))[-1] for rank in range(size)]
-    assert [len(weights) for _, _, weights in last] == [rows] * size
-    assert sum(float(np.sum(weights)) for _, _, weights in last) == pytest.approx(rows * size)
-    assert sum(len(real(batch)) for batch in last) == ROWS % BATCH

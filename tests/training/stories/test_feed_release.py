@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from feed_tables import append, image_rows, write_layout
+from feed_tables import append, changed, encoded, image_rows, write_layout
 from leftovers import feed_threads
 
 from lakelens import DeltaFeed
@@ -25,17 +24,15 @@ HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, LaneRows, RowGroup)
 
 
 @pytest.fixture
-def feed(tmp_path) -> DeltaFeed:
-    return DeltaFeed(write_layout(tmp_path / "t", [50, 7, 1, 33], row_group_rows=9))
+def feed(uneven) -> DeltaFeed:
+    return DeltaFeed(uneven)
 
 
 @pytest.fixture
 def damaged(tmp_path) -> DeltaFeed:
     """40 rows, one of which does not decode."""
-    rows = image_rows(range(40))
-    images = rows.column("image").to_pylist()
-    images[26] = images[26][:-40]
-    append(tmp_path / "damaged", rows.set_column(1, "image", pa.array(images, pa.binary())))
+    images = [encoded(n)[: -40 if n == 26 else None] for n in range(40)]
+    append(tmp_path / "damaged", changed(image_rows(range(40)), image=images))
     return DeltaFeed(tmp_path / "damaged")
 
 

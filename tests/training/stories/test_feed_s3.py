@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from feed_tables import colour_of, flat, write_layout
+from feed_tables import colour_of, flat, in_a_process, write_layout
 from s3_server import ACCESS_KEY, BUCKET, MISSING, SECRET_KEY, S3Server, s3_server
 from snapshots import open_snapshot
 
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 # Reads every row in another process.
-COUNT = "print(sum(weights.sum() for _, weights in feed.as_column_numpy(9, columns=['label'])))"
+COUNT = "print(sum(weights.sum() for _, weights in sent.as_column_numpy(9, columns=['label'])))"
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +79,9 @@ def test_secrets_stay_in_the_environment_and_out_of_what_ranks_receive(server, t
     with caplog.at_level("DEBUG", logger="lakelens"):
         feed = DeltaFeed(table, storage_options={**server.storage_options, **secret})
         assert sorted(labels(feed)) == list(range(40))
-    sent = pickle.dumps(feed)
-    assert SECRET_KEY.encode() not in sent
+    assert SECRET_KEY.encode() not in pickle.dumps(feed)
     assert SECRET_KEY not in caplog.text + repr(feed) + repr(feed.plan)
-    rank = f"import pickle, sys; feed = pickle.load(sys.stdin.buffer); {COUNT}"
-    done = subprocess.run([sys.executable, "-c", rank], input=sent, capture_output=True, timeout=240, check=True)
-    assert float(done.stdout) == 40
+    assert float(in_a_process(COUNT, feed)) == 40
     monkeypatch.delenv("LAKE_SECRET")
     with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key .* variable LAKE_SECRET, which is not set"):
         feed.plan.snapshot.table.snapshot()
@@ -127,15 +124,9 @@ def test_credentials_may_be_those_of_an_aws_profile(server, table, tmp_path, mon
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     options = {key: value for key, value in server.storage_options.items() if "key" not in key}
     options["aws_force_credential_load"] = "true"  # delta-rs looks for profiles only at Amazon's own endpoints
-    code = f"from lakelens import DeltaFeed; feed = DeltaFeed({table!r}, storage_options={options}); {COUNT}"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "AWS_PROFILE": "lake"},
-        capture_output=True,
-        timeout=60,
-        check=True,
-    )
-    assert float(done.stdout) == 40
+    monkeypatch.setenv("AWS_PROFILE", "lake")
+    made = "from lakelens import DeltaFeed; sent = DeltaFeed(sent[0], storage_options=sent[1]); "
+    assert float(in_a_process(made + COUNT, (table, options))) == 40
     monkeypatch.setenv("AWS_PROFILE", "gone")
     with pytest.raises(InvalidArgumentError, match=r"s3://images: AWS_PROFILE cannot be used: .*could not be found"):
         read_bytes(f"{table}/a", options)
@@ -144,18 +135,14 @@ def test_credentials_may_be_those_of_an_aws_profile(server, table, tmp_path, mon
 def test_a_forked_process_is_told_at_once_that_it_cannot_read_from_a_store(server, table):
     feed = DeltaFeed(table, storage_options=server.storage_options)
     code = (
-        "import os, pickle, sys; feed = pickle.load(sys.stdin.buffer)\n"
-        "def read(): return sum(w.sum() for _, w in feed.as_column_numpy(9, columns=['label']))\n"
+        "def read(): return sum(w.sum() for _, w in sent.as_column_numpy(9, columns=['label']))\n"
         "print(read(), flush=True)\n"
         "if os.fork(): os.wait(); sys.exit()\n"
         "try: read()\n"
         "except Exception as error: print(type(error).__name__, error, flush=True)\n"
         "os._exit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(feed), capture_output=True, timeout=60, check=True
-    )
-    rows, error = done.stdout.decode().splitlines()
+    rows, error = in_a_process(code, feed).splitlines()
     assert float(rows) == 40
     assert "this process is the fork of one that has used " in error
     assert "forkserver" in error
@@ -189,17 +176,13 @@ def test_a_process_that_has_caught_the_error_of_a_stalled_store_ends_as_it_would
     table = server.upload(write_layout(tmp_path, [40] * 6, row_group_rows=4), "many")
     feed = DeltaFeed(table, storage_options=server.storage_options)
     code = (
-        "import os, pickle, signal, sys\n"
-        "from lakelens.errors import FeedStalledError\n"
-        "feed, server = pickle.load(sys.stdin.buffer)\n"
+        "feed, server = sent\n"
         "batches = feed.as_numpy(3, 0, 1, prefetch=1, read_timeout_s=2.0)\n"
         "next(batches)\n"
         "os.kill(server, signal.SIGSTOP)\n"
         "try: list(batches)\n"
         "except FeedStalledError as error: print('caught')\n"
     )
-    sent = pickle.dumps((feed, server.process.pid))
     with server.hanging():
         server.process.send_signal(signal.SIGCONT)  # for the first batch
-        done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, b"caught\n"), done.stderr
+        assert in_a_process(code, (feed, server.process.pid)) == "caught\n"

@@ -12,14 +12,12 @@ import pytest
 from foreign_tables import CASES, ForeignTable, build_all
 
 from lakelens import DeltaFeed, ImageTable
-from lakelens.errors import UnsupportedTableFeatureError
 from lakelens.log.data_files import read_batches
 from lakelens.table import Table
 
 # The first test waits for all tables to be built.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-REFUSED = {"type_widening": "the table feature typeWidening"}
 # What stands for null where NumPy has none.
 FILL = {
     "letter": "<null>",
@@ -76,7 +74,7 @@ def _plain(value: Any) -> Any:
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+@pytest.mark.parametrize("name", CASES)
 def test_a_table_of_another_writer_is_read_as_spark_reads_it(tables, name):
     table = tables[name]
     for version, rows in table.rows.items():
@@ -100,12 +98,6 @@ def test_the_classes_of_the_rows_that_are_not_deleted_are_counted(tables):
     assert {name: rows for name, rows in counts.items() if rows} == Counter(
         str(row["label"]) for row in table.rows[None]
     )
-
-
-@pytest.mark.parametrize("name", list(REFUSED))
-def test_what_plain_parquet_would_get_wrong_is_refused_by_name(tables, name):
-    with pytest.raises(UnsupportedTableFeatureError, match=REFUSED[name]):
-        read(tables[name].location)
 
 
 @pytest.mark.parametrize("name", ["column_mapping_by_name", "column_mapping_by_id"])

@@ -77,11 +77,15 @@ def test_options_that_only_horovod_has_are_refused_unless_they_change_nothing(hv
             ({"groups": [[1]]}, NotSupportedError, "give a number of groups, the result is the same"),
             ({"no_such": 1}, InvalidArgumentError, "no_such=1: there is no such option"),
             ({"num_groups": -1}, InvalidArgumentError, "groups=-1"),
+            ({"op": "Average"}, InvalidArgumentError, "op='Average': gradients are combined by hvd.Average or hvd.Sum"),
+            ({"gradient_predivide_factor": 0}, InvalidArgumentError, "gradient_predivide_factor=0: must be above 0"),
             ({"compression": "fp16"}, InvalidArgumentError, "compression='fp16': use hvd.Compression"),
         ):
             with pytest.raises(error, match=words):
                 make(subject, **option)
         make(subject, device_dense="", device_sparse="", process_set=None, scale_local_gradients=True)
+    with pytest.raises(InvalidArgumentError, match="backward_passes_per_step=0: must be at least 1"):
+        hvd.DistributedOptimizer("sgd", backward_passes_per_step=0)
     with pytest.raises(NotSupportedError, match="device='/cpu:0' is not supported"):
         hvd.callbacks.MetricAverageCallback("/cpu:0")
     with pytest.raises(NotSupportedError, match="local_variables="):

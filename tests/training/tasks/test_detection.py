@@ -11,7 +11,6 @@ import pytest
 from lakelens.errors import TrialError
 from lakelens.etl.annotations.frames import ImageFrames
 from lakelens.training.tasks.detection import Detection
-from lakelens.training.tasks.registry import TASKS
 from lakelens.training.tasks.task import ModelOutput
 
 pytestmark = pytest.mark.unit
@@ -28,10 +27,6 @@ TRUTH = np.array(
 )
 # What is added to each row to move it by a pixel.
 MOVED = np.array([1, 0, 1, 0, 0, 0], np.float32)
-
-
-def test_the_registry_has_it():
-    assert TASKS["detection"] is Detection
 
 
 @pytest.mark.parametrize("shape", [(None, 2), (None, 720, 10), {"boxes": (None, 6)}, [(None, 3, 6)]])

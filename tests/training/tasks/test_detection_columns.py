@@ -15,11 +15,10 @@ NAMES = ("cat", "dog")
 PADDING = [0, 0, 0, 0, 0, -1]
 
 
-def lists(detections, sizes, image_size=(64, 64), valid=None):
+def lists(detections, sizes, image_size=(64, 64)):
     given = np.array(detections, np.float32)
-    usable = np.array([True] * len(given) if valid is None else valid)
     frames = [one if isinstance(one, ImageFrames) else ImageFrames(one[1], one[0]) for one in sizes]
-    return detection_lists(given, usable, frames, image_size, NAMES).to_pylist()
+    return detection_lists(given, np.ones(len(given), bool), frames, image_size, NAMES).to_pylist()
 
 
 @pytest.mark.parametrize("size", [(480, 640), (640, 480), (7, 300), (64, 64), (1, 1)])
@@ -45,13 +44,6 @@ def test_a_box_is_in_the_pixels_of_the_file_where_the_row_keeps_what_it_was():
     frame = ImageFrames(64, 64, SourceFile(40, 80, 6, "fit"))
     ((box,),) = lists([[[8, 0, 16, 8, 0.9, 0]]], [frame], (32, 32))
     assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == [0, 20, 20, 40]
-
-
-def test_an_image_without_detections_has_an_empty_list_and_one_without_an_answer_has_null():
-    box = [0, 0, 8, 8, 0.5, 0]
-    given = lists([[PADDING], [box], [box]], [(64, 64)] * 3, valid=[True, False, True])
-    assert given[:2] == [[], None]
-    assert len(given[2]) == 1
 
 
 def test_a_class_without_a_name_has_none():

@@ -31,3 +31,4 @@ def test_a_predictions_table_shows_its_task_by_its_columns():
     for kind in TASKS.values():
         assert task_of_columns(["path", *kind.prediction_columns, "error"]) is kind
     assert task_of_columns(["path", "prediction", "error"]) is None
+    assert set(TASKS) == {"classification", "detection"}

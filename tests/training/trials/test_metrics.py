@@ -62,21 +62,22 @@ def test_an_unknown_mode_is_refused():
         Goal.of("val_loss", "best")
 
 
-def test_the_first_of_equal_values_stays_the_best():
-    smaller, larger = Goal.of("loss"), Goal.of("accuracy")
-    assert smaller.is_better(1.0, None)
-    assert smaller.is_better(0.5, 1.0)
-    assert not smaller.is_better(1.0, 1.0)
-    assert larger.is_better(0.5, 0.4)
-    assert not larger.is_better(0.5, 0.5)
-
-
-def test_nan_beats_nothing_and_infinity_is_a_number():
-    goal = Goal.of("loss")
-    assert not goal.is_better(math.nan, None)
-    assert not goal.is_better(math.nan, 3.0)
-    assert goal.is_better(math.inf, None)
-    assert goal.is_better(3.0, math.inf)
+@pytest.mark.parametrize(
+    ("metric", "value", "best", "better"),
+    [
+        ("loss", 1.0, None, True),
+        ("loss", 0.5, 1.0, True),
+        ("loss", 1.0, 1.0, False),
+        ("accuracy", 0.5, 0.4, True),
+        ("accuracy", 0.5, 0.5, False),
+        ("loss", math.nan, None, False),
+        ("loss", math.nan, 3.0, False),
+        ("loss", math.inf, None, True),
+        ("loss", 3.0, math.inf, True),
+    ],
+)
+def test_the_first_of_equal_values_stays_the_best_and_nan_beats_nothing(metric, value, best, better):
+    assert Goal.of(metric).is_better(value, best) == better
 
 
 def test_a_metric_that_is_missing_is_named_with_those_that_are_there():
