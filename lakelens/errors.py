@@ -77,6 +77,10 @@ class EmptySourceError(UsageError):
     """Raised when a source has no file in the requested layout."""
 
 
+class NothingStoredError(LakelensError):
+    """Raised when none of the images of a first ingest can be stored; no table is made."""
+
+
 class UnknownLayoutError(InvalidArgumentError):
     """Raised when the name of a source layout is not one that lakelens reads."""
 

@@ -22,6 +22,7 @@ REPAIRED = "repaired"
 ANNOTATION_MISSING = "annotation_missing"
 ANNOTATION_UNREADABLE = "annotation_unreadable"
 ANNOTATION_REPEATED = "annotation_repeated"
+FOUND_BY_NAME = "image_found_by_name"
 IMAGE_MISSING = "image_missing"
 CONTENT_CONFLICT = "content_conflict"
 LABEL_CONFLICT = "label_conflict"
@@ -72,6 +73,7 @@ REASONS: dict[str, Reason] = {
     box_rules.SIZE_SCALED: Reason(REPAIRED, "boxes were drawn on the image at another size, and were scaled"),
     box_rules.ORIENTATION_ASSUMED: Reason(REPAIRED, "boxes of a turned image were taken as drawn on the upright one"),
     box_rules.BOX_CROPPED: Reason(REPAIRED, "a part of a box lies in what `crop` cuts off"),
+    FOUND_BY_NAME: Reason(REPAIRED, "an image is not where its annotation says, but the only one of its name"),
     ANNOTATION_REPEATED: Reason(REPAIRED, "the same annotation was given twice and kept once"),
 }
 

@@ -6,9 +6,10 @@ import functools
 import os
 import posixpath
 import re
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
 
-from ...errors import InvalidArgumentError
+from ...errors import AnnotationFileError, InvalidArgumentError
 from ...locations import has_scheme
 from ..files.walk import local_path, local_uri
 
@@ -90,6 +91,42 @@ def relative_reference(path: str, root: str) -> str | None:
         return os.fsdecode(here[len(folder) :]) if here.startswith(folder) else None
     prefix = root.rstrip("/") + "/"
     return path[len(prefix) :] if path.startswith(prefix) else None
+
+
+def without_drive(reference: str) -> str:
+    """Takes a drive or a server of Windows away: images are not there, but may be found by their names."""
+    return re.sub(r"^(?:[A-Za-z]:|\\\\[^\\]+)(?=[\\/])", "", reference)
+
+
+def name_in_path(path: str) -> str:
+    """Returns the base name in a listed path, with `%XX` decoded: what is the same however a tool has written it."""
+    return decoded_path(path).rpartition("/")[2].encode("utf-8", "replace").decode()
+
+
+def decoded_path(path: str) -> str:
+    """Returns a listed path as the file system has it, with `%XX` decoded that a tool has written into it."""
+    plain = os.fsdecode(local_path(path)) if path.startswith("file:") else path
+    return unquote(plain, errors="surrogateescape").replace("\\", "/")
+
+
+def images_by_name(references: Sequence[str], images: Sequence[str]) -> dict[str, str]:
+    """Finds images of one base name that are not where annotations say; returns their paths by the annotated ones.
+
+    Both are paths without their own counterpart. The image whose decoded path is the annotation's is meant; else the
+    only image that is left, by the only annotation that is left.
+
+    Raises AnnotationFileError if several may be meant.
+    """
+    decoded = {decoded_path(path): path for path in images}
+    found = {path: decoded[decoded_path(path)] for path in references if decoded_path(path) in decoded}
+    lacking = [path for path in references if path not in found]
+    left = [path for path in images if path not in found.values()]
+    if lacking and left and len(lacking) + len(left) > 2:
+        raise AnnotationFileError(
+            f"{', '.join(lacking[:3])}: no such image, and which one is meant is not clear; of its name there "
+            f"{'are' if len(left) > 1 else 'is'} {', '.join(left[:3])}. Correct the names of images in the annotations"
+        )
+    return found | dict(zip(lacking, left, strict=False))
 
 
 def _below_uri(root: str, text: str) -> str:

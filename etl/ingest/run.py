@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...errors import QuarantineConflictError, TableConflictError
+from ...errors import NothingStoredError, QuarantineConflictError, TableConflictError
 from ...table import Table
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK
 from ..commit.known_classes import record_classes
@@ -33,6 +33,9 @@ from .results import IngestPreview, IngestRequest, IngestResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# Of files that could not be stored, in the message of an ingest that stored none.
+_MOST_NAMED, _MOST_CHARACTERS = 3, 200
 
 __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
@@ -93,6 +96,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         with decoded_files(prepared, batch_id, name or f"ingest {prepared.request.source.name}") as decoded:
             prepared.guard.add(decoded.lost, lambda: prepared.stored_counts)
             bad = find_bad_files(prepared, decoded)
+            _require_some_stored(prepared, decoded, bad)
             committed = _commit(prepared, decoded)
             version = prepared.version or 0 if committed is None else committed
             _settle_quarantine(prepared, bad, version)
@@ -120,6 +124,19 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         batch_id=batch_id,
         committed=committed is not None,
         ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
+    )
+
+
+def _require_some_stored(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles) -> None:
+    """Makes no table without a row; the files of a table that exists may all be bad."""
+    if prepared.transaction is not None or decoded.stored or bad.frame is None:
+        return
+    first = bad.frame.orderBy(schema.PATH).limit(_MOST_NAMED).collect()
+    named = "; ".join(f"{row[schema.PATH]}: {row['reason']}: {row['error'][:_MOST_CHARACTERS]}" for row in first)
+    count = sum(bad.reasons.values())
+    raise NothingStoredError(
+        f"{prepared.request.source.name}: none of {count} images can be stored, so {prepared.table.location} was not "
+        f"made. The first ones: {named}"
     )
 
 

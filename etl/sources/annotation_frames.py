@@ -7,7 +7,9 @@ Parquet manifests are read by all workers, as VOC's XML files are in `voc_source
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -23,12 +25,14 @@ from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.record import (
     ANNOTATION_MISSING,
     ANNOTATIONS_DDL,
+    FOUND_BY_NAME,
     IMAGE_MISSING,
     Annotation,
     annotation_batches,
     annotation_of,
     merge_annotations,
 )
+from ..annotations.references import images_by_name, name_in_path
 from ..spark.catalog import files_by_reader, hadoop_path, pattern_of
 from ..spark.local_frames import local_frame
 
@@ -41,17 +45,25 @@ if TYPE_CHECKING:
 
 _CONTENT = "content"
 _WORKER_ERROR = re.compile(rf"{AnnotationFileError.__name__}: (.+)")
-_OF_ANNOTATION = "is_annotated"
 _OF_LISTING = "is_listed"
+_NAME = "base_name"
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
-    """Joins images with annotations: a row for each image, and a reason for each annotation without one."""
+    """Finds the image of each annotation: a row for each image, and a reason for each annotation without one.
+
+    `images_by_name` has the rule for images that are not where their annotations say.
+    """
     from pyspark.sql import functions as F
 
-    annotated = annotations.withColumn(_OF_ANNOTATION, F.lit(True))
-    listed = paths.select("path").withColumn(_OF_LISTING, F.lit(True))
-    return map_in_arrow(annotated.join(listed, "path", "full_outer"), _match, ANNOTATIONS_DDL)
+    listed = F.lit(True).alias(_OF_LISTING)
+    name_of = F.udf(name_in_path, "string", useArrow=False)
+    both = annotations.select("*", F.lit(False).alias(_OF_LISTING)).unionByName(
+        paths.select("path", listed), allowMissingColumns=True
+    )
+    tasks = 2 * parallelism(annotations.sparkSession)
+    named = both.withColumn(_NAME, name_of("path")).repartition(tasks, _NAME).sortWithinPartitions(_NAME, "path")
+    return map_in_arrow(named, _match, ANNOTATIONS_DDL)
 
 
 def merged_by_path(annotations: DataFrame, *, has_order: bool = True) -> DataFrame:
@@ -181,16 +193,35 @@ def path_for_spark(location: str) -> str:
 
 
 def _match(batches: Batches) -> Iterator[pa.RecordBatch]:
-    yield from annotation_batches(_matched(row) for batch in batches for row in batch.to_pylist())
+    rows = (row for batch in batches for row in batch.to_pylist())
+    yield from annotation_batches(
+        annotation for _, group in itertools.groupby(rows, lambda row: row[_NAME]) for annotation in _matched(group)
+    )
 
 
-def _matched(row: dict[str, Any]) -> Annotation:
-    annotation = annotation_of(row)
-    if not row[_OF_ANNOTATION]:
-        return annotation.with_problem(ANNOTATION_MISSING, "the annotation file does not name it")
-    if not row[_OF_LISTING] and annotation.quarantine is None:
-        return annotation.with_problem(IMAGE_MISSING, "the source holds no such file")
-    return annotation
+def _matched(rows: Iterable[dict[str, Any]]) -> Iterator[Annotation]:
+    """Matches the images and the annotations of one base name."""
+    annotations: dict[str, Annotation] = {}
+    images: list[str] = []
+    for row in rows:
+        if row[_OF_LISTING]:
+            images.append(row["path"])
+        else:
+            annotations[row["path"]] = annotation_of(row)
+    lacking = [path for path, annotation in annotations.items() if path not in images and annotation.quarantine is None]
+    found = images_by_name(lacking, [path for path in images if path not in annotations])
+    taken = set(found.values())
+    for path, annotation in annotations.items():
+        if path in found:
+            by_name = annotation.with_problem(FOUND_BY_NAME, f"annotated as {path}")
+            yield dataclasses.replace(by_name, path=found[path])
+        elif path in lacking:
+            yield annotation.with_problem(IMAGE_MISSING, "the source holds no such file")
+        else:
+            yield annotation
+    for path in images:
+        if path not in annotations and path not in taken:
+            yield Annotation(path).with_problem(ANNOTATION_MISSING, "the annotation file does not name it")
 
 
 def _merge(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from ...locations import absolute_path, has_scheme
 from ...spark.port import count_rows, forget, keep
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
 from ..annotations.record import Annotation
-from ..annotations.references import relative_reference, resolve_reference
+from ..annotations.references import relative_reference, resolve_reference, without_drive
 from ..files.class_folders import Wanted
 from ..files.layouts import COCO
 from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER
@@ -161,5 +161,7 @@ def _prefix_of(root: str, folder: str) -> str:
 
 
 def _coco_records(stream: BinaryIO, location: str, image_root: str, split: str | None) -> Iterator[Annotation]:
-    path_of = functools.partial(resolve_reference, root=image_root)
+    def path_of(name: str) -> str:
+        return resolve_reference(without_drive(name), image_root)
+
     yield from read_coco(stream, location).annotations(path_of, split)

@@ -251,13 +251,13 @@ def test_coco_faults_are_counted_by_reason(coco):
         "not_named.png": "annotation_missing",
         "gone.png": "image_missing",
         "instances_train2017.json#image_id=777": "image_missing",
-        "other_size.png": "annotation_size_mismatch",
         "stranger.png": "boxes_lost",
         "no_numbers.png": "boxes_lost",
     }
-    assert set(result.repairs) == {"box_cropped"}
+    assert set(result.repairs) == {"box_cropped", "annotation_size_scaled"}
     assert result.repairs["box_cropped"] >= len(names)
-    assert result.stored == len(names) + 2
+    assert result.repairs["annotation_size_scaled"] == 1
+    assert result.stored == len(names) + 3
     assert rows["nothing_in_it.png"].annotations == []
     assert result.ignored == {"other_folder": 1}
 
