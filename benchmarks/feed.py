@@ -22,7 +22,7 @@ from .contender import Contender
 from .harness import Measure, Report, command, parser, positive, scratch
 from .memory import cpu_seconds
 from .peers import petastorm_python
-from .sparks import stored_columns, write_table
+from .sparks import Tables, stored_columns
 from .tensorflow_rows import Converted, decode_jpeg, read_tfrecords, take, write_tfrecords
 
 SIZE = 299
@@ -214,10 +214,12 @@ def run(arguments: Any) -> Report:
     report = Report.of("feed", arguments, "photographs", "epochs", "repeats", size=SIZE, batch=BATCH)
     with scratch(arguments.folder) as (kept, temporary):
         made = photos.photographs(kept, arguments.photographs)
+        with Contender.of(Tables, temporary / "writing") as tables:
+            for store in arguments.stores:
+                table = temporary / f"table-{store}"
+                tables.call("ingest", source=str(made.folder), table=str(table), size=SIZE, store=store)
         for store in arguments.stores:
-            table = temporary / f"table-{store}"
-            write_table(made.folder, table, SIZE, store)
-            given = {"table": str(table), "store": store, "epochs": arguments.epochs}
+            given = {"table": str(temporary / f"table-{store}"), "store": store, "epochs": arguments.epochs}
             with ExitStack() as stack:
                 measures: dict[str, Measure] = {}
                 for name in arguments.contenders:

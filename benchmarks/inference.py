@@ -30,7 +30,7 @@ from . import photographs as photos
 from .contender import Contender, versions_in
 from .harness import Measure, Report, command, parser, scratch
 from .peers import make_peer
-from .sparks import MASTER, OnSpark, stored_columns, stored_files, write_table
+from .sparks import MASTER, OnSpark, Tables, stored_columns, stored_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -339,9 +339,13 @@ def run(arguments: Any) -> Report:
     with scratch(arguments.folder) as (kept, temporary):
         made = photos.photographs(kept, arguments.photographs, classes=_CLASSES)
         few = photos.subset(made, max(1, made.count // _SHARE), temporary / "few")
-        whole, quarter, store = temporary / "whole", temporary / "quarter", arguments.store
-        write_table(few.folder, quarter, SIZE, store)
-        longer = write_table(made.folder, whole, SIZE, store, rows=arguments.long_rows)
+        whole, quarter, longer = temporary / "whole", temporary / "quarter", temporary / "longer"
+        store = arguments.store
+        with Contender.of(Tables, temporary / "writing") as tables:
+            for source, table in ((few, quarter), (made, whole)):
+                tables.call("ingest", source=str(source.folder), table=str(table), size=SIZE, store=store)
+            if arguments.long_rows:
+                tables.call("repeat", table=str(whole), target=str(longer), rows=arguments.long_rows)
         with Contender.of(Models, temporary / "models") as models:
             for name in arguments.models:
                 models.call("save", name=name)

@@ -37,7 +37,7 @@ from .contender import Contender, versions_in
 from .harness import Report, command, parser, positive, scratch, tell
 from .memory import PeakMemory, cpu_seconds
 from .peers import make_peer, petastorm_python
-from .sparks import write_table
+from .sparks import Tables
 from .tensorflow_rows import Converted, take
 
 SIZE = 299
@@ -326,7 +326,9 @@ def run(arguments: Any) -> Report:
     with scratch(arguments.folder) as (kept, temporary), ExitStack() as stack:
         made = photos.photographs(kept, arguments.photographs)
         table, copy = temporary / "table", temporary / "copy"
-        write_table(made.folder, table, SIZE, copy=(copy, _COPY_FILES))
+        with Contender.of(Tables, temporary / "writing") as tables:
+            tables.call("ingest", source=str(made.folder), table=str(table), size=SIZE, store="jpeg")
+            tables.call("copy", table=str(table), target=str(copy), files=_COPY_FILES)
         reader = petastorm_python(kept)
         pythons = {name: reader if name in _ON_PETASTORMS_READER else Path(sys.executable) for name in TENSORFLOW}
         packages = ["tensorflow", "petastorm", "pyarrow", "pyspark"]

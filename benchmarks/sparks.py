@@ -71,22 +71,10 @@ class Tables(OnSpark):
         longest.write.format("delta").option("maxRecordsPerFile", 1000).save(target)
 
 
-def write_table(
-    source: Path, table: Path, size: int, store: str = "jpeg", *, copy: tuple[Path, int] | None = None, rows: int = 0
-) -> Path:
-    """Ingests photographs as a table.
-
-    `copy` is a folder for its rows as plain Parquet, and a number of files. With `rows`, a table that repeats its rows
-    to that number is made next to it; its path is given back.
-    """
-    longer = table.with_name(f"{table.name}-long")
+def write_table(source: Path, table: Path, size: int, store: str = "jpeg") -> None:
+    """Ingests photographs as one table."""
     with Contender.of(Tables, table.with_name(f"writing-{table.name}")) as tables:
         tables.call("ingest", source=str(source), table=str(table), size=size, store=store)
-        if copy is not None:
-            tables.call("copy", table=str(table), target=str(copy[0]), files=copy[1])
-        if rows:
-            tables.call("repeat", table=str(table), target=str(longer), rows=rows)
-    return longer
 
 
 def stored_files(table: str) -> tuple[int, int]:
