@@ -17,13 +17,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from .harness import tell
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _LOG_LINES = 40
+_START_S = 300.0
 
 
 class ContenderError(Exception):
@@ -33,20 +34,11 @@ class ContenderError(Exception):
 class Contender:
     """A running contender."""
 
-    def __init__(
-        self,
-        target: str,
-        log: Path,
-        *,
-        python: str | Path = sys.executable,
-        environment: Mapping[str, str] | None = None,
-        start_timeout_s: float = 300.0,
-        **arguments: Any,
-    ) -> None:
+    def __init__(self, target: str, log: Path, *, python: str | Path = sys.executable, **arguments: Any) -> None:
         self.target = target
         self.python = python
         self._log = log
-        variables = {**os.environ, **(environment or {})}
+        variables = dict(os.environ)
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CHECKOUT), os.environ.get("PYTHONPATH")]))
         variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         variables.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -60,13 +52,21 @@ class Contender:
                 cwd=log.parent,
                 start_new_session=True,
             )
-        started = time.perf_counter()
         try:
-            self.call(target, timeout_s=start_timeout_s, **arguments)
+            self.call(target, timeout_s=_START_S, **arguments)
         except BaseException:
             self.close()
             raise
-        self.start_s = time.perf_counter() - started
+
+    @classmethod
+    def of(cls, kind: type[Any], folder: Path, *, python: str | Path = sys.executable, **arguments: Any) -> Contender:
+        """Starts an object of a class, whose argument `folder` is a new folder that holds the log too."""
+        module = kind.__module__
+        if module == "__main__":
+            module = getattr(sys.modules[module].__spec__, "name", module)
+        tell(f"starting {folder.name}")
+        folder.mkdir(parents=True)
+        return cls(f"{module}:{kind.__name__}", folder / "log", python=python, folder=str(folder), **arguments)
 
     @property
     def pid(self) -> int:
@@ -105,11 +105,7 @@ class Contender:
 
     def log_tail(self) -> str:
         """The last lines that the contender printed."""
-        try:
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ""
-        return "\n".join(lines[-_LOG_LINES:])
+        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:])
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Ends the contender and everything that it started."""
@@ -129,9 +125,7 @@ class Contender:
     def __enter__(self) -> Contender:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -159,7 +153,7 @@ def serve() -> int:
             else:
                 value = getattr(subject, request["method"])(**request["arguments"]) or {}
             value.setdefault("seconds", time.perf_counter() - started)
-            reply = {"value": value}
+            reply: dict[str, Any] = {"value": value}
         except Exception as error:  # noqa: BLE001 - the parent raises it again
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}

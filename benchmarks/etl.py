@@ -16,23 +16,26 @@ import io
 import multiprocessing
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from . import photographs as photos
 from .contender import Contender
-from .harness import Aim, Report, interleave, parser, positive, rounded, scratch, tell
-from .memory import PeakMemory, cpu_seconds
+from .harness import Measure, Report, command, parser, scratch
+from .memory import cpu_seconds
+from .sparks import OnSpark, stored_columns, stored_files
 
 SIZE = 299
 QUALITY = 90
 SHARPEST = "lanczos"
 FASTEST = "box"
 WORKERS = 2
-_WARM_UP = 64
+_WARM_UP, _SHARE, _SAMPLE = 64, 4, 32
+_MOST_BYTES = 1.05
 
 
 def pillow_row(path: str, resample: str = SHARPEST) -> bytes:
@@ -56,9 +59,8 @@ def pillow_row(path: str, resample: str = SHARPEST) -> bytes:
 class Pool:
     """The limit: a process pool that does the same work on the same files, without Spark and without a table."""
 
-    resample = SHARPEST
-
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, resample: str) -> None:
+        self.resample = resample
         self._pool = multiprocessing.get_context("fork").Pool(WORKERS)
         self._pool.map(_import_pillow, range(WORKERS))
 
@@ -75,37 +77,20 @@ class Pool:
         self._pool.terminate()
 
 
-class SparkContender:
-    """What the two Spark contenders share: the session and the count of tasks."""
+class Recipe(OnSpark):
+    """What is done today: a Python UDF for each row, the pixels stored as they are."""
 
-    def __init__(self, folder: str) -> None:
-        from .sparks import session
-
-        self.spark = session(Path(folder), f"local[{WORKERS}]")
+    def __init__(self, folder: str, resample: str) -> None:
+        super().__init__(folder, f"local[{WORKERS}]")
+        self.resample = resample
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
         """Ingests a folder into a new table, and returns what the table then holds."""
-        from .sparks import stored_files, tasks_so_far
-
-        before = tasks_so_far(self.spark)
         started = time.perf_counter()
         self.write(source, table)
         seconds = time.perf_counter() - started
-        files, rows, size = stored_files(table)
-        tasks = tasks_so_far(self.spark) - before
-        return {"seconds": seconds, "rows": rows, "files": files, "stored_bytes": size, "tasks": tasks}
-
-    def write(self, source: str, table: str) -> None:
-        """Ingests a folder into a new table."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Ends the session."""
-        self.spark.stop()
-
-
-class Recipe(SparkContender):
-    """What is done today: a Python UDF for each row, the pixels stored as they are."""
+        rows, size = stored_files(table)
+        return {"seconds": seconds, "rows": rows, "stored_bytes": size}
 
     def write(self, source: str, table: str) -> None:
         """Reads files as rows, converts each by a UDF, appends to Delta."""
@@ -135,10 +120,8 @@ class Recipe(SparkContender):
         rows.write.format("delta").save(table)
 
 
-class Lakelens(SparkContender):
+class Lakelens(Recipe):
     """lakelens: `ImageTable.ingest`."""
-
-    resample = SHARPEST
 
     def write(self, source: str, table: str) -> None:
         """Ingests with what the limit does to an image."""
@@ -147,43 +130,13 @@ class Lakelens(SparkContender):
         images = ImageTable(self.spark, table)
         images.ingest(source, layout="class_folders", size=SIZE, store="jpeg", resample=self.resample)
 
-    def sample(self, table: str, source: str) -> dict[str, Any]:
-        """Compares some stored images with the limit's, byte by byte; sums what the rows hold."""
-        from pyspark.sql import functions as F
 
-        rows = self.spark.read.format("delta").load(table)
-        some = rows.select("path", "image").limit(32).collect()
-        same = sum(bytes(row.image) == pillow_row(_local(row.path), self.resample) for row in some)
-        held = rows.agg(F.sum(F.length("image")), F.sum("source_length"), F.count("*")).first()
-        batch = self.spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-        return {
-            "compared": len(some),
-            "same_bytes": same,
-            "image_bytes": int(held[0]),
-            "source_bytes": int(held[1]),
-            "rows": int(held[2]),
-            "arrow_max_records_per_batch": int(batch),
-        }
-
-
-class FastestPool(Pool):
-    """The limit with the fastest filter."""
-
-    resample = FASTEST
-
-
-class FastestLakelens(Lakelens):
-    """lakelens with the fastest filter."""
-
-    resample = FASTEST
-
-
-CONTENDERS: Mapping[str, type[Any]] = {
-    "lakelens": Lakelens,
-    f"lakelens {FASTEST}": FastestLakelens,
-    "recipe": Recipe,
-    "pool": Pool,
-    f"pool {FASTEST}": FastestPool,
+CONTENDERS: Mapping[str, tuple[type[Any], str]] = {
+    "lakelens": (Lakelens, SHARPEST),
+    f"lakelens {FASTEST}": (Lakelens, FASTEST),
+    "recipe": (Recipe, SHARPEST),
+    "pool": (Pool, SHARPEST),
+    f"pool {FASTEST}": (Pool, FASTEST),
 }
 # Who is compared with whom, and how many times the other's steady rate is the aim.
 _COMPARED = (
@@ -192,12 +145,11 @@ _COMPARED = (
     ("lakelens", "recipe", 5),
     (f"lakelens {FASTEST}", "recipe", 5),
 )
-
-
-def _local(uri: str) -> str:
-    from urllib.parse import unquote, urlsplit
-
-    return unquote(urlsplit(uri).path)
+_UNITS = {
+    "images_s": ("", "images/s"),
+    "steady_images_s": (" steady", "images/s"),
+    "images_cpu_s": (" steady work", "images/processor second"),
+}
 
 
 def _import_pillow(_: int) -> None:
@@ -206,129 +158,66 @@ def _import_pillow(_: int) -> None:
     Image.init()
 
 
-def measure(
-    contender: Contender, whole: photos.Photographs, part: photos.Photographs, tables: Path
-) -> Callable[[int], dict[str, float]]:
+def measure(contender: Contender, whole: photos.Photographs, part: photos.Photographs, tables: Path) -> Measure:
     """Makes the function that ingests the part and the whole once and gives both rates."""
+
+    def ingest(source: photos.Photographs, table: Path) -> tuple[float, float]:
+        before_s = cpu_seconds(contender.pid)
+        found = contender.call("ingest", source=str(source.folder), table=str(table))
+        if found["rows"] != source.count:
+            raise ValueError(f"{contender.target}: {found['rows']} rows of {source.count} photographs")
+        return found["seconds"], cpu_seconds(contender.pid) - before_s
 
     def once(repeat: int) -> dict[str, float]:
         table = tables / f"table-{repeat}"
-        start_s = cpu_seconds(contender.pid)
-        little = contender.call("ingest", source=str(part.folder), table=str(table / "part"))
-        middle_s = cpu_seconds(contender.pid)
-        much = contender.call("ingest", source=str(whole.folder), table=str(table / "whole"))
-        beyond_cpu_s = max(cpu_seconds(contender.pid) - middle_s - (middle_s - start_s), 1e-6)
+        part_s, part_cpu_s = ingest(part, table / "part")
+        whole_s, whole_cpu_s = ingest(whole, table / "whole")
         shutil.rmtree(table, ignore_errors=True)
-        for found, expected in ((little, part), (much, whole)):
-            if found["rows"] != expected.count:
-                raise ValueError(f"{contender.target}: {found['rows']} rows of {expected.count} photographs")
-        beyond_s = max(much["seconds"] - little["seconds"], 1e-6)
+        beyond = whole.count - part.count
         return {
-            "images_s": whole.count / much["seconds"],
-            "steady_images_s": (whole.count - part.count) / beyond_s,
-            "images_cpu_s": (whole.count - part.count) / beyond_cpu_s,
+            "images_s": whole.count / whole_s,
+            "steady_images_s": beyond / max(whole_s - part_s, 1e-6),
+            "images_cpu_s": beyond / max(whole_cpu_s - part_cpu_s, 1e-6),
         }
 
     return once
 
 
-def peaks(contender: Contender, whole: photos.Photographs, part: photos.Photographs, tables: Path) -> dict[str, Any]:
-    """Ingests the part and the whole once more with an eye on memory; nothing is timed."""
-    result: dict[str, Any] = {}
-    for name, source in (("part", part), ("whole", whole)):
-        with PeakMemory(contender.pid) as memory:
-            found = contender.call("ingest", source=str(source.folder), table=str(tables / "peak" / name))
-        result[name] = {"photographs": source.count, **memory.as_json()}
-        result["tasks"] = found.get("tasks", 0)
-        result["files"] = found.get("files", 0)
-        result["stored_bytes"] = found["stored_bytes"]
-    return result
-
-
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    report = Report(
-        "etl", {"photographs": arguments.photographs, "size": SIZE, "cores": WORKERS, "repeats": arguments.repeats}
-    )
-    with scratch(arguments.folder) as (kept, temporary):
+    report = Report.of("etl", arguments, "photographs", "repeats", size=SIZE, cores=WORKERS)
+    with scratch(arguments.folder) as (kept, temporary), ExitStack() as stack:
         whole = photos.photographs(kept, arguments.photographs)
-        part = photos.subset(whole, max(1, whole.count // 4), temporary / "part")
+        part = photos.subset(whole, max(1, whole.count // _SHARE), temporary / "part")
         warm = photos.subset(whole, min(_WARM_UP, whole.count), temporary / "warm")
         running: dict[str, Contender] = {}
-        try:
-            for name in arguments.contenders:
-                place = temporary / name
-                place.mkdir()
-                tell(f"starting {name}")
-                contender = Contender(f"benchmarks.etl:{CONTENDERS[name].__name__}", place / "log", folder=str(place))
-                running[name] = contender
-                contender.call("ingest", source=str(warm.folder), table=str(place / "warm"))
-            found = interleave(
-                arguments.repeats,
-                {name: measure(c, whole, part, temporary / name) for name, c in running.items()},
-                tell,
-            )
-            memory = {name: peaks(c, whole, part, temporary / name) for name, c in running.items()}
-            sample = {}
-            if "lakelens" in running:
-                table = str(temporary / "lakelens" / "peak" / "whole")
-                sample = running["lakelens"].call("sample", table=table, source=str(whole.folder))
-        finally:
-            for contender in running.values():
-                contender.close()
-    _fill(report, found, memory, sample, whole)
-    return report
-
-
-def _fill(
-    report: Report,
-    found: Mapping[str, Any],
-    memory: Mapping[str, Any],
-    sample: Mapping[str, Any],
-    whole: photos.Photographs,
-) -> None:
-    for name, values in found.items():
-        report.add(f"{name}", "images/s", values["images_s"])
-        report.add(f"{name} steady", "images/s", values["steady_images_s"])
-        report.add(f"{name} steady work", "images/processor second", values["images_cpu_s"])
-    for ours, theirs, aim in _COMPARED:
-        if {ours, theirs} <= set(found):
+        for name in arguments.contenders:
+            kind, resample = CONTENDERS[name]
+            running[name] = stack.enter_context(Contender.of(kind, temporary / name, resample=resample))
+            running[name].call("ingest", source=str(warm.folder), table=str(temporary / name / "warm"))
+        measures = {name: measure(one, whole, part, temporary / name) for name, one in running.items()}
+        report.measure(arguments.repeats, measures, _UNITS)
+        for ours, theirs, aim in _COMPARED:
             report.compare(ours, theirs)
             report.compare(f"{ours} steady", f"{theirs} steady", at_least=aim)
             report.compare(f"{ours} steady work", f"{theirs} steady work")
-    report.facts["memory"] = {
-        name: {key: value for key, value in found.items() if key in ("part", "whole")} for name, found in memory.items()
-    }
-    report.facts["tasks"] = {name: found["tasks"] for name, found in memory.items()}
-    report.facts["files"] = {name: found["files"] for name, found in memory.items()}
-    report.facts["stored bytes per image"] = {
-        name: round(found["stored_bytes"] / whole.count) for name, found in memory.items()
-    }
-    report.facts["source bytes per image"] = round(whole.bytes / whole.count)
-    if sample:
-        report.facts["images equal to the pool's"] = f"{sample['same_bytes']} of {sample['compared']}"
-        report.facts["arrow"] = {"max_records_per_batch": sample["arrow_max_records_per_batch"]}
-        stored = memory["lakelens"]["stored_bytes"]
-        report.aims.append(Aim("stored bytes / source JPEGs", stored / whole.bytes, at_most=1.05))
-        report.aims.append(Aim("stored bytes / stored JPEGs", stored / sample["image_bytes"], at_most=1.05))
-        worker = "python worker_mib"
-        small, large = memory["lakelens"]["part"].get(worker), memory["lakelens"]["whole"].get(worker)
-        if small and large:
-            report.facts["worker memory, whole over part"] = rounded(large / small, 3)
+        if "lakelens" in running:
+            _compare_bytes(report, running["lakelens"], whole, temporary / "stored")
+    return report
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("ETL beside a row UDF and a process pool.")
-    flags.add_argument("--photographs", type=positive, default=2000, help="how many photographs")
-    flags.add_argument(
-        "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="who takes part"
+def _compare_bytes(report: Report, lakelens: Contender, whole: photos.Photographs, table: Path) -> None:
+    """Compares what a table takes with its sources and its images, and images with the limit's, byte by byte."""
+    stored = lakelens.call("ingest", source=str(whole.folder), table=str(table))["stored_bytes"]
+    paths, images = stored_columns(table, "path", "image")
+    same = sum(
+        image == pillow_row(urlsplit(path).path) for path, image in zip(paths[:_SAMPLE], images[:_SAMPLE], strict=True)
     )
-    arguments = flags.parse_args(argv)
-    run(arguments).show(arguments.json)
-    return 0
+    report.facts["images equal to the pool's"] = f"{same} of {len(paths[:_SAMPLE])}"
+    report.aim("stored bytes / source JPEGs", stored / whole.bytes, at_most=_MOST_BYTES)
+    report.aim("stored bytes / stored JPEGs", stored / sum(map(len, images)), at_most=_MOST_BYTES)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main())
+    command(parser(__doc__, photographs=2000, contenders=CONTENDERS), run)

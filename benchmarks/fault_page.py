@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .marked import write_between
+from .harness import write_between
 
 BEGIN = "<!-- table: python -m benchmarks.faults --results benchmarks/results/faults.json --page docs/faults.md -->"
 END = "<!-- end of table -->"

@@ -34,9 +34,9 @@ from typing import Any
 
 import psutil
 
+from . import harness
 from .fault_page import write_page
-from .harness import machine as this_machine
-from .harness import parser, positive, rounded, scratch, tell
+from .harness import positive, rounded, scratch, tell
 from .launchers import LAUNCHERS
 from .leftovers import TAG, Seen, end_tagged, look, tagged
 from .memory_group import MemoryGroup, MemoryGroupError
@@ -192,11 +192,8 @@ class Trial:
         return time.time()
 
     def _kernels_kill(self, group: MemoryGroup) -> float:
-        deadline = time.monotonic() + _START_S
-        while group.kills() == 0:
-            if time.monotonic() > deadline:
-                raise TrialError(f"{self.launcher}: the kernel has killed no process in the control group")
-            time.sleep(0.01)
+        if not _holds(lambda: group.kills() > 0, _START_S):
+            raise TrialError(f"{self.launcher}: the kernel has killed no process in the control group")
         return time.time()
 
     def _ranks(self) -> dict[int, int]:
@@ -206,28 +203,21 @@ class Trial:
     def _outcome(self, fault_at: float) -> dict[str, Any] | None:
         path = self.place / "outcome.json"
         # Without a fault, the start of the ranks is in these seconds too.
-        bound_s = self.bound_s + (_START_S if self.fault == "none" else 0)
-        while time.time() < fault_at + bound_s:
-            if path.exists():
-                found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-                return found
-            if self.driver.poll() is not None:
-                code = self.driver.returncode
-                return {"error": "driver died", "message": f"exit code {code}", "at": time.time()}
-            time.sleep(0.05)
-        return None
+        until = fault_at + self.bound_s + (_START_S if self.fault == "none" else 0)
+        if not _holds(lambda: path.exists() or self.driver.poll() is not None, until - time.time()):
+            return None
+        if not path.exists():
+            return {"error": "driver died", "message": f"exit code {self.driver.returncode}", "at": time.time()}
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
 
     def _without_driver(self, before: Seen) -> Result:
         ranks = list(self._ranks().values())
         self.driver.kill()
         self.driver.wait()
         killed_at = time.time()
-        while time.time() < killed_at + self.bound_s:
-            if not any(_alive(pid) for pid in ranks):
-                break
-            time.sleep(0.05)
+        alive = not _holds(lambda: not any(_alive(pid) for pid in ranks), self.bound_s)
         seconds = rounded(time.time() - killed_at, 3)
-        alive = any(_alive(pid) for pid in ranks)
         time.sleep(0 if alive else _SETTLE_S)
         left = self._left(before)
         # Without its driver, nothing of Spark has a reason to be there either.
@@ -239,14 +229,26 @@ class Trial:
         return {kind: [without_places(text, self.places) for text in texts] for kind, texts in left.items()}
 
     def _wait(self, ready: Callable[[], bool], seconds: float, problem: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
-            if time.monotonic() > deadline or self.driver.poll() is not None or (self.place / "outcome.json").exists():
-                outcome = self.place / "outcome.json"
-                ended = outcome.read_text(encoding="utf-8") if outcome.exists() else f"exit {self.driver.poll()}"
-                log = (self.place / "log").read_text(encoding="utf-8", errors="replace")[-3000:]
-                raise TrialError(f"{self.launcher}, {self.fault}: {problem}; {ended}\n{log}")
-            time.sleep(0.05)
+        outcome = self.place / "outcome.json"
+
+        def over() -> bool:
+            return self.driver.poll() is not None or outcome.exists()
+
+        _holds(lambda: ready() or over(), seconds)
+        if not ready():
+            ended = outcome.read_text(encoding="utf-8") if outcome.exists() else f"exit {self.driver.poll()}"
+            log = (self.place / "log").read_text(encoding="utf-8", errors="replace")[-3000:]
+            raise TrialError(f"{self.launcher}, {self.fault}: {problem}; {ended}\n{log}")
+
+
+def _holds(condition: Callable[[], bool], seconds: float) -> bool:
+    """Waits until a condition holds, for some seconds at most."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 class TrialError(Exception):
@@ -296,29 +298,27 @@ def run(arguments: Any) -> list[Result]:
                 left = {key: len(value) for key, value in result.left.items() if value}
                 tell(f"{launcher}, {fault}: {result.ended} {result.error} after {result.seconds:g} s; left {left}")
                 if arguments.results is not None:
-                    keep(arguments.results, [result], arguments.bound_s)
+                    keep(arguments.results, result, arguments.bound_s)
     return results
 
 
-def keep(path: Path, results: list[Result], bound_s: float) -> dict[str, Any]:
-    """Adds results to a file, over those of the same launcher and fault; gives all that it holds."""
+def keep(path: Path, result: Result, bound_s: float) -> None:
+    """Adds a result to a file, over that of the same launcher and fault."""
     known = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
     merged = {(one["launcher"], one["fault"]): one for one in known}
-    merged |= {(one.launcher, one.fault): asdict(one) for one in results}
+    merged[result.launcher, result.fault] = asdict(result)
     order = {(launcher, fault): i for i, (fault, launcher) in enumerate((f, n) for f in FAULTS for n in LAUNCHERS)}
     value = {
         "benchmark": "faults",
         "bound_s": bound_s,
-        "machine": this_machine(),
+        "machine": harness.machine(),
         "results": sorted(merged.values(), key=lambda one: order.get((one["launcher"], one["fault"]), len(order))),
     }
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    return value
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("The same faults on three launchers.", repeats=None)
+if __name__ == "__main__":
+    flags = harness.parser(__doc__, repeats=None)
     flags.add_argument(
         "--launchers", nargs="*", choices=list(LAUNCHERS), default=list(LAUNCHERS), help="who takes part"
     )
@@ -326,18 +326,11 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--bound-s", type=positive, default=90, help="seconds after which run() counts as hanging")
     flags.add_argument("--results", type=Path, help="JSON file to which results are added")
     flags.add_argument("--page", type=Path, help="page whose table is written from --results")
-    arguments = flags.parse_args(argv)
-    if arguments.page is not None and arguments.results is None:
+    given = flags.parse_args()
+    if given.page is not None and given.results is None:
         flags.error("--page writes what --results holds; give both")
-    results = run(arguments)
-    if arguments.page is not None:
-        write_page(arguments.page, json.loads(arguments.results.read_text(encoding="utf-8")), FAULTS, list(LAUNCHERS))
-    if arguments.json:
-        print(
-            json.dumps({"benchmark": "faults", "results": [asdict(one) for one in results], "machine": this_machine()})
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    found = [asdict(one) for one in run(given)]
+    if given.page is not None:
+        write_page(given.page, json.loads(given.results.read_text(encoding="utf-8")), FAULTS, list(LAUNCHERS))
+    if given.json:
+        print(json.dumps({"benchmark": "faults", "results": found, "machine": harness.machine()}))

@@ -12,7 +12,6 @@ GPU be at most one step behind.
 - `limit`: batches that are on the GPU already.
 - `feed, cache`: `DeltaFeed.as_torch` with its cache of decoded images, in pinned memory. `first_batch_s` includes
   decoding all images, once for both models.
-- `feed, cache, pageable`: the same without `pin_memory`.
 - `feed`: `DeltaFeed.as_torch` without the cache, in pinned memory.
 - `feed, stored at the side`: the same on a table that stores the photographs as `ingest(size=224)` does.
 - `train`: `lakelens.train` of the Trial `TorchTransfer`, with the cache: whole epochs without the first.
@@ -48,11 +47,12 @@ if TYPE_CHECKING:
 
 MODELS = ("resnet50", "mobilenet_v2")
 _STORED = "feed, stored at the side"
-CONTENDERS = ("limit", "feed, cache", "feed, cache, pageable", "feed", _STORED, "train", "loader")
+CONTENDERS = ("limit", "feed, cache", "feed", _STORED, "train", "loader")
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _RESIDENT = 4  # batches that `limit` trains on in turn
 _SAMPLE_S = 0.05
 _MOST_EPOCHS = 60
+_ENDLESS = 1 << 40
 _LOADER_TIMEOUT_S = 60
 
 
@@ -65,14 +65,6 @@ class Speed:
     busy: float | None  # Mean utilization of the GPU, 0 to 1; None if it cannot be read
     seconds: float  # Time measured
     first_batch_s: float  # From the request to the first batch
-
-    def line(self) -> str:
-        """The values in one line."""
-        busy = "unknown" if self.busy is None else f"{self.busy:.1%}"
-        return (
-            f"{self.images_s:.0f} images/s, GPU busy {busy}, wait {self.wait:.1%} of {self.seconds:.1f} s, "
-            f"first batch after {self.first_batch_s:.1f} s"
-        )
 
 
 class Utilization:
@@ -147,10 +139,10 @@ def measure(
     *,
     seconds: float,
     warm_steps: int,
-    busy: Callable[[float, float], float | None] = lambda first, last: None,
-    clock: Callable[[], float] = time.perf_counter,
+    busy: Callable[[float, float], float | None],
 ) -> Speed:
     """Trains on batches for some seconds."""
+    clock = time.perf_counter
     asked = clock()
     iterator = iter(open_batches())
     batch = next(iterator)
@@ -196,20 +188,6 @@ class Files:
         return pixels, self._labels[index]
 
 
-class Endless:
-    """Row numbers for a DataLoader, one permutation after another: its workers never wait at the end of an epoch."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[int]:
-        import numpy as np
-
-        random = np.random.default_rng(0)
-        while True:
-            yield from random.permutation(self._rows).tolist()
-
-
 @dataclass
 class Bench:
     """The contenders on one table."""
@@ -229,22 +207,16 @@ class Bench:
             return self._train(model)
         batches = {
             "limit": self._resident,
-            "feed, cache": lambda: self._feed(cache=True, pin=True),
-            "feed, cache, pageable": lambda: self._feed(cache=True, pin=False),
-            "feed": lambda: self._feed(cache=False, pin=True),
-            _STORED: lambda: self._feed(cache=False, pin=True, table=self.table_at_side),
+            "feed, cache": lambda: self._feed(cache=True),
+            "feed": self._feed,
+            _STORED: lambda: self._feed(table=self.table_at_side),
             "loader": self._loader,
         }[contender]
         given, step = self.arguments, Trained(model, len(self.names), self.arguments.device)
-        return measure(
-            batches,
-            step,
-            seconds=given.seconds,
-            warm_steps=given.warm_steps,
-            busy=self.utilization.between,
-        )
+        busy = self.utilization.between
+        return measure(batches, step, seconds=given.seconds, warm_steps=given.warm_steps, busy=busy)
 
-    def _feed(self, *, cache: bool, pin: bool, table: Path | None = None) -> Any:
+    def _feed(self, *, cache: bool = False, pin: bool = True, table: Path | None = None) -> Any:
         from lakelens import DeltaFeed
 
         given = self.arguments
@@ -261,18 +233,19 @@ class Bench:
     def _resident(self) -> Iterator[tuple[Any, Any]]:
         import itertools
 
-        first = itertools.islice(self._feed(cache=False, pin=False), _RESIDENT)
+        first = itertools.islice(self._feed(pin=False), _RESIDENT)
         device = self.arguments.device
         yield from itertools.cycle([(images.to(device), labels.to(device)) for images, labels, _ in first])
 
     def _loader(self) -> Iterator[tuple[Any, Any]]:
-        from torch.utils.data import DataLoader
+        from torch.utils.data import DataLoader, RandomSampler
 
         given = self.arguments
-        loader: Any = DataLoader(
-            Files(self.files, given.side),  # type: ignore[arg-type]
+        files: Any = Files(self.files, given.side)
+        loader = DataLoader(
+            files,
             given.batch,
-            sampler=Endless(len(self.files)),
+            sampler=RandomSampler(files, num_samples=_ENDLESS),  # one permutation after another
             num_workers=given.workers,
             pin_memory=given.device == "cuda",
             timeout=_LOADER_TIMEOUT_S,
@@ -323,22 +296,18 @@ class Bench:
 def run(arguments: Any) -> tuple[Report, int]:
     """Runs the benchmark; gives the number of failures too."""
     settings = ("photographs", "side", "batch", "seconds", "device", "workers", "rules")
-    report = Report("gpu", {name: getattr(arguments, name) for name in settings})
-    failures = 0
-    _ready(arguments)
+    report, failures = Report.of("gpu", arguments, *settings), 0
     with scratch(arguments.folder) as (kept, temporary):
-        began = time.monotonic()
+        report.facts |= _machine(arguments.device)
         # Whole batches, so that none has rows of padding.
         train, validation = max(1, arguments.photographs // arguments.batch) * arguments.batch, 2 * arguments.batch
         made = photos.photographs(kept, train + validation)
-        report.facts |= _machine(arguments.device)
         print(json.dumps(report.facts), flush=True)
         if arguments.contenders:
             table, at_side = temporary / "table", temporary / "table-at-side"
             files = write_table(made, table, train, validation)
             if _STORED in arguments.contenders:
                 write_table(made, at_side, train, validation, arguments.side)
-            tell(f"{train} + {validation} photographs, {made.bytes / 1e6:.0f} MB, in {time.monotonic() - began:.1f} s")
             utilization = Utilization(arguments.device)
             bench = Bench(arguments, temporary, table, at_side, class_names(made), files, utilization)
             failures += _contenders(report, bench)
@@ -364,10 +333,10 @@ def _contenders(report: Report, bench: Bench) -> int:
                 continue
             finally:
                 _free(bench.arguments.device)
-            print(f"{name}: {speed.line()}", flush=True)
             bench.rates[model, contender] = speed.images_s
             report.add(name, "images/s", [speed.images_s])
             report.facts[name] = {key: rounded(value) for key, value in vars(speed).items() if value is not None}
+            print(f"{name}: {report.facts[name]}", flush=True)
             if contender != "limit" and f"{model}: limit" in report.series:
                 report.compare(name, f"{model}: limit")
     return failures
@@ -384,28 +353,17 @@ def _rules(report: Report, arguments: Any, made: photos.Photographs, temporary: 
     return sum(not value.startswith("ok") for value in found.values())
 
 
-def _ready(arguments: Any) -> None:
-    """Checks the device."""
-    import torch
-
-    faulthandler.enable()
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("PyTorch finds no CUDA GPU; --device cpu tries the command without one")
-
-
 def _machine(device: str) -> dict[str, Any]:
-    import shutil
-
+    """Checks the device; gives what it is."""
     import torch
     import torchvision
 
-    shared = Path("/dev/shm")  # noqa: S108  where the loader's workers put their batches
+    faulthandler.enable()
     found: dict[str, Any] = {"torch": torch.__version__, "torchvision": torchvision.__version__}
-    if shared.is_dir():
-        found["shared_memory_bytes"] = shutil.disk_usage(shared).total
     if device == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(0)
-        found["cudnn"] = torch.backends.cudnn.version()
+        if not torch.cuda.is_available():
+            raise SystemExit("PyTorch finds no CUDA GPU; --device cpu tries the command without one")
+        found |= {"gpu": torch.cuda.get_device_name(0), "cudnn": torch.backends.cudnn.version()}
     return found
 
 
@@ -429,28 +387,20 @@ def _free(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("Images/s of trainings on one GPU, and lakelens' GPU rules.", repeats=None)
+if __name__ == "__main__":
+    flags = parser(__doc__, repeats=None, photographs=5120)
     flags.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the models are trained")
-    flags.add_argument("--photographs", type=positive, default=5120, help="rows to train on, in whole batches")
     flags.add_argument("--side", type=positive, default=224, help="side of the images")
-    flags.add_argument("--batch", type=positive, default=256, help="images of a step")
+    flags.add_argument("--batch", type=positive, default=256, help="images of a step; photographs are whole batches")
     flags.add_argument("--seconds", type=above_zero, default=15.0, help="how long each contender is measured")
     flags.add_argument("--warm-steps", type=positive, default=20, help="steps before")
-    flags.add_argument(
-        "--limit-s", type=above_zero, default=150.0, help="a contender that takes longer ends the command"
-    )
+    flags.add_argument("--limit-s", type=above_zero, default=150.0, help="seconds after which a contender is ended")
     flags.add_argument("--workers", type=positive, default=os.cpu_count() or 1, help="workers of the DataLoader")
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="what is trained")
     flags.add_argument("--contenders", nargs="*", choices=CONTENDERS, default=list(CONTENDERS), help="who takes part")
     flags.add_argument("--rules", action="store_true", help="check the GPU rules of launcher and trainer, too")
     flags.add_argument("--rules-s", type=above_zero, default=240.0, help="seconds after which no rule begins")
-    arguments = flags.parse_args(argv)
-    report, failures = run(arguments)
-    report.show(arguments.json)
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    arguments = flags.parse_args()
+    found, failed = run(arguments)
+    found.show(arguments.json)
+    sys.exit(1 if failed else 0)

@@ -344,10 +344,9 @@ def _equal(one: Checkpoint, other: Checkpoint) -> str:
     from lakelens.training.checkpoints.torch_files import OPTIMIZER_FILE, read_tensors
 
     count = 0
-    for path in ("model_path", OPTIMIZER_FILE):
-        first, second = (
-            read_tensors(each.model_path if path == "model_path" else each.path / path) for each in (one, other)
-        )
+    files = ((one.model_path, other.model_path), (one.path / OPTIMIZER_FILE, other.path / OPTIMIZER_FILE))
+    for pair in files:
+        first, second = (read_tensors(path) for path in pair)
         _expect(first.keys() == second.keys(), sorted(first.keys() ^ second.keys()))
         different = {
             name: float((first[name].double() - second[name].double()).abs().max())

@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -22,9 +22,13 @@ from typing import Any
 _PACKAGES = ("pyspark", "delta-spark", "tensorflow", "horovod", "petastorm", "pyarrow", "pillow", "mlflow", "deltalake")
 
 
+# Measures a contender in a repeat of that number; gives its values by name.
+Measure = Callable[[int], Mapping[str, float]]
+
+
 @dataclass(frozen=True)
 class Series:
-    """The values that one contender reached, one for each repeat, in the order of the repeats."""
+    """The values of one contender, one for each repeat."""
 
     unit: str
     values: tuple[float, ...]
@@ -93,7 +97,7 @@ def rotated(names: Sequence[str], repeat: int) -> list[str]:
 
 
 def interleave(
-    repeats: int, measures: Mapping[str, Callable[[int], Mapping[str, float]]], tell: Callable[[str], None]
+    repeats: int, measures: Mapping[str, Measure], tell: Callable[[str], None]
 ) -> dict[str, dict[str, list[float]]]:
     """Measures every contender once per repeat, repeat by repeat."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in measures}
@@ -149,18 +153,36 @@ class Report:
     started: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     load: tuple[float, float, float] = field(default_factory=os.getloadavg)
 
+    @classmethod
+    def of(cls, name: str, arguments: argparse.Namespace, *settings: str, **constants: Any) -> Report:
+        """Starts the report of a command with the named ones of its arguments and the benchmark's constants."""
+        return cls(name, {**{key: getattr(arguments, key) for key in settings}, **constants})
+
     def add(self, name: str, unit: str, values: Sequence[float]) -> None:
         """Adds the values of one contender."""
         self.series[name] = Series(unit, tuple(values))
 
-    def compare(self, over: str, under: str, at_least: float | None = None, at_most: float | None = None) -> float:
-        """Adds the paired ratio of two series, and its aim if there is a bound."""
+    def measure(
+        self, repeats: int, measures: Mapping[str, Measure], units: Mapping[str, tuple[str, str]], prefix: str = ""
+    ) -> None:
+        """Measures every contender once per repeat and adds its values; `units` has suffix and unit of each value."""
+        for name, found in interleave(repeats, measures, tell).items():
+            for key, values in found.items():
+                suffix, unit = units[key]
+                self.add(f"{prefix}{name}{suffix}", unit, values)
+
+    def compare(self, over: str, under: str, at_least: float | None = None, at_most: float | None = None) -> None:
+        """Adds the paired ratio of two series if both were measured, and its aim if there is a bound."""
+        if over not in self.series or under not in self.series:
+            return
         name = f"{over} / {under}"
-        value = paired_ratio(self.series[over].values, self.series[under].values)
-        self.ratios[name] = value
+        self.ratios[name] = paired_ratio(self.series[over].values, self.series[under].values)
         if at_least is not None or at_most is not None:
-            self.aims.append(Aim(name, value, at_least, at_most))
-        return value
+            self.aim(name, self.ratios[name], at_least, at_most)
+
+    def aim(self, name: str, value: float, at_least: float | None = None, at_most: float | None = None) -> None:
+        """Adds an aim."""
+        self.aims.append(Aim(name, value, at_least, at_most))
 
     def as_json(self) -> dict[str, Any]:
         """Everything, ready for `json.dumps`."""
@@ -209,17 +231,36 @@ class Report:
             print(json.dumps(self.as_json()), flush=True)
 
 
-def parser(description: str, repeats: int | None = 5, *, folder: bool = True) -> argparse.ArgumentParser:
-    """An argument parser with the flags that every benchmark has, and those that it does not leave out."""
+def parser(
+    description: str | None,
+    repeats: int | None = 5,
+    *,
+    folder: bool = True,
+    photographs: int | None = None,
+    contenders: Iterable[str] = (),
+) -> argparse.ArgumentParser:
+    """Makes a parser of the flags that benchmarks share; the first line of `description` describes the command."""
     result = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+        description=(description or "").partition("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
     )
     if repeats is not None:
         result.add_argument("--repeats", type=positive, default=repeats, help="how often each contender is measured")
     result.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     if folder:
         result.add_argument("--folder", type=Path, help="keep photographs and peers here; else in a temporary folder")
+    if photographs is not None:
+        result.add_argument("--photographs", type=positive, default=photographs, help="how many photographs")
+    if names := list(contenders):
+        result.add_argument("--contenders", nargs="+", choices=names, default=names, help="who takes part")
     return result
+
+
+def command(flags: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Report]) -> None:
+    """Runs a benchmark with the arguments of the command line and shows its report."""
+    arguments = flags.parse_args()
+    run(arguments).show(arguments.json)
 
 
 def positive(text: str) -> int:
@@ -253,3 +294,13 @@ def scratch(kept: Path | None) -> Iterator[tuple[Path, Path]]:
 def tell(line: str) -> None:
     """Writes a line of progress to standard error."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replaces what lies between two marks of a page; the marks stay."""
+    page = path.read_text(encoding="utf-8")
+    head, found_begin, rest = page.partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"{path}: lacks {begin!r} or {end!r}, between which the text goes")
+    path.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")

@@ -69,16 +69,13 @@ class Torch(Launcher):
 
         from pyspark.sql import SparkSession
 
+        from .sparks import settings
+
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        return (
-            SparkSession.builder.master(master)
-            .config("spark.ui.enabled", "false")
-            .config("spark.local.dir", str(folder / "spark"))
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.driver.memory", "1g")
-            .config("spark.executor.memory", "1g")
-            .getOrCreate()
-        )
+        builder = SparkSession.builder.master(master)
+        for name, value in settings(folder, **{"spark.driver.memory": "1g", "spark.executor.memory": "1g"}).items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
 
     def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
         """Runs under torchrun, one process in each barrier task."""

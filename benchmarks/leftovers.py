@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +79,11 @@ def _shared_memory(tag: str) -> set[str]:
     return files
 
 
-def end_tagged(tag: str) -> int:
-    """Kills every tagged process; gives their number."""
-    processes = tagged(tag)
-    for process in processes:
-        try:
+def end_tagged(tag: str) -> None:
+    """Kills every tagged process."""
+    for process in tagged(tag):
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    return len(processes)
 
 
 def _short(command: str) -> str:

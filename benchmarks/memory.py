@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from types import TracebackType
 
 import psutil
 
@@ -16,15 +15,11 @@ class PeakMemory:
 
     Memory is the proportional set size (Linux `Pss`): pages that several processes share count once in the sum.
     Reading it costs some milliseconds for each gigabyte, so a block that is watched is not one to be timed.
-
-    Attributes:
-        total_bytes: The largest sum over the tree seen at one look.
-        by_kind: For each kind of process (`jvm`, `python worker`, `main`, `other`) the largest single process of it.
     """
 
     def __init__(self, pid: int, period_s: float = 0.1) -> None:
-        self.total_bytes = 0
-        self.by_kind: dict[str, int] = defaultdict(int)
+        self.total_bytes = 0  # The largest sum over the tree seen at one look
+        self.by_kind: dict[str, int] = defaultdict(int)  # The largest single process of each kind
         self._pid = pid
         self._period_s = period_s
         self._ended = threading.Event()
@@ -34,9 +29,7 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

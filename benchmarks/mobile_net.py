@@ -16,7 +16,7 @@ import keras
 
 from lakelens.training.trials.keras_trial import KerasTrial
 
-from .notes import count, last, note
+from .notes import note, times
 
 
 def build(side: int, classes: int) -> keras.Model:
@@ -73,15 +73,27 @@ class Witness(keras.callbacks.Callback):
             note("first_step")
             Witness.is_first = False
         every_s = float(os.environ.get("BENCHMARK_KILL_EVERY_S", "inf"))
-        if every_s == float("inf") or count("killed") >= int(os.environ["BENCHMARK_KILLS"]):
+        if every_s == float("inf") or len(killed := times("killed")) >= int(os.environ["BENCHMARK_KILLS"]):
             return
-        if time.time() - last("killed", or_of="first_step") >= every_s:
+        if time.time() - (killed[-1] if killed else times("first_step")[0]) >= every_s:
             note("killed")
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Notes the end."""
-        note("ended")
+
+class EpochClock(keras.callbacks.Callback):
+    """Adds the seconds of each epoch of a `fit` to a list."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Starts the clock."""
+        self._started = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Stops it."""
+        self._seconds.append(time.perf_counter() - self._started)
 
 
 def time_method(name: str) -> None:

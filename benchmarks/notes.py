@@ -22,13 +22,6 @@ def notes(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def count(event: str) -> int:
-    """Counts the events of a kind."""
-    return sum(entry["event"] == event for entry in notes(Path(os.environ["BENCHMARK_FOLDER"])))
-
-
-def last(event: str, or_of: str) -> float:
-    """Gives the time of the last event of a kind; of the first of another kind if there is none."""
-    found = notes(Path(os.environ["BENCHMARK_FOLDER"]))
-    times = [entry["time"] for entry in found if entry["event"] == event]
-    return float(times[-1] if times else next(entry["time"] for entry in found if entry["event"] == or_of))
+def times(event: str) -> list[float]:
+    """Gives the times of the events of a kind."""
+    return [entry["time"] for entry in notes(Path(os.environ["BENCHMARK_FOLDER"])) if entry["event"] == event]

@@ -125,15 +125,9 @@ def _wanted(name: str) -> str:
     return "\n".join([*packages, *digests])
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
+if __name__ == "__main__":
     flags = argparse.ArgumentParser(description="Make the environment of a peer.")
     flags.add_argument("name", choices=sorted(PACKAGES))
     flags.add_argument("--folder", type=Path, required=True, help="where environments are kept")
-    arguments = flags.parse_args(argv)
+    arguments = flags.parse_args()
     print(make_peer(arguments.name, arguments.folder))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -27,18 +27,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from . import photographs as photos
 from .contender import Contender, versions_in
-from .emulated import take
-from .harness import Report, interleave, parser, positive, scratch, tell
+from .harness import Report, command, parser, positive, scratch, tell
 from .memory import PeakMemory, cpu_seconds
 from .peers import make_peer, petastorm_python
-from .sparks import session
+from .sparks import Tables
+from .tensorflow_rows import Converted, take
 
 SIZE = 299
 BATCH = 64
@@ -57,6 +57,7 @@ class Source:
 
         self.table, self.copy, self.folder, self.epochs = table, copy, Path(folder), epochs
         self.prepare()
+        self.convert()
 
     def prepare(self) -> None:
         """Does, before anything is measured, what a pass needs; imports above all."""
@@ -64,13 +65,17 @@ class Source:
     def convert(self) -> None:
         """Makes the copy that the contender reads, if it needs one."""
 
+    def reader(self, epochs: int) -> Any:
+        """Makes Petastorm's reader or the feed's, for contenders that read by one."""
+        raise NotImplementedError
+
     def batches(self, epochs: int) -> Iterator[Any]:
         """Opens the rows and gives the images of each batch."""
         raise NotImplementedError
 
     def take(self) -> dict[str, Any]:
         """Takes all batches."""
-        return take(self.batches(self.epochs), BATCH)
+        return take(self.batches(self.epochs))
 
     def first(self, convert: bool) -> dict[str, Any]:
         """Takes the first batch, with or without the conversion before it."""
@@ -85,11 +90,32 @@ class Source:
                 return {"seconds": seconds, "lost": lost}
         raise ValueError(f"no first batch of {BATCH} rows in {_ATTEMPTS} attempts")
 
-    def close(self) -> None:
-        """Ends what the contender holds."""
 
-    def _files(self) -> list[str]:
-        return [path.as_uri() for path in sorted(Path(self.copy).glob("*.parquet"))]
+class OnLakelens(Source):
+    """Reads the newest version by the feed's reader."""
+
+    item_rows: int | None = None
+
+    def reader(self, epochs: int) -> Any:
+        """Makes the reader."""
+        import lakelens
+
+        feed, spec = lakelens.DeltaFeed(self.table), lakelens.decode_images(SIZE, SIZE)
+        items = {} if self.item_rows is None else {"batch_size": self.item_rows}
+        return feed.petastorm_reader(COLUMNS, epochs, transform_spec=spec, **items)
+
+
+class OnPetastorm(Source):
+    """Reads the copy by Petastorm's reader."""
+
+    def reader(self, epochs: int) -> Any:
+        """Makes the reader."""
+        from petastorm import make_batch_reader
+
+        import lakelens
+
+        files = [path.as_uri() for path in sorted(Path(self.copy).glob("*.parquet"))]
+        return make_batch_reader(files, COLUMNS, num_epochs=epochs, transform_spec=lakelens.decode_images(SIZE, SIZE))
 
 
 class TensorFlow(Source):
@@ -101,10 +127,6 @@ class TensorFlow(Source):
 
         tf.zeros(1)
 
-    def reader(self, epochs: int) -> Any:
-        """Makes the reader."""
-        raise NotImplementedError
-
     def batches(self, epochs: int) -> Iterator[Any]:
         """Gives batches as Petastorm's users make them."""
         from petastorm.tf_utils import make_petastorm_dataset
@@ -114,87 +136,52 @@ class TensorFlow(Source):
                 yield batch.image
 
 
-def lakelens_reader(table: str, epochs: int) -> Any:
-    """Makes the feed's reader of the newest version."""
-    import lakelens
-
-    feed = lakelens.DeltaFeed(table)
-    return feed.petastorm_reader(COLUMNS, epochs, transform_spec=lakelens.decode_images(SIZE, SIZE))
-
-
-def petastorm_reader(files: list[str], epochs: int) -> Any:
-    """Makes Petastorm's reader of a copy."""
-    from petastorm import make_batch_reader
-
-    import lakelens
-
-    return make_batch_reader(files, COLUMNS, num_epochs=epochs, transform_spec=lakelens.decode_images(SIZE, SIZE))
-
-
-class TensorFlowLakelens(TensorFlow):
+class TensorFlowLakelens(OnLakelens, TensorFlow):
     """On the feed's reader."""
 
-    def reader(self, epochs: int) -> Any:
-        """Reads the version."""
-        return lakelens_reader(self.table, epochs)
 
-
-class TensorFlowPetastorm(TensorFlow):
+class TensorFlowPetastorm(OnPetastorm, TensorFlow):
     """On Petastorm's reader."""
-
-    def reader(self, epochs: int) -> Any:
-        """Reads the copy."""
-        return petastorm_reader(self._files(), epochs)
 
 
 class DeltaConverter(TensorFlow):
     """`make_delta_converter` and its `make_tf_dataset`."""
 
-    def batches(self, epochs: int) -> Iterator[Any]:
-        """Opens the version and gives its batches."""
+    def converter(self) -> Any:
+        """Opens the version."""
         import lakelens
 
-        converter = lakelens.make_delta_converter(self.table, columns=COLUMNS)
+        return lakelens.make_delta_converter(self.table, columns=COLUMNS)
+
+    def batches(self, epochs: int) -> Iterator[Any]:
+        """Gives the batches of a converter."""
+        import lakelens
+
         spec = lakelens.decode_images(SIZE, SIZE)
-        with converter.make_tf_dataset(BATCH, num_epochs=epochs, transform_spec=spec) as dataset:
+        with self.converter().make_tf_dataset(BATCH, num_epochs=epochs, transform_spec=spec) as dataset:
             for batch in dataset:
                 yield batch.image
 
 
-class SparkConverter(TensorFlow):
+class SparkConverter(DeltaConverter):
     """`make_spark_converter` and its `make_tf_dataset`; its Spark session is warm."""
 
     def prepare(self) -> None:
-        """Starts Spark and converts once."""
-        from petastorm.spark import SparkDatasetConverter
-
+        """Starts Spark."""
         super().prepare()
-        self.spark = session(self.folder)
-        self.spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, (self.folder / "cache").as_uri())
-        self.converter: Any = None
-        self.convert()
+        self.converted = Converted(str(self.folder))
 
     def convert(self) -> None:
         """Writes the copy again."""
-        from petastorm.spark import make_spark_converter
+        self.converted.convert(self.table)
 
-        if self.converter is not None:
-            self.converter.delete()
-        self.converter = make_spark_converter(self.spark.read.format("delta").load(self.table).select(*COLUMNS))
-
-    def batches(self, epochs: int) -> Iterator[Any]:
-        """Gives the batches of the copy."""
-        import lakelens
-
-        spec = lakelens.decode_images(SIZE, SIZE)
-        with self.converter.make_tf_dataset(BATCH, num_epochs=epochs, transform_spec=spec) as dataset:
-            for batch in dataset:
-                yield batch.image
+    def converter(self) -> Any:
+        """Gives the converter of the copy."""
+        return self.converted.converter
 
     def close(self) -> None:
         """Removes the copy and ends the session."""
-        self.converter.delete()
-        self.spark.stop()
+        self.converted.close()
 
 
 class Torch(Source):
@@ -206,10 +193,6 @@ class Torch(Source):
 
         torch.zeros(1)
 
-    def reader(self, epochs: int) -> Any:
-        """Makes the reader."""
-        raise NotImplementedError
-
     def batches(self, epochs: int) -> Iterator[Any]:
         """Gives batches as NumPy arrays over PyTorch's memory."""
         from petastorm.pytorch import BatchedDataLoader
@@ -219,34 +202,18 @@ class Torch(Source):
                 yield batch["image"].numpy()
 
 
-class TorchLakelens(Torch):
-    """On the feed's reader."""
+class TorchLakelens(OnLakelens, Torch):
+    """On the feed's reader, in items of a batch."""
 
-    def reader(self, epochs: int) -> Any:
-        """Reads the version in items of a batch."""
-        import lakelens
-
-        return lakelens.DeltaFeed(self.table).petastorm_reader(
-            COLUMNS, epochs, transform_spec=lakelens.decode_images(SIZE, SIZE), batch_size=BATCH
-        )
+    item_rows = BATCH
 
 
-class TorchPetastorm(Torch):
+class TorchPetastorm(OnPetastorm, Torch):
     """On Petastorm's reader."""
-
-    def reader(self, epochs: int) -> Any:
-        """Reads the copy."""
-        return petastorm_reader(self._files(), epochs)
 
 
 class Streaming(Torch):
     """MosaicML Streaming: shards on the local disk, read and decoded in processes of PyTorch's loader."""
-
-    def prepare(self) -> None:
-        """Converts once."""
-        super().prepare()
-        self.shards = self.folder / "shards"
-        self.convert()
 
     def convert(self) -> None:
         """Writes the shards again from the version's rows."""
@@ -254,9 +221,10 @@ class Streaming(Torch):
 
         import lakelens
 
-        shutil.rmtree(self.shards, ignore_errors=True)
+        shards = self.folder / "shards"
+        shutil.rmtree(shards, ignore_errors=True)
         feed = lakelens.DeltaFeed(self.table)
-        with streaming.MDSWriter(out=str(self.shards), columns={"image": "bytes", "label": "int"}) as writer:
+        with streaming.MDSWriter(out=str(shards), columns={"image": "bytes", "label": "int"}) as writer:
             for columns, weights in feed.as_column_numpy(BATCH, columns=COLUMNS):
                 for image, label, weight in zip(columns["image"], columns["label"], weights, strict=True):
                     if weight:
@@ -273,7 +241,7 @@ class Streaming(Torch):
                 return _decoded(row["image"]), row["label"]
 
         streaming.base.util.clean_stale_shared_memory()
-        dataset = Decoded(local=str(self.shards), shuffle=True, batch_size=BATCH)
+        dataset = Decoded(local=str(self.folder / "shards"), shuffle=True, batch_size=BATCH)
         loader = DataLoader(dataset, batch_size=BATCH, num_workers=len(os.sched_getaffinity(0)))
         for _ in range(epochs):
             for images, _ in loader:
@@ -291,52 +259,41 @@ def _decoded(data: bytes) -> Any:
     return pixels
 
 
-TENSORFLOW: Mapping[str, type[Source]] = {
+TENSORFLOW: dict[str, type[Source]] = {
     "tensorflow lakelens": TensorFlowLakelens,
     "tensorflow petastorm": TensorFlowPetastorm,
     "delta converter": DeltaConverter,
     "spark converter": SparkConverter,
 }
-TORCH: Mapping[str, type[Source]] = {
+TORCH: dict[str, type[Source]] = {
     "torch lakelens": TorchLakelens,
     "torch petastorm": TorchPetastorm,
     "torch streaming": Streaming,
 }
 _ON_PETASTORMS_READER = ("tensorflow petastorm", "spark converter")
-# Those that read its own copy, which the time to the first batch can include.
+# Those that read a copy which they can make again: the time to their first batch can include it.
 _CONVERTS = ("spark converter", "torch streaming")
-
-
-class Tables:
-    """Writes the table by lakelens's ingest, and the plain copy by Spark."""
-
-    def __init__(self, folder: str) -> None:
-        self.spark = session(Path(folder))
-
-    def write(self, source: str, table: str, copy: str) -> dict[str, Any]:
-        """Ingests photographs as one table, and copies its rows."""
-        from lakelens import ImageTable
-
-        ImageTable(self.spark, table).ingest(source, layout="class_folders", size=SIZE, store="jpeg")
-        rows = self.spark.read.format("delta").load(table).select(*COLUMNS).repartition(_COPY_FILES)
-        rows.write.option("compression", "uncompressed").option("parquet.block.size", 32 << 20).parquet(copy)
-        return {}
-
-    def close(self) -> None:
-        """Ends the session."""
-        self.spark.stop()
+_COMPARED = (
+    ("tensorflow lakelens", "tensorflow petastorm", 1.2),
+    ("delta converter", "spark converter", 1.2),
+    ("torch lakelens", "torch petastorm", 1.2),
+    ("torch lakelens", "torch streaming", 1.0),
+)
+_FIRST, _CONVERTED = "first batch", "first batch, conversion included"
+_UNITS = {
+    "images_s": ("", "images/s"),
+    "images_cpu_s": (" work", "images/processor second"),
+    "first_s": (f" {_FIRST}", "s"),
+    "converted_s": (f" {_CONVERTED}", "s"),
+}
 
 
 class Passes:
-    """Whole passes of one contender.
-
-    Attributes:
-        lost: Passes and first batches that ended too early, without an error.
-    """
+    """Whole passes of one contender."""
 
     def __init__(self, contender: Contender, name: str, rows: int) -> None:
         self.contender, self.name, self.rows = contender, name, rows
-        self.lost = 0
+        self.lost = 0  # Passes and first batches that ended too early, without an error
 
     def take(self) -> dict[str, Any]:
         """Takes a pass; one that lost rows is counted and repeated."""
@@ -355,9 +312,7 @@ class Passes:
         found = self.take()
         values = {"images_s": self.rows / found["seconds"], "images_cpu_s": self.rows / found["cpu_s"]}
         values["first_s"] = self._first(convert=False)
-        if self.name in _CONVERTS:
-            values["converted_s"] = self._first(convert=True)
-        return values
+        return values | ({"converted_s": self._first(convert=True)} if self.name in _CONVERTS else {})
 
     def _first(self, *, convert: bool) -> float:
         found = self.contender.call("first", convert=convert)
@@ -367,102 +322,51 @@ class Passes:
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    settings = {key: getattr(arguments, key) for key in ("photographs", "epochs", "repeats")}
-    report = Report("petastorm", {**settings, "size": SIZE, "batch": BATCH})
-    with scratch(arguments.folder) as (kept, temporary):
+    report = Report.of("petastorm", arguments, "photographs", "epochs", "repeats", size=SIZE, batch=BATCH)
+    with scratch(arguments.folder) as (kept, temporary), ExitStack() as stack:
         made = photos.photographs(kept, arguments.photographs)
         table, copy = temporary / "table", temporary / "copy"
-        with Contender("benchmarks.petastorm:Tables", temporary / "log", folder=str(temporary / "spark")) as writer:
-            tell("writing the table and its copy")
-            writer.call("write", source=str(made.folder), table=str(table), copy=str(copy))
+        with Contender.of(Tables, temporary / "writing") as tables:
+            tables.call("ingest", source=str(made.folder), table=str(table), size=SIZE, store="jpeg")
+            tables.call("copy", table=str(table), target=str(copy), files=_COPY_FILES)
         reader = petastorm_python(kept)
-        report.facts["environment with Petastorm"] = versions_in(
-            reader, temporary / "log", ["tensorflow", "petastorm", "pyarrow", "pyspark"]
-        )
-        kinds = {
-            name: (kind, reader if name in _ON_PETASTORMS_READER else Path(sys.executable))
-            for name, kind in TENSORFLOW.items()
-        }
+        pythons = {name: reader if name in _ON_PETASTORMS_READER else Path(sys.executable) for name in TENSORFLOW}
+        packages = ["tensorflow", "petastorm", "pyarrow", "pyspark"]
+        report.facts["environment with Petastorm"] = versions_in(reader, temporary / "log", packages)
         if arguments.torch:
             tell("looking for the environment with PyTorch; without --folder it is made and removed again")
             python = make_peer("streaming", kept)
             packages = ["torch", "mosaicml-streaming", "petastorm"]
             report.facts["environment with PyTorch"] = versions_in(python, temporary / "log", packages)
-            kinds |= {name: (kind, python) for name, kind in TORCH.items()}
+            pythons |= dict.fromkeys(TORCH, python)
         else:
             report.notes.append("PyTorch was left out (--no-torch)")
-        running: dict[str, Contender] = {}
-        try:
-            for name, (kind, python) in kinds.items():
-                place = temporary / name.replace(" ", "-")
-                place.mkdir()
-                tell(f"starting {name}")
-                running[name] = Contender(
-                    f"benchmarks.petastorm:{kind.__name__}",
-                    place / "log",
-                    python=python,
-                    table=str(table),
-                    copy=str(copy),
-                    folder=str(place),
-                    epochs=arguments.epochs,
-                )
-            _measure(report, running, arguments.repeats, made.count * arguments.epochs)
-        finally:
-            for contender in running.values():
-                contender.close()
-    _compare(report)
+        given = {"table": str(table), "copy": str(copy), "epochs": arguments.epochs}
+        passes = {}
+        for name, python in pythons.items():
+            place, kind = temporary / name.replace(" ", "-"), (TENSORFLOW | TORCH)[name]
+            contender = stack.enter_context(Contender.of(kind, place, python=python, **given))
+            passes[name] = Passes(contender, name, made.count * arguments.epochs)
+            passes[name].take()  # warm
+        report.measure(arguments.repeats, {name: taken.measure for name, taken in passes.items()}, _UNITS)
+        for name, taken in passes.items():
+            with PeakMemory(taken.contender.pid) as memory:
+                taken.take()
+            report.facts[f"{name} memory"] = memory.as_json()
+            report.add(f"{name} memory", "MiB", [memory.by_kind["main"] / 2**20])
+            report.facts[f"{name}, passes that lost rows"] = taken.lost
+    for ours, theirs, aim in _COMPARED:
+        report.compare(ours, theirs, at_least=aim)
+        report.compare(f"{ours} work", f"{theirs} work")
+        report.compare(f"{ours} {_FIRST}", f"{theirs} {_FIRST}")
+        report.compare(f"{ours} memory", f"{theirs} memory", at_most=None if theirs == "torch streaming" else 0.6)
+    report.compare(f"delta converter {_FIRST}", f"spark converter {_CONVERTED}", at_most=0.2)
+    report.compare(f"torch lakelens {_FIRST}", f"torch streaming {_CONVERTED}")
     return report
 
 
-def _measure(report: Report, running: Mapping[str, Contender], repeats: int, rows: int) -> None:
-    passes = {name: Passes(contender, name, rows) for name, contender in running.items()}
-    for taken in passes.values():
-        taken.take()  # warm
-    found = interleave(repeats, {name: taken.measure for name, taken in passes.items()}, tell)
-    for name, values in found.items():
-        report.add(name, "images/s", values["images_s"])
-        report.add(f"{name} work", "images/processor second", values["images_cpu_s"])
-        report.add(f"{name} first batch", "s", values["first_s"])
-        if "converted_s" in values:
-            report.add(f"{name} first batch, conversion included", "s", values["converted_s"])
-    for name, taken in passes.items():
-        with PeakMemory(taken.contender.pid) as memory:
-            taken.take()
-        report.facts[f"{name} memory"] = memory.as_json()
-        report.add(f"{name} memory", "MiB", [memory.by_kind["main"] / 2**20])
-        report.facts[f"{name}, passes that lost rows"] = taken.lost
-
-
-def _compare(report: Report) -> None:
-    for ours, theirs in (
-        ("tensorflow lakelens", "tensorflow petastorm"),
-        ("delta converter", "spark converter"),
-        ("torch lakelens", "torch petastorm"),
-    ):
-        if ours in report.series:
-            report.compare(ours, theirs, at_least=1.2)
-            report.compare(f"{ours} work", f"{theirs} work")
-            report.compare(f"{ours} first batch", f"{theirs} first batch")
-            report.compare(f"{ours} memory", f"{theirs} memory", at_most=0.6)
-    converted = "first batch, conversion included"
-    report.compare("delta converter first batch", f"spark converter {converted}", at_most=0.2)
-    if "torch lakelens" in report.series:
-        report.compare("torch lakelens", "torch streaming", at_least=1.0)
-        report.compare("torch lakelens work", "torch streaming work")
-        report.compare("torch lakelens first batch", "torch streaming first batch")
-        report.compare("torch lakelens first batch", f"torch streaming {converted}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("Petastorm's users' code on the feed, beside Petastorm and MosaicML Streaming.")
-    flags.add_argument("--photographs", type=positive, default=1000, help="how many rows")
+if __name__ == "__main__":
+    flags = parser(__doc__, photographs=1000)
     flags.add_argument("--epochs", type=positive, default=3, help="epochs of one pass")
     flags.add_argument("--no-torch", dest="torch", action="store_false", help="leave out PyTorch and its environment")
-    arguments = flags.parse_args(argv)
-    run(arguments).show(arguments.json)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    command(flags, run)

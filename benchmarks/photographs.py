@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ _NAMES = ("china", "flower")
 _DESCRIPTION = "photographs.json"
 _FORMAT = 1
 _FEW = 64
+_QUALITY = 90
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,20 @@ def subset(photos: Photographs, count: int, folder: Path) -> Photographs:
         os.link(source, target)
         size += source.stat().st_size
     return Photographs(folder, count, size, min(photos.classes, count), photos.seed)
+
+
+def scaled(photos: Photographs, folder: Path, side: int) -> Photographs:
+    """Stores photographs as squares in another folder."""
+    from PIL import Image
+
+    size = 0
+    for path in files(photos):
+        place = folder / path.parent.name / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            image.resize((side, side)).save(place, quality=_QUALITY)
+        size += place.stat().st_size
+    return replace(photos, folder=folder, bytes=size)
 
 
 def _description(home: Path) -> Photographs | None:

@@ -6,14 +6,13 @@ python -m benchmarks.picture
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .summary import CHECKOUT, read_results
+from .summary import DOCS, RESULTS, read_results
 
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -146,16 +145,10 @@ def draw(groups: Sequence[tuple[str, Sequence[Bar]]], path: Path) -> None:
     figure.savefig(path, metadata={"Software": None})
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
+if __name__ == "__main__":
     flags = argparse.ArgumentParser(description="Draw docs/benchmarks.png from the kept results.")
-    flags.add_argument("--results", type=Path, default=CHECKOUT / "benchmarks" / "results", help="folder of JSON files")
-    flags.add_argument("--out", type=Path, default=CHECKOUT / "docs" / "benchmarks.png", help="picture to write")
-    arguments = flags.parse_args(argv)
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
+    flags.add_argument("--out", type=Path, default=DOCS / "benchmarks.png", help="picture to write")
+    arguments = flags.parse_args()
     results = read_results(arguments.results)
     draw([(comparison.title, bars(comparison, results)) for comparison in COMPARISONS], arguments.out)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,17 +13,15 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from . import photographs as photos
 from .contender import Contender
-from .harness import Report, interleave, parser, positive, rounded, scratch, tell
-from .memory import PeakMemory
-from .sparks import session
+from .harness import Measure, Report, command, parser, positive, rounded, scratch, tell
+from .sparks import OnSpark
 
 _CLASSES = 10
 _DISTINCT = 200
@@ -39,11 +37,8 @@ def copies(originals: Sequence[Path], folder: Path, first: int, last: int) -> No
     os.sync()  # pages that are not on the disk yet could not be dropped from memory
 
 
-class Ingest:
-    """lakelens's ingest, Spark's listing and a plain reader, on one growing folder."""
-
-    def __init__(self, folder: str) -> None:
-        self.spark = session(Path(folder))
+class Ingest(OnSpark):
+    """lakelens's ingest and Spark's listing, on one growing folder."""
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
         """Ingests small images, so that the table does not need as much disk space as the photographs."""
@@ -60,15 +55,11 @@ class Ingest:
         count = files.select("path", "length", "modificationTime").count()
         return {"seconds": time.perf_counter() - started, "files": count}
 
-    def close(self) -> None:
-        """Ends the session."""
-        self.spark.stop()
-
 
 class Reader:
     """Reads and hashes every file: what an ingest without a memory does at least."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         self._pool = multiprocessing.get_context("fork").Pool(os.cpu_count())
 
     def read(self, source: str) -> dict[str, Any]:
@@ -96,81 +87,48 @@ def _hash(path: Path) -> str:
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     counts = sorted(set(arguments.files))
-    report = Report("planning", {"files": counts, "repeats": arguments.repeats})
+    report = Report.of("planning", arguments, "repeats", files=counts)
     with scratch(arguments.folder) as (kept, temporary):
         originals = photos.files(photos.photographs(kept, _DISTINCT))
-        _ingest(report, originals, counts, arguments.repeats, temporary)
+        source, table, made = temporary / "photographs", temporary / "table", 0
+        ingest: dict[str, Any] = {"source": str(source), "table": str(table), "timeout_s": 3600}
+        with (
+            Contender.of(Ingest, temporary / "ingest") as spark,
+            Contender.of(Reader, temporary / "reader") as reader,
+        ):
+            for count in counts:
+                tell(f"making and ingesting {count - made} files")
+                copies(originals, source, made, count)
+                seconds = spark.call("ingest", **ingest)["seconds"]
+                report.facts[f"ingest of {count - made} new beside {made} known, s"] = rounded(seconds, 3)
+                made = count
+                spark.call("ingest", **ingest)
+                read: dict[str, Any] = {"source": str(source), "timeout_s": 3600}
+                measures = {
+                    "nothing new": _seconds(spark, "ingest", {"skipped": count, "stored": 0}, ingest),
+                    "spark listing": _seconds(spark, "listing", {"files": count}, read),
+                    "reading": _seconds(reader, "read", {"files": count}, read),
+                    "reading from disk": _seconds(reader, "read_from_disk", {"files": count}, read),
+                }
+                report.measure(arguments.repeats, measures, {"s": (f" {count}", "s")}, "ingest ")
+                for other in ("reading", "reading from disk", "spark listing"):
+                    report.compare(f"ingest nothing new {count}", f"ingest {other} {count}")
     return report
 
 
-def _ingest(report: Report, originals: Sequence[Path], counts: Sequence[int], repeats: int, temporary: Path) -> None:
-    source, table = temporary / "photographs", temporary / "table"
-    made = 0
-    with (
-        Contender("benchmarks.planning:Ingest", temporary / "ingest.log", folder=str(temporary / "ingest")) as spark,
-        Contender("benchmarks.planning:Reader", temporary / "reader.log") as reader,
-    ):
-        for count in counts:
-            tell(f"making and ingesting {count - made} files")
-            copies(originals, source, made, count)
-            found = spark.call("ingest", source=str(source), table=str(table), timeout_s=3600)
-            report.facts[f"ingest of {count - made} new beside {made} known, s"] = rounded(found["seconds"], 3)
-            made = count
-            spark.call("ingest", source=str(source), table=str(table))
-            measures = {
-                "nothing new": _known(spark, source, table, count),
-                "spark listing": lambda _: {"s": spark.call("listing", source=str(source))["seconds"]},
-                "reading": _read(reader, "read", source, count),
-                "reading from disk": _read(reader, "read_from_disk", source, count),
-            }
-            for name, values in interleave(repeats, measures, tell).items():
-                report.add(f"ingest {name} {count}", "s", values["s"])
-            for other in ("reading", "reading from disk", "spark listing"):
-                report.compare(f"ingest nothing new {count}", f"ingest {other} {count}")
-            with PeakMemory(spark.pid) as memory:
-                spark.call("ingest", source=str(source), table=str(table))
-            report.facts[f"ingest nothing new {count} memory"] = memory.as_json()
-    _growth(report, "ingest nothing new", counts)
+def _seconds(contender: Contender, method: str, expected: dict[str, int], given: dict[str, Any]) -> Measure:
+    """Makes the function that calls a method once and checks what it counts."""
 
-
-def _known(spark: Contender, source: Path, table: Path, count: int) -> Callable[[int], dict[str, float]]:
     def once(_: int) -> dict[str, float]:
-        found = spark.call("ingest", source=str(source), table=str(table))
-        if found["skipped"] != count or found["stored"]:
-            raise ValueError(f"{found} for {count} files that are all known")
+        found = contender.call(method, **given)
+        if not expected.items() <= found.items():
+            raise ValueError(f"{method}: {found}, {expected} was expected")
         return {"s": found["seconds"]}
 
     return once
-
-
-def _read(reader: Contender, how: str, source: Path, count: int) -> Callable[[int], dict[str, float]]:
-    def once(_: int) -> dict[str, float]:
-        found = reader.call(how, source=str(source), timeout_s=3600)
-        if found["files"] != count:
-            raise ValueError(f"{found} for {count} files")
-        return {"s": found["seconds"]}
-
-    return once
-
-
-def _growth(report: Report, name: str, counts: Sequence[int]) -> None:
-    small, large = counts[0], counts[-1]
-    if small == large:
-        return
-    seconds = {count: report.series[f"{name} {count}"].median for count in (small, large)}
-    per_file = (seconds[large] - seconds[small]) / (large - small)
-    report.facts[f"{name}: microseconds for each further file"] = rounded(per_file * 1e6, 3)
-    report.facts[f"{name}: time for {large / small:g} times the files"] = rounded(seconds[large] / seconds[small], 3)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("Planning an ingest at 100,000 files.")
-    flags.add_argument("--files", type=positive, nargs="+", default=[10_000, 30_000, 100_000], help="how many files")
-    arguments = flags.parse_args(argv)
-    run(arguments).show(arguments.json)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags = parser(__doc__)
+    flags.add_argument("--files", type=positive, nargs="+", default=[10_000, 30_000, 100_000], help="how many files")
+    command(flags, run)

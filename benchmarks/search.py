@@ -30,7 +30,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -38,7 +37,7 @@ from importlib import metadata
 from typing import Any
 
 from . import learning_curves as curves
-from .harness import Aim, Report, above_zero, interleave, parser, positive, rounded, scratch, tell
+from .harness import Report, above_zero, command, parser, positive, rounded, scratch, tell
 
 _DIVISOR = 3
 _TARGET_SHARE, _TARGET_SHARE_OF_DIGITS = 0.004, 0.02
@@ -48,13 +47,14 @@ _METHODS: dict[str, dict[str, Any]] = {
     "standard": {},
     "aggressive": {"mode": "aggressive"},
     "conservative": {"mode": "conservative"},
-    "aggressive, stop_once": {"mode": "aggressive", "stop_once": True},
 }
 _DECISIONS_AT_LEAST = 10_000
 _SLOT_USE_AT_LEAST = 0.85
 
 # What a free slot does next: epochs to train, and a function to call then, which returns whether the target is reached.
 Work = tuple[int, Callable[[], bool]]
+# Searches on a curve to a target from a seed.
+Search = Callable[[str, float, int], Iterator[Work | None]]
 
 
 def config(name: str, max_trials: int, slots: int, **keys: Any) -> dict[str, Any]:
@@ -146,14 +146,13 @@ def optuna_work(curve: str, goal: float, seed: int, pruner: Any) -> Iterator[Wor
         yield _LENGTHS[rung] - (_LENGTHS[rung - 1] if rung else 0), lambda t=trial, r=rung: finish(t, r)
 
 
-def contenders(slots: int) -> dict[str, Callable[[str, float, int], Iterator[Work | None]]]:
-    """Every contender by name: a function of curve, target and seed."""
-    found: dict[str, Callable[[str, float, int], Iterator[Work | None]]] = {}
+def contenders(slots: int) -> dict[str, Search]:
+    """Every contender by name."""
 
-    def ours(settings: dict[str, Any]) -> Callable[[str, float, int], Iterator[Work | None]]:
+    def ours(settings: dict[str, Any]) -> Search:
         return lambda curve, goal, seed: lakelens_work(curve, goal, seed, settings)
 
-    found["random"] = ours(config("random", _MOST_TRIALS, slots))
+    found = {"random": ours(config("random", _MOST_TRIALS, slots))}
     for name, keys in _METHODS.items():
         found[f"lakelens {name}"] = ours(config("adaptive_asha", _MOST_TRIALS, slots, **keys))
     try:
@@ -162,16 +161,13 @@ def contenders(slots: int) -> dict[str, Callable[[str, float, int], Iterator[Wor
         tell("optuna is not installed: lakelens is compared with random search alone")
         return found
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    prune = optuna.pruners
-    found["optuna SuccessiveHalvingPruner"] = lambda curve, goal, seed: optuna_work(
-        curve, goal, seed, prune.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_DIVISOR)
-    )
-    found["optuna HyperbandPruner"] = lambda curve, goal, seed: optuna_work(
-        curve,
-        goal,
-        seed,
-        prune.HyperbandPruner(min_resource=1, max_resource=curves.MAX_LENGTH, reduction_factor=_DIVISOR),
-    )
+
+    def theirs(pruner: Any, **options: int) -> Search:
+        settings = {"min_resource": 1, "reduction_factor": _DIVISOR, **options}
+        return lambda curve, goal, seed: optuna_work(curve, goal, seed, pruner(**settings))
+
+    found["optuna SuccessiveHalvingPruner"] = theirs(optuna.pruners.SuccessiveHalvingPruner)
+    found["optuna HyperbandPruner"] = theirs(optuna.pruners.HyperbandPruner, max_resource=curves.MAX_LENGTH)
     return found
 
 
@@ -204,8 +200,8 @@ def decisions_per_second(trials: int, stop_once: bool, slots: int) -> dict[str, 
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    settings = {name: getattr(arguments, name) for name in ("seeds", "slots", "trials", "networks")}
-    report = Report("search", {**settings, "epochs": curves.MAX_LENGTH, "divisor": _DIVISOR, "target": _TARGET_SHARE})
+    constants = {"epochs": curves.MAX_LENGTH, "divisor": _DIVISOR, "target": _TARGET_SHARE}
+    report = Report.of("search", arguments, "seeds", "slots", "trials", "networks", **constants)
     _decisions(report, arguments.trials, arguments.repeats)
     searches = contenders(arguments.slots)
     if arguments.networks:
@@ -227,13 +223,12 @@ def run_real(arguments: Any) -> Report:
     """Measures the slot use of a real search."""
     from .search_slots import measure
 
-    settings = {"trials": arguments.real_trials, "slots": arguments.real_slots, "seconds": arguments.real_seconds}
-    report = Report("search, slots", settings)
+    report = Report.of("search", arguments, "real_trials", "real_slots", "real_seconds")
     with scratch(None) as (_, folder):
-        found = measure(folder, arguments.real_trials, arguments.real_slots, arguments.real_seconds)
+        found = measure(folder, *report.settings.values())
     for name, value in found.items():
         report.add(f"real search: {name}", name, [value])
-    report.aims.append(Aim("share of slot time in trials", found["share"], at_least=_SLOT_USE_AT_LEAST))
+    report.aim("share of slot time in trials", found["share"], at_least=_SLOT_USE_AT_LEAST)
     return report
 
 
@@ -243,30 +238,28 @@ def _decisions(report: Report, trials: int, repeats: int) -> None:
         for name, stop in (("promotion", False), ("stop_once", True))
         for slots in (16, trials)
     }
-    for name, values in interleave(repeats, measures, tell).items():
-        report.add(name, "decisions/s", values["decisions/s"])
-        median = report.series[name].median
-        report.aims.append(Aim(f"{name}: decisions/s", median, at_least=_DECISIONS_AT_LEAST))
+    report.measure(repeats, measures, {"decisions/s": ("", "decisions/s")})
+    for name in measures:
+        report.aim(f"{name}: decisions/s", report.series[name].median, at_least=_DECISIONS_AT_LEAST)
 
 
 def _compare(report: Report, curve: str) -> None:
+    random, standard = f"{curve}: random", f"{curve}: lakelens standard"
     for name, keys in _METHODS.items():
-        saving = report.compare(f"{curve}: random", f"{curve}: lakelens {name}")
-        report.facts[f"{curve}: limit of {name}"] = rounded(limit(**keys))
-        if not keys.get("stop_once"):
-            report.aims.append(Aim(f"{curve}: saving of {name} / its limit", saving / limit(**keys), at_least=0.8))
+        ours, most = f"{curve}: lakelens {name}", limit(**keys)
+        report.compare(random, ours)
+        report.facts[f"{curve}: limit of {name}"] = rounded(most)
+        report.aim(f"{curve}: saving of {name} / its limit", report.ratios[f"{random} / {ours}"] / most, at_least=0.8)
+    report.compare(random, f"{curve}: optuna SuccessiveHalvingPruner")
+    report.compare(random, f"{curve}: optuna HyperbandPruner")
     hyperband = report.series.get(f"{curve}: optuna HyperbandPruner")
     if hyperband is not None:
-        report.compare(f"{curve}: random", f"{curve}: optuna SuccessiveHalvingPruner")
-        report.compare(f"{curve}: random", f"{curve}: optuna HyperbandPruner")
-        ours = report.series[f"{curve}: lakelens standard"]
-        behind = ours.median / hyperband.median
-        report.aims.append(Aim(f"{curve}: median epochs, standard / optuna Hyperband", behind, at_most=1))
+        behind = report.series[standard].median / hyperband.median
+        report.aim(f"{curve}: median epochs, standard / optuna Hyperband", behind, at_most=1)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("Searches: epochs until a target is reached, and decisions per second.", folder=False)
+if __name__ == "__main__":
+    flags = parser(__doc__, folder=False)
     flags.add_argument("--seeds", type=positive, default=30, help="how many searches of each contender")
     flags.add_argument("--slots", type=positive, default=1, help="how many trials run at the same time")
     flags.add_argument("--trials", type=positive, default=10_000, help="trials of the search whose decisions are timed")
@@ -274,10 +267,4 @@ def main(argv: list[str] | None = None) -> int:
     flags.add_argument("--real-trials", type=positive, help="run a real search with this number of trials instead")
     flags.add_argument("--real-slots", type=positive, default=2, help="slots of the real search")
     flags.add_argument("--real-seconds", type=above_zero, default=20.0, help="seconds of each of its trials")
-    arguments = flags.parse_args(argv)
-    (run(arguments) if arguments.real_trials is None else run_real(arguments)).show(arguments.json)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    command(flags, lambda given: run(given) if given.real_trials is None else run_real(given))

@@ -3,40 +3,95 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .contender import Contender
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DRIVER_MEMORY = "2g"
+MASTER = "local[2]"
+_DRIVER_MEMORY = "2g"
 
 
-def session(folder: Path, master: str = "local[2]", **conf: str) -> SparkSession:
-    """Starts lakelens's Spark session, with its warehouse and scratch files below `folder`."""
-    from lakelens import spark_session
-
-    settings = {
-        "spark.driver.memory": DRIVER_MEMORY,
+def settings(folder: Path, **conf: str) -> dict[str, str]:
+    """Gives a session's settings, with its warehouse and scratch files below `folder`."""
+    return {
+        "spark.driver.memory": _DRIVER_MEMORY,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "spark"),
         "spark.ui.enabled": "false",
         **conf,
     }
-    spark = spark_session(master, app_name="lakelens-benchmark", conf=settings)
+
+
+def session(folder: Path, master: str = MASTER, **conf: str) -> SparkSession:
+    """Starts lakelens's Spark session."""
+    from lakelens import spark_session
+
+    spark = spark_session(master, app_name="lakelens-benchmark", conf=settings(folder, **conf))
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def tasks_so_far(spark: SparkSession) -> int:
-    """Counts the tasks that the session's executors have finished."""
-    store = spark.sparkContext._jsc.sc().statusStore()
-    executors = store.executorList(False)
-    return sum(int(executors.apply(i).totalTasks()) for i in range(executors.size()))
+class OnSpark:
+    """A contender with its own Spark session."""
+
+    def __init__(self, folder: str, master: str = MASTER, **conf: str) -> None:
+        self.folder = Path(folder)
+        self.spark = session(self.folder, master, **conf)
+
+    def close(self) -> None:
+        """Ends the session."""
+        self.spark.stop()
 
 
-def stored_files(table: str) -> tuple[int, int, int]:
-    """Counts files, rows and bytes of a Delta table's newest version, from its log."""
+class Tables(OnSpark):
+    """Writes the tables that contenders read."""
+
+    def ingest(self, source: str, table: str, size: int, store: str) -> None:
+        """Ingests photographs as one table."""
+        from lakelens import ImageTable
+
+        ImageTable(self.spark, table).ingest(source, layout="class_folders", size=size, store=store)
+
+    def copy(self, table: str, target: str, files: int) -> None:
+        """Writes images and labels as plain Parquet."""
+        rows = self.spark.read.format("delta").load(table).select("image", "label").repartition(files)
+        rows.write.option("compression", "uncompressed").option("parquet.block.size", 32 << 20).parquet(target)
+
+    def repeat(self, table: str, target: str, rows: int) -> None:
+        """Writes the rows of a table again and again under other paths, as a table of so many rows."""
+        from pyspark.sql import functions
+
+        kept = self.spark.read.format("delta").load(table)
+        times = self.spark.range(-(-rows // kept.count()))
+        path = functions.concat("path", functions.lit("?"), functions.col("id").cast("string"))
+        longest = kept.crossJoin(times).withColumn("path", path).drop("id").limit(rows)
+        longest.write.format("delta").option("maxRecordsPerFile", 1000).save(target)
+
+
+def write_table(source: Path, table: Path, size: int, store: str = "jpeg") -> None:
+    """Ingests photographs as one table."""
+    with Contender.of(Tables, table.with_name(f"writing-{table.name}")) as tables:
+        tables.call("ingest", source=str(source), table=str(table), size=size, store=store)
+
+
+def stored_files(table: str) -> tuple[int, int]:
+    """Counts rows and bytes of a Delta table's newest version, from its log."""
     from lakelens.table import Table
 
     snapshot = Table.of(table).snapshot()
-    return len(snapshot.files), snapshot.rows, int(snapshot.files.sizes.sum())
+    return int(snapshot.rows or 0), int(snapshot.files.sizes.sum())
+
+
+def stored_columns(table: str | Path, *columns: str) -> list[list[Any]]:
+    """Reads columns of a table's newest version into memory."""
+    import pyarrow.dataset as ds
+
+    from lakelens.table import Table
+
+    snapshot = Table.of(str(table)).snapshot()
+    places = [snapshot.file_location(number) for number in range(len(snapshot.files))]
+    rows = ds.dataset(places, format="parquet").to_table(columns=list(columns))
+    return [rows[column].to_pylist() for column in columns]

@@ -8,37 +8,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .harness import rounded
-from .marked import write_between
+from .harness import rounded, write_between
 
 BEGIN = "<!-- measured: python -m benchmarks.summary -->"
 END = "<!-- end of measured -->"
-CHECKOUT = Path(__file__).resolve().parent.parent
-_ORDER = (
-    "etl",
-    "planning",
-    "feed",
-    "first_batch",
-    "petastorm",
-    "launch",
-    "scaling",
-    "training",
-    "torch_training",
-    "gpu",
-    "checkpointing",
-    "search",
-    "inference",
-)
+RESULTS = Path(__file__).resolve().parent / "results"
+DOCS = RESULTS.parent.parent / "docs"
+_COMMAND = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 
-def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
+def summary(results: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> str:
     """Writes the aims of all benchmarks as one table, and where and when each was measured as another."""
-    names = sorted(results, key=lambda name: _ORDER.index(results[name]["benchmark"]))
+    names = sorted(results, key=lambda name: order.index(results[name]["benchmark"]))
     lines = ["| benchmark | compared | measured | aim | |", "|---|---|---|---|---|"]
     for name in names:
         lines += [_aim_row(results[name]["benchmark"], aim) for aim in results[name]["aims"]]
@@ -61,25 +47,14 @@ def _origin_row(name: str, result: Mapping[str, Any]) -> str:
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """Reads the results of a folder by their files' names: a benchmark may have been run in parts."""
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if value["benchmark"] in _ORDER:
-            found[path.stem] = value
-    return found
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = argparse.ArgumentParser(description="Write the measured part of docs/benchmark-tables.md.")
-    flags.add_argument("--results", type=Path, default=CHECKOUT / "benchmarks" / "results", help="folder of JSON files")
-    flags.add_argument(
-        "--page", type=Path, default=CHECKOUT / "docs" / "benchmark-tables.md", help="page to write into"
-    )
-    arguments = flags.parse_args(argv)
-    write_between(arguments.page, BEGIN, END, summary(read_results(arguments.results)))
-    return 0
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    return {name: value for name, value in found.items() if "aims" in value}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags = argparse.ArgumentParser(description="Write the measured part of docs/benchmark-tables.md.")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
+    flags.add_argument("--page", type=Path, default=DOCS / "benchmark-tables.md", help="page to write into")
+    arguments = flags.parse_args()
+    order = _COMMAND.findall(arguments.page.read_text(encoding="utf-8"))  # of the page's table of commands
+    write_between(arguments.page, BEGIN, END, summary(read_results(arguments.results), order))

@@ -18,10 +18,8 @@ PyTorch is in a separate environment (`benchmarks/peers.py`).
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from . import photographs as photos
 from .checkpointing import BATCH, experiment, history
 from .contender import Contender, versions_in
 from .gpu_table import write_table
-from .harness import Aim, Report, interleave, parser, positive, scratch, tell
+from .harness import Measure, Report, command, parser, positive, scratch
 from .peers import make_peer
 
 _TRIALS = {
@@ -38,20 +36,22 @@ _TRIALS = {
 }
 _BY_HAND = ("memory", "dataloader", "dataloader worker")
 _LOOP, _LOADER, _WAIT = 0.95, 1.2, 0.02
-_QUALITY = 90
 
 
 class Trainings:
     """Trains, in the environment with PyTorch."""
 
-    def lakelens(self, name: str, table: str, folder: str, side: int, ranks: int, epochs: int) -> dict[str, Any]:
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def lakelens(self, name: str, table: str, repeat: int, side: int, ranks: int, epochs: int) -> dict[str, Any]:
         """Gives the seconds of each epoch but the first, and the share of them that rank 0 waited for the feed."""
         from lakelens.training.experiment.train import train
 
-        config = experiment(Path(table), Path(folder), side, epochs)
+        config = experiment(Path(table), self.folder / f"{name}-{repeat}".replace(" ", "-"), side, epochs)
         config["entrypoint"] = _TRIALS[name]
         config["hyperparameters"]["shift"] = 0
-        config["data"]["class_names"] = sorted(path.name for path in (Path(folder).parent / "jpegs").iterdir())
+        config["data"]["class_names"] = sorted(path.name for path in (Path(table).parent / "jpegs").iterdir())
         config["checkpoint_policy"] = "none"
         config["resources"] |= {"slots_per_trial": ranks, "strategy": "horovod_local"}
         result = train(config)
@@ -59,12 +59,12 @@ class Trainings:
         shares = [wait / (wait + step) for wait, step in zip(waited, computed, strict=True)]
         return {"epochs": history(result, "epoch_seconds"), "waited": statistics.median(shares)}
 
-    def by_hand(self, name: str, table: str, folder: str, side: int, ranks: int, epochs: int) -> dict[str, Any]:
+    def by_hand(self, name: str, table: str, repeat: int, side: int, ranks: int, epochs: int) -> dict[str, Any]:
         """Gives the seconds of each epoch but the first."""
         from lakelens import HorovodRunner
 
         runner = HorovodRunner(np=-ranks, use_gpu=False, driver_log_verbosity="log_callback_only", needs_horovod=False)
-        given = {"source": name, "table": table, "jpegs": str(Path(folder).parent / "jpegs")}
+        given = {"source": name, "table": table, "jpegs": str(Path(table).parent / "jpegs")}
         return {"epochs": runner.run(train_by_hand, **given, side=side, epochs=epochs)[1:]}
 
 
@@ -124,39 +124,26 @@ def _batches(source: str, feed: Any, jpegs: Path, side: int) -> tuple[Iterable[A
     return loader, sampler.set_epoch
 
 
-def scaled(made: photos.Photographs, folder: Path, side: int) -> photos.Photographs:
-    """Stores photographs at another size."""
-    from PIL import Image
-
-    for path in photos.files(made):
-        place = folder / path.parent.name / path.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(path) as image:
-            image.resize((side, side)).save(place, quality=_QUALITY)
-    return replace(made, folder=folder)
-
-
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     if arguments.epochs < 2:
         raise SystemExit("--epochs 1: the first epoch, in which everything warms up, is left out; give 2 or more")
-    settings = ("photographs", "side", "ranks", "epochs", "repeats")
-    report = Report("torch_training", {name: getattr(arguments, name) for name in settings} | {"batch": BATCH})
-    rows, waits = arguments.photographs, []
+    report = Report.of("torch_training", arguments, "photographs", "side", "ranks", "epochs", "repeats", batch=BATCH)
+    rows = arguments.photographs
+    waits: list[float] = []
     with scratch(arguments.folder) as (kept, temporary):
         python = make_peer("torch", kept)
         report.facts["environment with PyTorch"] = versions_in(python, temporary / "log", ["torch", "torchvision"])
-        made = scaled(photos.photographs(kept, rows), temporary / "jpegs", arguments.side)
+        made = photos.scaled(photos.photographs(kept, rows), temporary / "jpegs", arguments.side)
         table = temporary / "table"
         write_table(made, table, rows, 0)
         given = {"table": str(table), "side": arguments.side, "ranks": arguments.ranks, "epochs": arguments.epochs}
-        with Contender("benchmarks.torch_training:Trainings", temporary / "trainings.log", python=python) as trainings:
+        with Contender.of(Trainings, temporary / "trainings", python=python) as trainings:
 
-            def measured(name: str) -> Callable[[int], dict[str, float]]:
+            def measured(name: str) -> Measure:
                 def once(repeat: int) -> dict[str, float]:
-                    folder = temporary / f"{name}-{repeat}".replace(" ", "-")
                     method = "lakelens" if name in _TRIALS else "by_hand"
-                    found = trainings.call(method, name=name, folder=str(folder), **given)
+                    found = trainings.call(method, name=name, repeat=repeat, **given)
                     if name == "lakelens":
                         waits.append(found["waited"])
                     return {"images_s": rows / statistics.median(found["epochs"])}
@@ -164,30 +151,19 @@ def run(arguments: Any) -> Report:
                 return once
 
             measures = {name: measured(name) for name in (*_TRIALS, *_BY_HAND)}
-            for name, values in interleave(arguments.repeats, measures, tell).items():
-                report.add(name, "images/s", values["images_s"])
+            report.measure(arguments.repeats, measures, {"images_s": ("", "images/s")})
     report.compare("lakelens memory", "memory", at_least=_LOOP)
-    loaders = sorted(_BY_HAND[1:], key=lambda name: report.series[name].median)
-    report.compare("lakelens", loaders[0])
-    report.compare("lakelens", loaders[1], at_least=_LOADER)
+    slower, faster = sorted(_BY_HAND[1:], key=lambda name: report.series[name].median)
+    report.compare("lakelens", slower)
+    report.compare("lakelens", faster, at_least=_LOADER)
     report.compare("lakelens", "lakelens memory")
-    report.aims.append(
-        Aim("share of its time that lakelens waited for the feed", statistics.median(waits), at_most=_WAIT)
-    )
+    report.aim("share of its time that lakelens waited for the feed", statistics.median(waits), at_most=_WAIT)
     return report
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = parser("Images/s of lakelens train on a TorchTrial next to loops written by hand.")
-    flags.add_argument("--photographs", type=positive, default=1024, help="how many rows")
+if __name__ == "__main__":
+    flags = parser(__doc__, photographs=1024)
     flags.add_argument("--side", type=positive, default=96, help="side of the images")
     flags.add_argument("--ranks", type=positive, default=2, help="number of ranks")
     flags.add_argument("--epochs", type=positive, default=5, help="epochs of each training")
-    arguments = flags.parse_args(argv)
-    run(arguments).show(arguments.json)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    command(flags, run)
