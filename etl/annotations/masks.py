@@ -64,7 +64,7 @@ def _bounds_of_runs(mask: Mapping[str, Any]) -> Corners:
         raise InvalidArgumentError("a run-length mask has no pixel")
     top, bottom = height, 0
     for start, end in runs:
-        spans = start // height != (end - 1) // height  # a run that goes on in the next column has both edges
+        spans = start // height != (end - 1) // height  # a run that continues in the next column has both edges
         top = 0 if spans else min(top, start % height)
         bottom = height if spans else max(bottom, (end - 1) % height + 1)
     return runs[0][0] // height, top, (runs[-1][1] - 1) // height + 1, bottom

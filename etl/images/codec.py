@@ -61,7 +61,7 @@ _SIZED_BY_HEADER = ("JPEG", "MPO", "PNG")
 _DRAFT_MARGIN = 2
 
 
-# The byte of a PNG that tells the bits of a sample.
+# The byte of a PNG that gives the depth of its samples.
 _PNG_DEPTH, _BYTE = 24, 8
 
 _Loaded = tuple[Image.Image, tuple[int, int], str, int]
