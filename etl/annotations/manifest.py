@@ -5,6 +5,7 @@ Boxes follow the convention of `boxes`: half-open pixels, 0-based. A box may als
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import itertools
@@ -42,11 +43,20 @@ _ALIASES = {
     "width": ("width", "image_width"),
     "height": ("height", "image_height"),
     "difficult": ("difficult",),
-    "xmin": ("xmin", "x_min"),
-    "ymin": ("ymin", "y_min"),
-    "xmax": ("xmax", "x_max"),
-    "ymax": ("ymax", "y_max"),
+    "xmin": ("xmin", "x_min", "x1"),
+    "ymin": ("ymin", "y_min", "y1"),
+    "xmax": ("xmax", "x_max", "x2"),
+    "ymax": ("ymax", "y_max", "y2"),
 }
+# Columns of boxes that other tools write in several conventions: a corner or the centre, pixels or fractions.
+_SIZES = (("w", "h"), ("width", "height"))
+_UNCLEAR_BOXES = (
+    *(frozenset((*start, *size)) for start in (("x", "y"), ("cx", "cy"), ("x_center", "y_center")) for size in _SIZES),
+    frozenset(("bbox",)),
+    frozenset(("left", "top", "right", "bottom")),
+)
+_SEPARATORS = (",", ";", "\t")
+_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _TRUE = (True, 1, "1", "true", "True", "TRUE")
 # A quote that is never closed would otherwise make one field of the rest of the file.
@@ -105,6 +115,12 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
     columns = match_columns(names)
     found = columns.names
     there = ", ".join(repr(name) for name in names[:40]) or "none"
+    unclear = next((sorted(one) for one in _UNCLEAR_BOXES if one <= set(folded)), None)
+    if unclear is not None and not columns.has_box_columns and "boxes" not in found:
+        raise AnnotationFileError(
+            f"{location} has the columns {', '.join(unclear)}, which are boxes in one of several conventions; write "
+            "xmin, ymin, xmax and ymax in pixels, or a column 'boxes' of objects with label and bbox [x, y, width, height]"
+        )
     if "path" not in found:
         raise AnnotationFileError(f"{location} has no column 'path' (its columns: {there}); add one, or rename it")
     partial = [side for side in _SIDES if side in found]
@@ -176,30 +192,60 @@ def annotation_of_row(
 
 
 def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a CSV file: UTF-8 with or without a byte order mark, quoting as in RFC 4180, a header line."""
+    """Yields the rows of a CSV file with a header line, quoted as in RFC 4180, separated by comma, semicolon or tab.
+
+    UTF-8 with or without a byte order mark, or UTF-16 with one. Where no comma separates, it may be a decimal comma.
+    """
     csv.field_size_limit(_MAX_FIELD)
-    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    lines = io.TextIOWrapper(stream, encoding=_encoding_of(stream), newline="")
     try:
-        reader = csv.reader(lines, strict=False)
+        first = lines.readline()
+        separator = _separator_of(first)
+        reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=False)
         header = next(reader, None)
         if not header:
             raise AnnotationFileError(f"{location} is empty; its first line names the columns, such as path,label")
-        find_columns(header, location)
+        columns = find_columns(header, location)
+        numbers = {header.index(columns.names[side]) for side in _SIDES if side in columns.names}
         for number, values in enumerate(reader, start=1):
             if any(values[len(header) :]):  # blank ones are what a spreadsheet leaves at the end of a line
                 raise AnnotationFileError(
                     f"{location}#row={number} has {len(values)} fields and the header {len(header)}: "
                     f"{','.join(values)[:200]!r}; quote fields that hold a comma, or name the missing columns"
                 )
+            if separator != ",":
+                values = [_with_point(value) if n in numbers else value for n, value in enumerate(values)]
             if values:
                 # A row that is too short lacks its last values, not its columns.
                 yield dict(itertools.zip_longest(header, values[: len(header)]))
     except UnicodeDecodeError as error:
         raise AnnotationFileError(f"{location} is not UTF-8 ({error}); save it as UTF-8") from error
+    except UnicodeError as error:
+        raise AnnotationFileError(f"{location} is not text ({error}); save it as UTF-8") from error
     except csv.Error as error:
         raise AnnotationFileError(f"{location}: {error}; a quote may lack its end") from error
     finally:
         lines.detach()
+
+
+def _encoding_of(stream: BinaryIO) -> str:
+    mark = stream.read(2)
+    stream.seek(0)
+    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def _separator_of(header: str) -> str:
+    """Finds what separates the fields: the first separator by which there is a column of paths; a comma otherwise."""
+    for separator in _SEPARATORS:
+        names = next(csv.reader([header], delimiter=separator), [])
+        if "path" in match_columns(names).names:
+            return separator
+    return _SEPARATORS[0]
+
+
+def _with_point(number: str) -> str:
+    found = _DECIMAL_COMMA.fullmatch(number)
+    return f"{found[1]}.{found[2]}" if found else number
 
 
 def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 
@@ -198,7 +199,7 @@ def test_a_torn_json_array_and_an_object_on_several_lines_are_refused(text, mess
         from_json(text)
 
 
-@pytest.mark.parametrize("data", [b"", b"path,label\n\xff\xfe,cat\n", "path,label\na.jpg,cat\n".encode("utf-16")])
+@pytest.mark.parametrize("data", [b"", b"path,label\n\xff\xfe,cat\n", "path,label\na.jpg,cat\n".encode("utf-16-le")])
 def test_a_file_that_is_no_csv_in_utf8_is_refused_by_name(data):
     with pytest.raises(AnnotationFileError, match=r"m\.csv"):
         from_csv(data)
@@ -239,3 +240,27 @@ def test_json_lines_may_leave_out_keys_each_on_its_own():
     assert (a.label_name, a.split) == ("cat", None)
     assert (b.label_name, b.split) == (None, "test")
     assert c.label_name == "dog"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le with a mark"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_csv_file_of_a_spreadsheet_is_read_as_it_was_meant(encoding, separator):
+    point = "." if separator == "," else ","
+    lines = [["path", "label", "x1", "y1", "x2", "y2"], ["é,1.jpg", "cat", f"1{point}5", "2", f"9{point}25", "10"]]
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=separator).writerows(lines)
+    text = buffer.getvalue()
+    data = ("\ufeff" + text).encode("utf-16-le") if "mark" in encoding else text.encode(encoding)
+    (row,) = read_rows(read_csv(io.BytesIO(data), "m.csv"), "m.csv", str)
+    assert (row.path, row.boxes[0].corners, row.problems) == ("é,1.jpg", (1.5, 2, 9.25, 10), ())
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["x,y,w,h", "X,Y,Width,Height", "bbox", "cx,cy,w,h", "x_center,y_center,width,height", "left,top,right,bottom"],
+)
+def test_columns_of_boxes_in_an_unclear_convention_are_refused_and_never_ignored(names):
+    with pytest.raises(AnnotationFileError, match="boxes in one of several conventions; write xmin"):
+        find_columns(["path", "label", *names.split(",")], "m.csv")
+    find_columns(["path", "label", "boxes", *names.split(",")], "m.csv")
+    find_columns(["path", "label", "width", "height"], "m.csv")
