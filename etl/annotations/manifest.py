@@ -119,7 +119,7 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
     if unclear is not None and not columns.has_box_columns and "boxes" not in found:
         raise AnnotationFileError(
             f"{location} has the columns {', '.join(unclear)}, which are boxes in one of several conventions; write "
-            "xmin, ymin, xmax and ymax in pixels, or a column 'boxes' of objects with label and bbox [x, y, width, height]"
+            "xmin, ymin, xmax and ymax in pixels, or a column 'boxes' of objects with label and bbox, as COCO has it"
         )
     if "path" not in found:
         raise AnnotationFileError(f"{location} has no column 'path' (its columns: {there}); add one, or rename it")
