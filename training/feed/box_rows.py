@@ -24,13 +24,18 @@ Rows = npt.NDArray[np.float32]
 
 
 def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage]) -> tuple[Rows, dict[int, str]]:
-    """Gives the boxes of a batch, and what is wrong with rows that cannot be used, by row.
+    """Gives the boxes of a batch, and what is wrong with rows that cannot be used, by row; "" if nobody annotated it.
 
     Returns float32 [rows, boxes, 6]; in pixels of the image that comes out, filled up with class -1.
     """
     found: list[Rows] = []
     refused: dict[int, str] = {}
     for i, annotated in enumerate(batch.values_of(images.plan.columns.boxes)):
+        if annotated is None:
+            found.append(np.zeros((0, BOX_COLUMNS), np.float32))
+            refused[i] = ""
+            continue
+        images.left_out.annotated += 1
         try:
             found.append(_row(images, annotated, stored[i]))
         except ImageError as error:
@@ -49,15 +54,8 @@ def _size_for_boxes(image: StoredImage) -> tuple[int, int]:
     return (image.height, image.width) if image.height and image.width else size_of(image)
 
 
-def _row(images: ImagePlan, annotated: Sequence[dict[str, Any]] | None, image: StoredImage) -> Rows:
+def _row(images: ImagePlan, annotated: Sequence[dict[str, Any]], image: StoredImage) -> Rows:
     """Gives the boxes of one row."""
-    column = images.plan.columns.boxes
-    if annotated is None:
-        raise ImageError(
-            "no_boxes",
-            f"has null in column {column!r}, so it was not annotated; ingest with layout voc, coco or manifest, "
-            "which write an empty list for an image without objects",
-        )
     if not annotated:
         return np.zeros((0, BOX_COLUMNS), np.float32)
     try:

@@ -288,8 +288,8 @@ class DeltaFeed:
                     6]: xmin, ymin, xmax, ymax in pixels of the image that comes out, class number, and 1 for a
                     difficult one; as many boxes as the row of the batch with most has, filled up with class -1. Boxes
                     are cut at the image's edges; those narrower or lower than a pixel are left out and counted in
-                    `left_out`. A row whose boxes are null, not finite, inverted, outside the image or of another class
-                    is a bad row.
+                    `left_out`, and so is a row whose boxes are null. A row whose boxes are not finite, inverted,
+                    outside the image or of another class is a bad row.
                 box_limit: Most boxes of a row in that array (200); the smallest beyond it are left out and counted.
                 bad_rows: `error` stops at a row that does not decode, or whose label is null or no int32, and names it.
                     `skip` logs it, counts it in `skipped`, and leaves it out of its batch; with several ranks, or in a

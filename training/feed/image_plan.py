@@ -34,11 +34,13 @@ class SkippedRows:
 
 @dataclass
 class LeftOutBoxes:
-    """The boxes that a feed has left out, in this process, each time that their row was read."""
+    """The boxes and rows that a feed of boxes has left out, in this process, each time that they were read."""
 
     read: int = 0  # Boxes read
     small: int = 0  # Those narrower or lower than a pixel of the image that comes out
     beyond: int = 0  # Those beyond `box_limit`, the smallest of their image
+    annotated: int = 0  # Rows with boxes, or with an empty list of them
+    unannotated: int = 0  # Rows whose boxes are null: nobody looked for objects
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,15 @@ class ImagePlan:
     def undecodable(self, reason: str) -> str:
         """Says of a row that it does not decode."""
         return f"does not decode to {self.size[0]} x {self.size[1]} pixels: {reason}"
+
+    def leave_unannotated_out(self) -> None:
+        """Counts a row whose boxes are null; raises once an epoch had no other rows."""
+        self.left_out.unannotated += 1
+        if not self.left_out.annotated and self.left_out.unannotated >= self.plan.rows:
+            raise BadRowError(
+                f"{self.plan.name}: all rows have null in column {self.plan.columns.boxes!r}: nobody annotated them. "
+                "Ingest with layout voc, coco or manifest, which write an empty list for an image without objects"
+            )
 
     def refuse(self, origin: Sequence[int], reason: str) -> None:
         """Handles a bad row as `bad_rows` says: raises, or counts it and logs it."""

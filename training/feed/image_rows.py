@@ -55,8 +55,10 @@ def stored_batches(
         refused = {**undecodable, **refused}
         weights = batch.weights.copy() if refused else batch.weights
         for row, reason in sorted(refused.items()):
-            if weights[row]:
+            if weights[row] and reason:
                 images.refuse(origins[row].tolist(), reason)
+            elif weights[row]:
+                images.leave_unannotated_out()
             stored[row], weights[row] = StoredImage(None), 0
         yield StoredBatch(
             images=stored,

@@ -100,6 +100,11 @@ def _report_left_out_rows(prepared: PreparedRank) -> None:
                 f"boxes: rank {prepared.world.rank} read {left.read} on {feed.split or 'all'} rows in all epochs; it "
                 f"left out {left.small} narrower or lower than a pixel and {left.beyond} beyond data.box_limit"
             )
+        if left.unannotated:
+            process_context.log_to_driver(
+                f"annotations: rank {prepared.world.rank} met rows with null {left.unannotated} times on "
+                f"{feed.split or 'all'} rows, which nobody annotated, and left them out"
+            )
 
 
 def _counts_wanted(prepared: PreparedRank) -> bool:

@@ -65,10 +65,6 @@ def test_a_box_over_the_edge_is_cut_there(tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (
-            None,
-            r"has null in column 'annotations', so it was not annotated; ingest with layout voc",
-        ),
         ([box(0, 0, math.nan, 4)], "a corner that is not a finite number"),
         (
             [box(0, 0, 4, 4), box(5, 0, 4, 4)],
@@ -85,6 +81,20 @@ def test_a_row_whose_boxes_cannot_be_used_is_a_bad_row(tmp_path, row, words):
         list(feed.as_numpy(2, box_classes=2))
     _, labels, weights = next(feed.as_numpy(2, box_classes=2, bad_rows="skip"))
     assert (labels.shape, weights.tolist()) == ((1, 1, 6), [1])
+
+
+def test_a_row_that_nobody_annotated_is_left_out_and_counted(tmp_path):
+    feed = feed_of(tmp_path, [box(0, 0, 4, 4)], None, [])
+    _, labels, weights = next(feed.as_numpy(3, box_classes=2))
+    assert weights.tolist() == [1, 1]
+    assert labels[:, 0, 4].tolist() == [0, -1]
+    assert (feed.left_out.annotated, feed.left_out.unannotated, feed.skipped.count) == (2, 1, 0)
+
+
+def test_a_table_that_nobody_annotated_is_an_error_within_an_epoch(tmp_path):
+    feed = feed_of(tmp_path, None, None, None)
+    with pytest.raises(BadRowError, match="all rows have null in column 'annotations': nobody annotated them"):
+        list(feed.as_numpy(2, box_classes=2))
 
 
 @pytest.mark.parametrize("kept", [True, False])
