@@ -29,7 +29,7 @@ COMMANDS = (
     "doctor",
     "demo",
 )
-_MODULES = {"doctor": "doctor.run", "demo": "demo.run"}
+_MODULES = {"doctor": "doctor.run"}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -54,7 +54,7 @@ lakelens tensorboard RUN
 lakelens schema --result-file experiment.schema.json
 lakelens init project/ --table tables/photos
 lakelens doctor
-lakelens demo --search
+lakelens demo --images photos/
 """
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lakelens.inference.evaluation.comparison import ClassChange
 from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.inference.model.registry import ModelDifference, RegisteredVersion
 from lakelens.results import duration
@@ -87,17 +86,6 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
         for name, place in (("page", result.page), ("changes", result.changes), ("in", result.artifacts))
         if place
     ]
-
-
-def recall_lines(classes: Sequence[ClassChange], highlighted: str) -> list[str]:
-    """Writes training rows and recall of each class under two models; an arrow marks the highlighted class."""
-    rows: list[Sequence[str]] = [("", "CLASS", "TRAIN V0", "TRAIN V1", "HELD OUT", "RECALL V0", "RECALL V1")]
-    for one in classes:
-        mark = ">" if one.name == highlighted else ""
-        counts = (str(number or 0) for number in (one.trained_before, one.trained_after, one.support))
-        recalls = ("-" if value is None else f"{value:.2f}" for value in (one.recall_before, one.recall_after))
-        rows.append((mark, one.name, *counts, *recalls))
-    return table_lines(rows, right_from=2)
 
 
 def version_lines(versions: Sequence[RegisteredVersion]) -> list[str]:

@@ -41,7 +41,7 @@ class Pipeline:
     """A folder with images and tables, and an Airflow whose DAGs work on them."""
 
     def __init__(self, folder: Path) -> None:
-        from lakelens.jobs.demo.images import write_digits
+        from lakelens.jobs.demo import write_digits
 
         self.folder = folder
         self.images = write_digits(folder / "digits")
@@ -220,7 +220,7 @@ def test_a_task_whose_input_has_to_change_first_is_not_tried_again(pipeline: Pip
 
 
 def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process(pipeline: Pipeline) -> None:
-    from lakelens.jobs.demo.images import deliver
+    from lakelens.jobs.demo import deliver
 
     before = pipeline.run_states()
     if pipeline.images.arrivals.exists():

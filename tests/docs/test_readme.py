@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from result_keys import result_keys
 
 from lakelens.jobs.cli import build_parser
-from lakelens.jobs.demo.images import write_digits
+from lakelens.jobs.demo import write_digits
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 README = Path(__file__).resolve().parents[2] / "README.md"

@@ -1,15 +1,15 @@
-"""What evaluations and the demo show on a terminal."""
+"""What evaluations show on a terminal."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from lakelens.inference.evaluation.comparison import ClassChange, compare
+from lakelens.inference.evaluation.comparison import compare
 from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.inference.model.registry import ModelDifference
-from lakelens.jobs.run_lines import difference_lines, evaluation_lines, recall_lines
+from lakelens.jobs.run_lines import difference_lines, evaluation_lines
 from lakelens.tracking.run_listing import RunDetails, RunSummary
 
 pytestmark = pytest.mark.unit
@@ -53,15 +53,3 @@ def test_a_comparison_of_runs_shows_which_metric_chose_each_ones_epoch() -> None
     assert [line.split() for line in lines if "best epoch" in line] == [
         ["best", "epoch", "by", "val_loss", "val_accuracy"]
     ]
-
-
-def test_a_table_of_recalls_marks_the_class_and_shows_a_dash_for_what_has_no_value() -> None:
-    classes = [
-        ClassChange("one", 0, 36, 0.5, 0.9, 14, 0, 120, 120),
-        ClassChange("eight", 1, 36, None, 1.0, 30, 0, 3, 120),
-    ]
-    lines = recall_lines(classes, "eight")
-    assert lines[1].startswith("   one")
-    assert lines[2].startswith(">  eight")
-    assert lines[2].split() == [">", "eight", "3", "120", "36", "-", "1.00"]
-    assert len({len(line) for line in lines}) == 1
