@@ -101,7 +101,6 @@ def test_own_images_need_two_classes_and_one_of_which_images_can_arrive_later(
         (["--images", "nothing"], "SourceNotFoundError", "is not a folder"),
         (["--epochs", "0"], "InvalidArgumentError", "--epochs 0 must be 1 or more"),
         (["--size", "-1"], "InvalidArgumentError", "--size -1 and --epochs 8 must be 1 or more"),
-        (["--search"], "InvalidArgumentError", "--search"),
     ],
 )
 def test_an_earlier_demo_stays_when_the_flags_are_wrong(

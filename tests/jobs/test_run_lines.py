@@ -8,9 +8,7 @@ import pytest
 from lakelens.inference.evaluation.comparison import compare
 from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
-from lakelens.inference.model.registry import ModelDifference
-from lakelens.jobs.run_lines import difference_lines, evaluation_lines
-from lakelens.tracking.run_listing import RunDetails, RunSummary
+from lakelens.jobs.run_lines import evaluation_lines
 
 pytestmark = pytest.mark.unit
 
@@ -42,14 +40,3 @@ def test_an_evaluation_shows_both_models_each_class_and_what_changed() -> None:
     assert [line.split() for line in lines if line.startswith("dog")] == [["dog", "0", "-", "0", "-"]]
     assert "4 answers fixed, 0 broken; p = 0.12 (McNemar)" in lines
     assert lines[-2:] == ["the class that gained most: cat", "page: /out/page.html"]
-
-
-def test_a_comparison_of_runs_shows_which_metric_chose_each_ones_epoch() -> None:
-    def details(run_id: str, metric: str) -> RunDetails:
-        summary = RunSummary(run_id, "", "", "FINISHED", "/t", 1, None, metric, 0.5, "", 1.0, None, None)
-        return RunDetails(summary, {}, {}, {}, {}, "", ())
-
-    lines = difference_lines(ModelDifference(details("1", "val_loss"), details("2", "val_accuracy"), {}, {}))
-    assert [line.split() for line in lines if "best epoch" in line] == [
-        ["best", "epoch", "by", "val_loss", "val_accuracy"]
-    ]
