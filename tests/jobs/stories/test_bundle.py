@@ -222,7 +222,11 @@ def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
 NODE = """#!/bin/sh
 case "$*" in
     *"import horovod"*) exit 1 ;;
-    *) echo "$PYTHONPATH $*" >"$(dirname "$0")/called" ;;
+    *)
+        echo "$PYTHONPATH $*" >"$(dirname "$0")/called"
+        mkdir -p "$XDG_CACHE_HOME/lakelens/wheels/key"
+        echo built >>"$XDG_CACHE_HOME/lakelens/wheels/key/horovod.whl"
+        ;;
 esac
 """
 
@@ -236,7 +240,8 @@ def run_init_script(folder: Path, *programs: str, wheel: str = "../../../dist/la
         (folder / program).write_text(NODE, encoding="utf-8")
         (folder / program).chmod(0o755)
     script = (BUNDLE / "install_horovod.sh").read_text(encoding="utf-8")
-    variables = {"LAKELENS_WHEELS": "/kept", "LAKELENS_WHEEL": wheel, "LAKELENS_ARTIFACTS": str(folder)}
+    shared = {"LAKELENS_WHEELS": str(folder.parent / "kept"), "LAKELENS_BUILD": str(folder / "build")}
+    variables = {"LAKELENS_WHEEL": wheel, "LAKELENS_ARTIFACTS": str(folder), **shared}
     subprocess.run(
         ["bash", "-c", script.replace("/databricks/python/bin/python", str(folder / "python"))],
         env={"PATH": f"{folder}:/usr/bin:/bin", **variables},
@@ -247,9 +252,11 @@ def run_init_script(folder: Path, *programs: str, wheel: str = "../../../dist/la
 
 
 def test_the_init_script_keeps_the_wheel_in_the_volume_and_builds_with_nccl_on_gpu_nodes(tmp_path: Path) -> None:
-    command = "/lakelens-0.1.0-py3-none-any.whl -m lakelens.horovod_build --wheel-dir /kept"
+    command = "/lakelens-0.1.0-py3-none-any.whl -m lakelens.horovod_build"
     assert run_init_script(tmp_path / "cpu") == command
     assert run_init_script(tmp_path / "gpu", "nvidia-smi") == f"{command} --gpu"
+    # The second node began with the wheel of the first.
+    assert (tmp_path / "kept" / "key" / "horovod.whl").read_text() == "built\n" * 2
 
 
 def test_the_init_script_takes_a_wheel_that_lies_in_a_volume(tmp_path: Path) -> None:
