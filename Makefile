@@ -5,9 +5,6 @@
 #   make test STACK=spark-3.5             another set of versions, a file of constraints/, in .venv-spark-3.5
 #   make test STACK=17.3                  one story on the packages of a Databricks runtime: 15.4, 16.4, 17.3 or 18
 #   make demo IMAGES=/class/folders       your own images instead of the digits
-#   make demo FRAMEWORK=torch             the same with PyTorch, in a separate environment
-#   make demo SEARCH=1                    a search over one version, with its report
-#   make demo DETECTION=1                 detectors on two versions of a table with boxes
 
 SHELL := /bin/sh
 DEFAULT_STACK := spark-4.1
@@ -16,9 +13,6 @@ RUNTIMES := 15.4 16.4 17.3 18
 VENV ?= .venv$(if $(filter-out $(DEFAULT_STACK),$(STACK)),-$(STACK))
 PYTHON ?=
 IMAGES ?=
-SEARCH ?=
-FRAMEWORK ?=
-PEERS ?= $(HOME)/.cache/lakelens/peers
 ARGS ?=
 AIRFLOW ?= .airflow
 PROCESSES := -n 3 --dist loadgroup --no-loadscope-reorder
@@ -31,14 +25,8 @@ help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@awk '/^#   make/ {sub(/^# /, ""); print}' $(MAKEFILE_LIST)
 
-ifeq ($(FRAMEWORK),torch)
-demo:
-	@python=$$(.ci/find-python) && torch=$$("$$python" -m benchmarks.peers torch --folder "$(PEERS)") && \
-	    PYTHONPATH="$(CURDIR)" "$$torch" -m lakelens.jobs.cli demo --framework torch $(if $(IMAGES),--images "$(IMAGES)")
-else
 demo: setup ## images to a scored Delta table, on a real two-executor Spark; sets up what is missing
-	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)") $(if $(SEARCH),--search --out lakelens-demo-search) $(if $(DETECTION),--detection --out lakelens-demo-detection)
-endif
+	@"$(VENV)/bin/lakelens" demo $(if $(IMAGES),--images "$(IMAGES)")
 
 ifneq ($(wildcard constraints/runtimes/$(STACK).txt),)
 test:

@@ -25,9 +25,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from lakelens import horovod_build, horovod_compile, horovod_patch  # noqa: E402
+from lakelens import horovod_build, horovod_patch  # noqa: E402
 from lakelens.errors import BuildError, LakelensError, MissingDependencyError, UsageError  # noqa: E402
-from lakelens.logged import last_lines, run_logged, say  # noqa: E402
 from lakelens.spark.java import find_java  # noqa: E402
 
 EXTRAS = "all,petastorm,dev"
@@ -68,6 +67,12 @@ class Environment:
         arriving = self.folder / f".{stage}.json.new"
         arriving.write_text(json.dumps(notes), encoding="utf-8")
         arriving.replace(self.folder / f".{stage}.json")
+
+
+def say(text: str) -> None:
+    """Writes one line to stderr, so that stdout stays what a command's caller reads."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def fingerprint(environment: Environment) -> str:
@@ -132,7 +137,7 @@ def _java() -> str | None:
 def _check_machine(environment: Environment, *, horovod: bool) -> None:
     pinned = re.search(r"^tensorflow==(\S+)", environment.lock.read_text(encoding="utf-8"), re.MULTILINE)
     if horovod and not (pinned and horovod_build.kept_wheel(pinned.group(1))):
-        horovod_compile.check_tools()
+        horovod_build.check_tools()
     free = shutil.disk_usage(environment.folder.parent).free
     if not environment.folder.exists() and free < FREE_BYTES_NEEDED:
         raise MissingDependencyError(
@@ -159,9 +164,7 @@ def _make_folder(environment: Environment) -> None:
     base = getattr(sys, "_base_executable", None) or sys.executable
     done = subprocess.run([base, "-m", "venv", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BuildError(
-            f"{base} -m venv {folder} ended with {done.returncode}\n{last_lines(done.stdout + done.stderr)}"
-        )
+        raise BuildError(f"{base} -m venv {folder} ended with {done.returncode}\n{done.stdout + done.stderr}")
 
 
 def _remove(folder: Path) -> None:
@@ -178,8 +181,8 @@ def _install_packages(environment: Environment, java: str | None, lock: int) -> 
     addition = "" if java else ", with Java 17 from PyPI"
     say(f"==> packages at the exact versions of {_shown(environment.lock)} (about 2 GB, once){addition}")
     # The build tools first: the checkout is installed without an isolated build, so that its tools are pinned as well.
-    _install(environment, lock, "build tools", ["setuptools", "wheel"])
-    _install(environment, lock, "packages", ["--no-build-isolation", "--editable", f"{CHECKOUT}[{extras}]"])
+    _install(environment, lock, ["setuptools", "wheel"])
+    _install(environment, lock, ["--no-build-isolation", "--editable", f"{CHECKOUT}[{extras}]"])
     environment.installing.unlink()
     notes = {"fingerprint": fingerprint(environment)}
     environment.note("packages", notes | ({"java": java} if java else {}))
@@ -188,32 +191,28 @@ def _install_packages(environment: Environment, java: str | None, lock: int) -> 
 def _install_horovod(environment: Environment) -> None:
     say("==> Horovod for this TensorFlow: the kept wheel, or compiled once (about 3 minutes)")
     command = [str(environment.python), "-m", "lakelens.horovod_build"]
-    process = subprocess.Popen(command, cwd=CHECKOUT)
-    try:
-        code = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    code = _run(command)
     if code != 0:
         raise BuildError(f"Horovod could not be installed; again, alone: {' '.join(command)}")
     environment.note("horovod", {"fingerprint": fingerprint(environment), "change": horovod_patch.MARK})
 
 
-def _install(environment: Environment, lock: int, title: str, arguments: list[str]) -> None:
-    log = environment.folder / "packages.log"
+def _install(environment: Environment, lock: int, arguments: list[str]) -> None:
     command = [str(environment.python), str(CHECKOUT / ".ci" / "packages.py"), "--constraint", str(environment.lock)]
-    settings = os.environ | {"PYTHONUNBUFFERED": "1"}
-    code = run_logged([*command, *arguments], log, title, _progress, settings, keep_open=[lock])
+    code = _run([*command, *arguments], lock)
     if code != 0:
-        output = log.read_text(encoding="utf-8", errors="replace")
-        raise BuildError(f"the installation of packages ended with {code}; the whole log: {log}\n{last_lines(output)}")
+        raise BuildError(f"the installation of packages ended with {code}; uv's own lines above show why")
 
 
-def _progress(line: str) -> str | None:
-    """Reads what uv says of itself: a large download, or how many packages it has resolved, prepared or installed."""
-    found = re.match(r"\s*(Downloading|Building|Resolved|Prepared|Installed)\s+(\S+)", line)
-    return None if found is None else f"{found.group(1).lower()} {found.group(2)}"
+def _run(command: list[str], *kept_open: int) -> int:
+    """Runs a command that shows its own progress, and ends it when this process is interrupted."""
+    process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=kept_open)
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
 def _version_of(environment: Environment) -> tuple[int, int] | None:

@@ -29,7 +29,6 @@ COMMANDS = (
     "doctor",
     "demo",
 )
-_MODULES = {"doctor": "doctor.run", "demo": "demo.run"}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lakelens {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module = importlib.import_module(f"lakelens.jobs.{_MODULES.get(name, name)}")
+        module = importlib.import_module(f"lakelens.jobs.{name}")
         command = commands.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         if hasattr(module, "run"):
             command.set_defaults(run=module.run)

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 # Flags of other launchers, and what this command line calls them.
 _OTHER_WORDS = dict.fromkeys(("-np", "--np", "--num-proc", "--num-workers", "--gpus"), "--slots-per-trial")
+# What `lakelens models` leaves to MLflow, and how it is done there.
+_IN_MLFLOW = {
+    "list": """MlflowClient().search_model_versions("name = 'NAME'"), or mlflow ui""",
+    "register": "mlflow.register_model('runs:/RUN/model', 'NAME'), or lakelens models promote runs:/RUN NAME",
+    "compare": "mlflow ui shows two runs next to each other; mlflow.search_runs() has their parameters and metrics",
+}
 EXAMPLES_HEADING = "examples:\n"
 
 Run = Callable[[argparse.Namespace], dict[str, Any]]
@@ -63,6 +69,8 @@ class JobParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
+        if value in _IN_MLFLOW and self.prog.endswith(" models"):
+            raise argparse.ArgumentError(action, f"{value!r} is in MLflow: {_IN_MLFLOW[value]}")
         is_experiment = str(value).endswith((".yaml", ".yml")) and "run" in action.choices
         near = f"did you mean 'run {value}'?" if is_experiment else suggestion(value, action.choices)
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {near}")

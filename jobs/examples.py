@@ -34,10 +34,8 @@ lakelens search report RUN --out report/
 lakelens score models:/birds@champion tables/photos@3 tables/predictions
 lakelens score runs:/RUN tables/photos tables/predictions --stream --checkpoint checkpoints/score --trigger-s 60
 lakelens evaluate runs:/RUN tables/photos@3 --compare models:/birds@champion --out evaluation/
-lakelens models list birds
-lakelens models register runs:/RUN birds --alias candidate
 lakelens models alias models:/birds/2 champion
-lakelens models compare models:/birds/1 models:/birds/2
+lakelens models promote runs:/RUN birds --alias candidate
 lakelens models promote runs:/RUN birds --if-better accuracy --on tables/photos@3
 lakelens models exists birds champion
 lakelens models stale birds tables/photos --min-new-rows 1000
@@ -54,7 +52,7 @@ lakelens tensorboard RUN
 lakelens schema --result-file experiment.schema.json
 lakelens init project/ --table tables/photos
 lakelens doctor
-lakelens demo --search
+lakelens demo --images photos/
 """
 
 

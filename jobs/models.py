@@ -1,4 +1,4 @@
-"""Registers models, gives them aliases, compares and promotes them (`lakelens models`)."""
+"""Promotes models, sets and finds their aliases, and shows when to train again (`lakelens models`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakelens.jobs.evaluate import add_split_arguments, split_of
 from lakelens.jobs.score import add_column_arguments, add_engine_argument, columns_of
 from lakelens.table import Table
 
-DESCRIPTION = "Register models, list and compare them, and move an alias to the better one."
+DESCRIPTION = "Promote models, set and find their aliases, and show when to train again; MLflow does the rest."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,21 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_tracking_argument(action)
         return action
 
-    listed = add("list", "list the registered models, their versions, aliases and data", _list)
-    listed.add_argument("name", nargs="?", default=None, help="only this registered model; default: all")
-    added = add("register", "register the model of a run; an existing version is reused", _register)
-    add_model_argument(added)
-    added.add_argument("name", help="the registered model; created if it does not exist")
-    added.add_argument("--alias", default=None, help="an alias to set to the version")
     alias = add("alias", "set an alias to a version, if its files are those that its run wrote", _alias)
     alias.add_argument("version", metavar="MODEL/VERSION", help="models:/<name>/<version>")
     alias.add_argument("alias", help="the alias, such as champion")
     exists = add("exists", "show whether an alias of a model exists; a missing alias or model is not an error", _exists)
     exists.add_argument("name", help="the registered model; need not exist yet")
     exists.add_argument("alias", help="the alias, such as champion")
-    compared = add("compare", "show how two models differ: data, parameters and metrics of their runs", _compare)
-    add_model_argument(compared, "first")
-    add_model_argument(compared, "second")
     _add_promotion(add("promote", "register a model and set an alias to it, if it is better", _promote))
     stale = add("stale", "show whether a table has changed enough to train the model again", _stale)
     stale.add_argument("name", help="the registered model; need not exist yet")
@@ -83,25 +74,6 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     add_session_arguments(action)
 
 
-def _list(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.inference.model.registry import list_versions
-    from lakelens.jobs.run_lines import version_lines
-
-    versions = list_versions(args.name, args.tracking_uri)
-    print("\n".join(version_lines(versions)))
-    for one in versions:
-        for alias, note in one.promotions.items():
-            print(f"{one.uri} as {alias}: {note}")
-    return {"models": [dataclasses.asdict(one) for one in versions]}
-
-
-def _register(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.inference.model.registry import register
-
-    version = register(args.model, args.name, args.alias, args.tracking_uri)
-    return {"model": version.uri, **dataclasses.asdict(version)}
-
-
 def _alias(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.inference.model.registry import parse_version, set_alias
 
@@ -117,20 +89,6 @@ def _exists(args: argparse.Namespace) -> dict[str, Any]:
         "model": f"models:/{args.name}@{args.alias}",
         "exists": found is not None,
         "version": None if found is None else found.version,
-    }
-
-
-def _compare(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.inference.model.registry import compare_runs
-    from lakelens.jobs.run_lines import difference_lines
-
-    found = compare_runs(args.first, args.second, args.tracking_uri)
-    print("\n".join(difference_lines(found)))
-    return {
-        "first": dataclasses.asdict(found.first.summary),
-        "second": dataclasses.asdict(found.second.summary),
-        "params": found.params,
-        "metrics": found.metrics,
     }
 
 

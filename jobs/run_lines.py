@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lakelens.inference.evaluation.comparison import ClassChange
 from lakelens.inference.evaluation.result import EvaluationResult
-from lakelens.inference.model.registry import ModelDifference, RegisteredVersion
 from lakelens.results import duration
 from lakelens.tracking.run_listing import RunDetails, RunSummary
 from lakelens.tracking.runs import ORIGIN_TAG
@@ -87,40 +85,6 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
         for name, place in (("page", result.page), ("changes", result.changes), ("in", result.artifacts))
         if place
     ]
-
-
-def recall_lines(classes: Sequence[ClassChange], highlighted: str) -> list[str]:
-    """Writes training rows and recall of each class under two models; an arrow marks the highlighted class."""
-    rows: list[Sequence[str]] = [("", "CLASS", "TRAIN V0", "TRAIN V1", "HELD OUT", "RECALL V0", "RECALL V1")]
-    for one in classes:
-        mark = ">" if one.name == highlighted else ""
-        counts = (str(number or 0) for number in (one.trained_before, one.trained_after, one.support))
-        recalls = ("-" if value is None else f"{value:.2f}" for value in (one.recall_before, one.recall_after))
-        rows.append((mark, one.name, *counts, *recalls))
-    return table_lines(rows, right_from=2)
-
-
-def version_lines(versions: Sequence[RegisteredVersion]) -> list[str]:
-    """Writes versions of registered models as a table with a heading."""
-    rows: list[Sequence[str]] = [("MODEL", "ALIASES", "TRAINED ON", "RUN", "CHECKPOINT")]
-    for one in versions:
-        table = (one.trained_on or "").rstrip("/").rpartition("/")[2]
-        rows.append((one.uri, ", ".join(one.aliases), table, one.run_id or "", (one.digest or "")[:12]))
-    return table_lines(rows)
-
-
-def difference_lines(found: ModelDifference) -> list[str]:
-    """Writes how the runs of two models differ; what only one has is a dash in the other."""
-    facts = {
-        "run": (found.first.summary.run_id, found.second.summary.run_id),
-        "trained on": tuple(_table(one.summary.table, one.summary.version) for one in (found.first, found.second)),
-        "checkpoint": tuple((one.summary.digest or "")[:12] for one in (found.first, found.second)),
-        "best epoch by": tuple(one.summary.metric for one in (found.first, found.second)),
-        **found.params,
-        **found.metrics,
-    }
-    shown = [(name, *(_value(value) for value in values)) for name, values in facts.items()]
-    return table_lines([("", "FIRST", "SECOND"), *shown])
 
 
 def trace_lines(trace: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -1,9 +1,4 @@
-"""Averages, gathers and broadcasts with the installed Horovod in two processes on this machine.
-
-    python -m lakelens.horovod_self_test
-
-An import alone neither resolves every symbol nor opens a connection.
-"""
+"""Averages, gathers and broadcasts with the installed Horovod in two processes: an import alone opens no connection."""
 
 from __future__ import annotations
 
@@ -11,83 +6,47 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 
-SIZE = 2
-# Below the time that `horovod_build` waits: a rank without the other one times out first.
-_TIMEOUT_S = 120
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs both ranks, or one of them (`RANK`)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    return _rank(int(arguments[0])) if arguments else _ranks()
+_TIMEOUT_S = 120  # below the time that `horovod_build` waits: a rank without the other one times out first
+_SETTINGS = {"SIZE": 2, "LOCAL_SIZE": 2, "CROSS_RANK": 0, "CROSS_SIZE": 1, "HOSTNAME": "localhost"}
+_SETTINGS |= {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_TIMEOUT_SECONDS": _TIMEOUT_S}
+_SETTINGS |= {"GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "GLOO_IFACE": "lo" if sys.platform == "linux" else "lo0"}
 
 
-def _ranks() -> int:
+def _run_ranks() -> int:
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, False)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    command = [sys.executable, "-m", "lakelens.horovod_self_test"]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], env={**os.environ, **_environment(rank, server.server_port)})
-        for rank in range(SIZE)
-    ]
+    ranks = []
+    for rank in range(2):
+        own = {**_SETTINGS, "RANK": rank, "LOCAL_RANK": rank, "GLOO_RENDEZVOUS_PORT": server.server_port}
+        environment = os.environ | {f"HOROVOD_{name}": str(value) for name, value in own.items()}
+        ranks.append(subprocess.Popen([sys.executable, "-m", "lakelens.horovod_self_test", "rank"], env=environment))
     try:
         return max(abs(rank.wait(timeout=2 * _TIMEOUT_S)) for rank in ranks)
     finally:
-        for rank in ranks:
-            rank.kill()
+        for one in ranks:
+            one.kill()
         server.shutdown()
 
 
-def _environment(rank: int, port: int) -> dict[str, str]:
-    """Returns what Horovod reads to find its place and the other rank."""
-    values = {
-        "RANK": rank,
-        "SIZE": SIZE,
-        "LOCAL_RANK": rank,
-        "LOCAL_SIZE": SIZE,
-        "CROSS_RANK": 0,
-        "CROSS_SIZE": 1,
-        "HOSTNAME": "localhost",
-        "CONTROLLER": "gloo",
-        "CPU_OPERATIONS": "gloo",
-        "GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "GLOO_RENDEZVOUS_PORT": port,
-        "GLOO_IFACE": "lo" if sys.platform == "linux" else "lo0",
-        "GLOO_TIMEOUT_SECONDS": _TIMEOUT_S,
-        "STALL_CHECK_TIME_SECONDS": _TIMEOUT_S // 2,
-        "STALL_SHUTDOWN_TIME_SECONDS": _TIMEOUT_S,
-    }
-    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}
-
-
-def _rank(rank: int) -> int:
+def _run_rank() -> str | None:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+    rank, gpus = int(os.environ["HOROVOD_RANK"]), tf.config.list_physical_devices("GPU")
     # NCCL refuses two ranks on one GPU: with fewer than two, Gloo alone is tried.
-    tf.config.set_visible_devices(gpus[rank : rank + 1] if len(gpus) >= SIZE else [], "GPU")
+    tf.config.set_visible_devices(gpus[rank : rank + 1] if len(gpus) >= 2 else [], "GPU")
     hvd.init()
-    own = tf.fill([3], float(rank + 1))
+    own = tf.fill([3], rank + 1.0)
     compiled = tf.function(lambda values: hvd.grouped_allreduce([values, 2 * values], op=hvd.Sum))
-    found = [
-        hvd.allreduce(own, op=hvd.Average),
-        *compiled(own),
-        hvd.allgather(own),
-        hvd.broadcast(own, root_rank=1),
-    ]
-    wanted = [[1.5] * 3, [3.0] * 3, [6.0] * 3, [1.0] * 3 + [2.0] * 3, [2.0] * 3]
+    found = [hvd.allreduce(own, op=hvd.Average), *compiled(own), hvd.allgather(own), hvd.broadcast(own, root_rank=1)]
     values = [tensor.numpy().tolist() for tensor in found]
     hvd.shutdown()
-    if values != wanted:
-        sys.stderr.write(f"rank {rank} computed {values} instead of {wanted}\n")
-        return 1
-    return 0
+    wanted = [[1.5] * 3, [3.0] * 3, [6.0] * 3, [1.0] * 3 + [2.0] * 3, [2.0] * 3]
+    return None if values == wanted else f"rank {rank} computed {values} instead of {wanted}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run_rank() if "rank" in sys.argv else _run_ranks())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, ModelNotFoundError
 from ...tracking.logged_models import register_model
 from ...tracking.model_names import require_alias, require_model_name
-from ...tracking.run_listing import RunDetails, all_pages, open_existing_store, show_run
+from ...tracking.run_listing import open_existing_store
 from ...tracking.runs import (
     DIGEST_TAG,
     TABLE_TAG,
@@ -46,35 +46,17 @@ class RegisteredVersion:
         return f"models:/{self.name}/{self.version}"
 
 
-@dataclass(frozen=True)
-class ModelDifference:
-    """The differences of two models' runs."""
-
-    first: RunDetails  # The first model's run
-    second: RunDetails  # The second model's run
-    # Parameters that differ, by name: the first's value and the second's
-    params: Mapping[str, tuple[str | None, str | None]]
-    # Metrics that both or one has, by name: the first's value and the second's
-    metrics: Mapping[str, tuple[float | None, float | None]]
-
-
-def list_versions(name: str | None = None, tracking_uri: str | None = None) -> list[RegisteredVersion]:
-    """Lists registered models, or the versions of one; the newest version of each first."""
+def list_versions(name: str, tracking_uri: str | None = None) -> list[RegisteredVersion]:
+    """Lists the versions of a registered model, the newest first."""
     uri, client = open_existing_store(tracking_uri)
-    with as_tracking_errors(uri, "list registered models"):
-        names = [name] if name is not None else sorted(one.name for one in all_pages(client.search_registered_models))
-        found = []
-        for known in names:
-            aliases = _aliases(client, known)
-            found += [_described(client, known, number, aliases) for number in version_numbers(client, known)]
-        return found
+    with as_tracking_errors(uri, f"list the versions of model {name!r}"):
+        aliases = _aliases(client, name)
+        return [_described(client, name, number, aliases) for number in version_numbers(client, name)]
 
 
-def register(reference: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> RegisteredVersion:
+def register(reference: str, name: str, tracking_uri: str | None = None) -> RegisteredVersion:
     """Registers the model that a reference points to; a model is not registered twice under one name."""
     require_model_name(name)
-    if alias is not None:
-        require_alias(alias)
     model, run_id = registrable(reference, tracking_uri)
     uri = model.tracking_uri or resolve_tracking_uri(tracking_uri)
     client = open_client(uri)
@@ -82,8 +64,6 @@ def register(reference: str, name: str, alias: str | None = None, tracking_uri: 
         number = _registered_already(client, name, model.digest)
         if number is None:
             number = register_model(run_id, name, tracking_uri=uri)
-    if alias is not None:
-        set_alias(name, number, alias, uri)
     return version_of(name, number, uri)
 
 
@@ -155,24 +135,6 @@ def number_behind(name: str, alias: str, tracking_uri: str | None = None) -> int
         except ModelNotFoundError:
             return None
     return None if number is None else int(number)
-
-
-def compare_runs(first: str, second: str, tracking_uri: str | None = None) -> ModelDifference:
-    """Compares the parameters and metrics of two models' runs."""
-    details = []
-    for reference in (first, second):
-        model = resolve_model(reference, tracking_uri)
-        if model.run_id is None:
-            raise ModelNotFoundError(f"{reference!r}: its run is unknown, so there is nothing to compare")
-        details.append(show_run(model.run_id, tracking_uri))
-    one, other = details
-    params = _both(one.params, other.params)
-    return ModelDifference(
-        one,
-        other,
-        {name: values for name, values in params.items() if values[0] != values[1]},
-        _both(one.metrics, other.metrics),
-    )
 
 
 def parse_version(reference: str) -> tuple[str, int]:
@@ -249,7 +211,3 @@ def _described(client: MlflowClient, name: str, number: int, aliases: Mapping[st
             if tag.startswith(PROMOTION_TAG_PREFIX)
         },
     )
-
-
-def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {name: (one.get(name), other.get(name)) for name in sorted({*one, *other})}

@@ -1,14 +1,7 @@
 """DAGs of the lakelens pipeline: training each night if the data has changed, scoring each hour.
 
-The same steps (`lakelens_steps.py`) in three flavours, chosen by LAKELENS_FLAVOUR in Airflow's environment:
-
-- `bash` (the default): the `lakelens` command, on the machine of the worker. LAKELENS_COMMAND names it where it is not
-  on the PATH, as in `/opt/lakelens/bin/lakelens`.
-- `spark`: `spark-submit` of the command, by the connection `spark_default`. LAKELENS_JOBS is the folder with `cli.py`;
-  LAKELENS_SPARK_CONF is a JSON object of Spark settings, LAKELENS_SPARK_PACKAGES names
-  packages such as Delta's.
-- `databricks`: the jobs of the bundle (`jobs/databricks`), of its target `staging` or `prod` (`dev` puts a prefix
-  before their names), by the connection `databricks_default`; their parameters are the bundle's variables.
+Each step (`lakelens_steps.py`) is the `lakelens` command on the worker's machine. LAKELENS_COMMAND names the command if
+it is not on the PATH, as in `/opt/lakelens/bin/lakelens`, or a script that calls `spark-submit`.
 
 LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 
@@ -40,23 +33,12 @@ except ImportError:  # Airflow 2
     from airflow.operators.bash import BashOperator
     from airflow.operators.python import ShortCircuitOperator
 
-FLAVOUR = os.environ.get("LAKELENS_FLAVOUR", "bash")
 COMMAND = os.environ.get("LAKELENS_COMMAND", "lakelens")
 PARAMETERS = {**DEFAULTS, **json.loads(os.environ.get("LAKELENS_PARAMETERS", "{}"))}
 TASK = {
     "retries": int(os.environ.get("LAKELENS_RETRIES", "2")),
     "retry_delay": datetime.timedelta(seconds=float(os.environ.get("LAKELENS_RETRY_DELAY_S", "60"))),
 }
-
-
-def of_parameter(name: str) -> str:
-    """Writes a parameter of the run as a template."""
-    return f"{{{{ params.{name} }}}}"
-
-
-def of_result(step: str, key: str) -> str:
-    """Writes a value of an earlier task's result as a template."""
-    return f"{{{{ ti.xcom_pull(task_ids='{step}')['{key}'] }}}}"
 
 
 class JobOperator(BashOperator):
@@ -73,7 +55,7 @@ class JobOperator(BashOperator):
             raise AirflowFailException("exit code 2: the input or the configuration has to change first") from error
 
 
-def bash_task(step: Step) -> BashOperator:
+def task_of(step: Step) -> BashOperator:
     """Makes a task of a step that runs the lakelens command; its last line is the result."""
     words = step.filled(
         lambda name: f"' ~ params.{name} ~ '", lambda task, key: f"' ~ ti.xcom_pull(task_ids='{task}')['{key}'] ~ '"
@@ -92,61 +74,9 @@ def bash_task(step: Step) -> BashOperator:
     )
 
 
-def spark_task(step: Step) -> Any:
-    """Makes a task of a step that submits a job; its result comes by way of a file."""
-    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-
-    class SparkJobOperator(SparkSubmitOperator):
-        """Submits a lakelens job and returns its result."""
-
-        template_fields = (*SparkSubmitOperator.template_fields, "result_file")
-
-        def __init__(self, *, result_file: str, **options: Any) -> None:
-            super().__init__(**options)
-            self.result_file = result_file
-
-        def execute(self, context: Any) -> Any:
-            self.env_vars = {name: value for name, value in self.env_vars.items() if value}
-            super().execute(context)
-            return read_result(self.result_file)
-
-    file = of_parameter("results") + "/{{ dag.dag_id }}/{{ run_id }}/" + f"{step.name}.json"
-    settings = json.loads(os.environ.get("LAKELENS_SPARK_CONF", "{}"))
-    return SparkJobOperator(
-        task_id=step.name,
-        application=f"{os.environ.get('LAKELENS_JOBS', '/opt/lakelens/jobs')}/cli.py",
-        application_args=[*step.filled(of_parameter, of_result), "--result-file", file],
-        result_file=file,
-        conn_id="spark_default",
-        conf=settings,
-        packages=os.environ.get("LAKELENS_SPARK_PACKAGES") or None,
-        env_vars={"MLFLOW_TRACKING_URI": of_parameter("tracking_uri")},
-        name=f"lakelens {step.name}",
-    )
-
-
-def read_result(file: str) -> Any:
-    """Reads the result file of a job, from a disk or an object store that Airflow has a connection to."""
-    if "://" not in file:
-        with open(file, encoding="utf-8") as opened:  # noqa: PTH123  as the store's own below
-            return json.load(opened)
-    try:
-        from airflow.sdk import ObjectStoragePath
-    except ImportError:  # Airflow 2
-        from airflow.io.path import ObjectStoragePath
-    return json.loads(ObjectStoragePath(file).read_text())
-
-
 def is_true(step: str, key: str, ti: Any = None) -> bool:
     """Returns whether a value of an earlier task's result is true."""
     return bool(ti.xcom_pull(task_ids=step)[key])
-
-
-def databricks_task(name: str) -> Any:
-    """Makes the one task that runs the job of this name of the deployed bundle: its steps are those of this file."""
-    from airflow.providers.databricks.operators.databricks import DatabricksRunNowOperator
-
-    return DatabricksRunNowOperator(task_id="run", job_name=name.replace("_", " "))
 
 
 def pipeline(name: str, schedule: str, steps: tuple[Step, ...]) -> DAG:
@@ -163,12 +93,9 @@ def pipeline(name: str, schedule: str, steps: tuple[Step, ...]) -> DAG:
         tags=["lakelens"],
         user_defined_filters={"shell_quoted": lambda value: shlex.quote(str(value))},
     ) as dag:
-        if FLAVOUR == "databricks":
-            databricks_task(name)
-            return dag
         tasks: dict[str, Any] = {}
         for step in steps:
-            tasks[step.name] = spark_task(step) if FLAVOUR == "spark" else bash_task(step)
+            tasks[step.name] = task_of(step)
             before = [tasks[one] for one in step.after]
             if step.only_if is not None:
                 one, _, key = step.only_if.partition(".")

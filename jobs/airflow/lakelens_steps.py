@@ -30,7 +30,6 @@ DEFAULTS: dict[str, Any] = {
     "max_drift": 0.1,
     "checkpoints": "/data/checkpoints",
     "reports": "/data/reports",
-    "results": "/data/results",
     # Where it is empty, MLFLOW_TRACKING_URI of the worker's own environment counts.
     "tracking_uri": "",
 }

@@ -17,4 +17,11 @@ if [ ! -f "$lakelens" ]; then
 fi
 gpu=
 if command -v nvidia-smi >/dev/null; then gpu=--gpu; fi
-PYTHONPATH="$lakelens" "$python" -m lakelens.horovod_build --wheel-dir "$kept" $gpu
+# A volume may have neither locks nor appending: the build works on the node's own disk. A wheel that another node is just
+# writing is not whole: it is noticed, and compiled again.
+export XDG_CACHE_HOME="${LAKELENS_BUILD:-/tmp/lakelens-build}"
+wheels="$XDG_CACHE_HOME/lakelens/wheels"
+mkdir -p "$kept" "$wheels"
+cp -r "$kept/." "$wheels/" || true
+PYTHONPATH="$lakelens" "$python" -m lakelens.horovod_build $gpu
+cp -r "$wheels/." "$kept/" || true

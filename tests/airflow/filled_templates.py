@@ -8,8 +8,6 @@ from typing import Any
 
 from airflow.models.dagbag import DagBag
 
-SHOWN = ("bash_command", "application_args", "job_name", "env", "env_vars", "result_file")
-
 
 class TaskInstance:
     """What templates ask of a task instance: results of tasks before."""
@@ -31,5 +29,5 @@ for name, dag in bag.dags.items():
         params = {key: getattr(value, "value", value) for key, value in dag.params.items()}
         context = {"params": params, "ti": TaskInstance(), "dag": dag, "run_id": "a run", "task": task}
         task.render_template_fields(context)
-        filled[f"{name}.{task.task_id}"] = {field: getattr(task, field, None) for field in SHOWN}
+        filled[f"{name}.{task.task_id}"] = {"bash_command": getattr(task, "bash_command", None)}
 print(json.dumps(filled, default=str))

@@ -1,4 +1,4 @@
-"""The DAGs in a real Airflow: each flavour that can run here is run on scanned digits.
+"""The DAGs in a real Airflow, on scanned digits.
 
 `make test-airflow` makes the environments that LAKELENS_AIRFLOW and LAKELENS_AIRFLOW3 name: Airflow cannot live in
 lakelens's own.
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -41,7 +40,7 @@ class Pipeline:
     """A folder with images and tables, and an Airflow whose DAGs work on them."""
 
     def __init__(self, folder: Path) -> None:
-        from lakelens.jobs.demo.images import write_digits
+        from lakelens.jobs.demo import write_digits
 
         self.folder = folder
         self.images = write_digits(folder / "digits")
@@ -60,7 +59,6 @@ class Pipeline:
         self.parameters = {
             "source": str(self.images.source),
             **{name: str(folder / name) for name in ("table", "predictions", "candidates", "checkpoints", "reports")},
-            "results": str(folder / "results"),
             "model": "digits",
             "experiment": "digits",
             "size": 16,
@@ -72,42 +70,24 @@ class Pipeline:
         self.home = folder / "airflow"
         self.airflow("db", "migrate")
 
-    def environment(self, flavour: str = "bash") -> dict[str, str]:
-        import pyspark
-
-        from lakelens.spark.java import find_java
-        from lakelens.spark.session import delta_package
-
-        java = find_java().home
+    def environment(self) -> dict[str, str]:
         variables = {
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "jobs" / "airflow"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "LAKELENS_FLAVOUR": flavour,
             "LAKELENS_COMMAND": str(self._command()),
             "LAKELENS_PARAMETERS": json.dumps(self.parameters),
             "LAKELENS_RETRY_DELAY_S": "1",
-            "LAKELENS_JOBS": str(ROOT / "jobs"),
-            "LAKELENS_SPARK_PACKAGES": delta_package(),
-            "LAKELENS_SPARK_CONF": json.dumps(
-                {
-                    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-                    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-                }
-            ),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-            "PATH": f"{Path(pyspark.__file__).parent / 'bin'}:{java / 'bin'}:{os.environ['PATH']}",
             "MLFLOW_TRACKING_URI": self.store,
-            "JAVA_HOME": str(java),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
         }
         return {**os.environ, **variables}
 
-    def airflow(self, *arguments: str, flavour: str = "bash") -> str:
+    def airflow(self, *arguments: str) -> str:
         done = subprocess.run(
             [str(AIRFLOW), *arguments],
-            env=self.environment(flavour),
+            env=self.environment(),
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -163,10 +143,10 @@ class Pipeline:
                     found += [process, *process.children(recursive=True)]
         return found
 
-    def run(self, dag: str, day: int, flavour: str = "bash", **parameters: Any) -> dict[str, Any]:
+    def run(self, dag: str, day: int, **parameters: Any) -> dict[str, Any]:
         """Runs a DAG to its end and gives each task's result; None for one that was skipped."""
         conf = ("--conf", json.dumps(parameters))
-        self.airflow("dags", "test", *conf, dag, f"2026-03-{day:02}", flavour=flavour)
+        self.airflow("dags", "test", *conf, dag, f"2026-03-{day:02}")
         return self.results(dag, day)
 
     def results(self, dag: str, day: int) -> dict[str, Any]:
@@ -220,7 +200,7 @@ def test_a_task_whose_input_has_to_change_first_is_not_tried_again(pipeline: Pip
 
 
 def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process(pipeline: Pipeline) -> None:
-    from lakelens.jobs.demo.images import deliver
+    from lakelens.jobs.demo import deliver
 
     before = pipeline.run_states()
     if pipeline.images.arrivals.exists():
@@ -246,19 +226,17 @@ def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process
     assert pipeline.trainings() == []
 
 
-def test_the_same_steps_run_by_spark_submit(pipeline: Pipeline) -> None:
-    from snapshots import open_snapshot
-
+def test_a_class_whose_share_has_moved_is_a_reason_to_train_and_a_worse_model_is_not_promoted(
+    pipeline: Pipeline,
+) -> None:
     from lakelens.inference.model.registry import version_behind
 
-    shutil.rmtree(pipeline.folder / "predictions")
-    hourly = pipeline.run("lakelens_scoring", 6, flavour="spark")
-    assert hourly["etl"]["stored"] == 0
-    assert hourly["score"]["scored"] == open_snapshot(str(pipeline.folder / "table")).rows
+    before = version_behind("digits", "champion", pipeline.store)
+    assert before is not None
     for file in (pipeline.folder / "late").iterdir():
         file.rename(pipeline.late_folder / file.name)
     short = {"epochs": 1, "min_new_rows": 1000, "max_drift": 0.01}
-    training = pipeline.run("lakelens_training", 7, flavour="spark", **short)
+    training = pipeline.run("lakelens_training", 7, **short)
     stale, promote = training["stale"], training["promote"]
     assert (stale["stale"], stale["new_rows"], stale["drifted_class"]) == (True, LATE_IMAGES, LATE_CLASS)
     assert f"fewer than 1000); the share of {LATE_CLASS!r} has moved by 0.0" in stale["reason"]
@@ -266,22 +244,18 @@ def test_the_same_steps_run_by_spark_submit(pipeline: Pipeline) -> None:
     assert training["train"]["version"] == training["etl"]["version"] == promote["version"] - 1
     assert training["evaluate"]["run_id"] == training["train"]["run_id"]
     assert training["evaluate"]["accuracy"] == promote["score"] < promote["previous_score"]
-    assert (promote["promoted"], promote["previous"]) == (False, hourly["champion"]["version"])
-    champion = version_behind("digits", "champion", pipeline.store)
-    assert champion is not None
-    assert champion.version == hourly["champion"]["version"]
+    assert (promote["promoted"], promote["previous"]) == (False, before.version)
+    assert version_behind("digits", "champion", pipeline.store) == before
 
 
 @pytest.mark.parametrize("variable", ["LAKELENS_AIRFLOW", "LAKELENS_AIRFLOW3"])
-@pytest.mark.parametrize("flavour", ["bash", "spark", "databricks"])
-def test_airflow_2_and_3_fill_every_template(variable: str, flavour: str, tmp_path: Path) -> None:
+def test_airflow_2_and_3_fill_every_template(variable: str, tmp_path: Path) -> None:
     parameters = {"source": "/photos of 'birds'", "table": "/tables/birds"}
     store = "http://tracking:5000"
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(tmp_path),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "jobs" / "airflow"),
-        "LAKELENS_FLAVOUR": flavour,
         "LAKELENS_PARAMETERS": json.dumps({**parameters, "tracking_uri": store}),
     }
     python = Path(os.environ[variable]) / "bin" / "python"
@@ -289,19 +263,7 @@ def test_airflow_2_and_3_fill_every_template(variable: str, flavour: str, tmp_pa
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    if flavour == "databricks":
-        assert found["lakelens_training.run"]["job_name"] == "lakelens training"
-        return
-    etl, score = (found[f"lakelens_training.{name}"] for name in ("etl", "score"))
-    if flavour == "bash":
-        words = [shlex.split(one["bash_command"]) for one in (etl, score)]
-        export = ["export", f"MLFLOW_TRACKING_URI={store};"]
-        assert words[0][:7] == [*export, "exec", "lakelens", "etl", *parameters.values()]
-        assert words[1][4:6] == ["score", "runs:/value of train.run_id"]
-    else:
-        assert etl["application_args"][:3] == ["etl", *parameters.values()]
-        assert etl["env_vars"] == {"MLFLOW_TRACKING_URI": store}
-        assert score["application_args"][1] == "runs:/value of train.run_id"
-        assert (
-            score["application_args"][-1] == score["result_file"] == "/data/results/lakelens_training/a run/score.json"
-        )
+    words = [shlex.split(found[f"lakelens_training.{name}"]["bash_command"]) for name in ("etl", "score")]
+    export = ["export", f"MLFLOW_TRACKING_URI={store};"]
+    assert words[0][:7] == [*export, "exec", "lakelens", "etl", *parameters.values()]
+    assert words[1][4:6] == ["score", "runs:/value of train.run_id"]

@@ -87,7 +87,6 @@ def test_the_page_has_the_keys_of_the_results() -> None:
         ("runs kill", "", [], RunSummary),
         ("score", "", [], ScoreResult),
         ("export", "", [], ExportResult),
-        ("models register", "", ["model"], RegisteredVersion),
         ("models alias", "", ["model"], RegisteredVersion),
         ("models promote", "", ["model"], Promotion),
         ("models stale", "", [], Staleness),

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from result_keys import result_keys
 
 from lakelens.jobs.cli import build_parser
-from lakelens.jobs.demo.images import write_digits
+from lakelens.jobs.demo import write_digits
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -164,7 +164,7 @@ searcher: {{name: random, max_trials: 2, metric: val_loss, max_length: {{epochs:
 \"\"\")
 {search}
 assert len(result.trials()) == 2
-assert main(["models", "register", f"search:{{result.run_id}}", "photos", "--alias", "champion"]) == 0
+assert main(["models", "promote", f"search:{{result.run_id}}", "photos", "--alias", "champion"]) == 0
 {score}
 assert scored.where("predicted_name is not null").count() == table.read(version).count()
 table.read(version).createOrReplaceTempView("images")

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from model_store import Store, wrong_for_red
 
 from lakelens.errors import ModelNotFoundError, TrackingError
-from lakelens.inference.model.registry import list_versions, register, set_alias, version_behind
+from lakelens.inference.model.registry import register, set_alias, version_behind, version_of
 from lakelens.inference.promotion import Promotion, promote, staleness
 from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.references import resolve_model
@@ -22,8 +22,7 @@ from lakelens.training.checkpoints.references import resolve_model
 
 def record_of(store: Store, name: str, version: int) -> dict[str, Any]:
     """What the version of a model records about its promotion."""
-    (found,) = (one for one in list_versions(name, store.uri) if one.version == version)
-    return json.loads(found.promotions["champion"])
+    return json.loads(version_of(name, version, store.uri).promotions["champion"])
 
 
 def promoted_while(store: Store, spark: Any, run: str, name: str, meanwhile: Callable[[], object]) -> Promotion:
@@ -84,7 +83,7 @@ def test_an_alias_that_moves_during_each_comparison_is_an_error_and_stays(
     with pytest.raises(TrackingError, match="'champion' of model 'skuas' has moved during each of 2 comparisons"):
         promoted_while(store, spark, best, "skuas", move)
     assert version_behind("skuas", "champion", store.uri).version == 1
-    assert list_versions("skuas", store.uri)[0].promotions == {}
+    assert version_of("skuas", 3, store.uri).promotions == {}
 
 
 @pytest.mark.tensorflow
@@ -109,10 +108,10 @@ def test_an_alias_whose_version_was_deleted_has_no_model(store: Store) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("name", ["kid's photos", 'the "best" photos'])
-def test_a_model_with_quotes_in_its_name_is_promoted_listed_and_found(name: str, store: Store) -> None:
+def test_a_model_with_quotes_in_its_name_is_promoted_and_found(name: str, store: Store) -> None:
     run = store.run(colour_model(5.0))
     assert promote(f"runs:/{run}", name, tracking_uri=store.uri).promoted
-    assert [one.aliases for one in list_versions(name, store.uri)] == [("champion",)]
+    assert version_of(name, 1, store.uri).aliases == ("champion",)
     for reference in (f"models:/{name}@champion", f"models:/{name}/1", f"models:/{name}/latest"):
         assert resolve_model(reference, store.uri).run_id == run
 

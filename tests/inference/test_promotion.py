@@ -15,12 +15,11 @@ from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.registry import (
-    compare_runs,
-    list_versions,
     parse_version,
     register,
     set_alias,
     version_behind,
+    version_of,
 )
 from lakelens.inference.promotion import Promotion, _decided, promote, staleness
 from lakelens.jobs.cli import main
@@ -55,15 +54,10 @@ def test_a_registry_whose_searches_have_pages_and_no_tags_works_as_any_other(sto
     assert not promote(f"runs:/{runs[1]}", name, **options).promoted
     assert version_behind(name, "champion", store.uri).version == 2
     assert version_behind(name, "challenger", store.uri) is None
-    assert [one.version for one in list_versions(name, store.uri)] == [3, 2, 1]
-    assert list(list_versions(name, store.uri)[1].promotions) == ["champion"]
+    assert list(version_of(name, 2, store.uri).promotions) == ["champion"]
     found = {form: resolve_model(f"models:/{name}{form}", store.uri).run_id for form in ("/latest", "@champion", "/1")}
     assert found == {"/latest": runs[2], "@champion": runs[1], "/1": runs[0]}
     assert not staleness(name, store.table, **options).stale
-    others = [f"lake.nature.{bird}" for bird in ("swans", "terns", "ruffs")]
-    for other in others:
-        register(f"runs:/{runs[0]}", other, **options)
-    assert {name, *others} <= {one.name for one in list_versions(None, store.uri)}
 
 
 @pytest.mark.tensorflow
@@ -95,7 +89,7 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     assert resolve_model("models:/birds@champion", store.uri).run_id == good
     again = promote(f"runs:/{good}", "birds", **options)
     assert (again.promoted, again.reason) == (False, "the alias points to this model already")
-    versions = {one.version: one for one in list_versions("birds", store.uri)}
+    versions = {number: version_of("birds", number, store.uri) for number in (1, 2, 3)}
     assert (versions[2].aliases, versions[3].aliases) == (("champion",), ())
     note = json.loads(versions[3].promotions["champion"])
     assert (note["promoted"], note["score"], note["previous_score"], note["table"]) == (
@@ -196,27 +190,39 @@ def test_a_promotion_that_cannot_be_decided_opens_no_session_and_registers_nothi
         with pytest.raises(UsageError):
             promote(f"runs:/{run}", "owlets", **{**asked, **wrong}, tracking_uri=store.uri)
     with pytest.raises(ModelNotFoundError):
-        list_versions("owlets", store.uri)
+        version_of("owlets", 1, store.uri)
     assert opened == []
 
 
 @pytest.mark.tensorflow
-def test_a_model_is_registered_once_and_compared_by_what_its_runs_say(store):
+def test_a_model_is_registered_once(store):
     one, other = store.run(colour_model(2.0)), store.run(colour_model(3.0))
     versions = [register(f"runs:/{run}", "finches", tracking_uri=store.uri).version for run in (one, other, one)]
     assert versions == [1, 2, 1]
-    found = compare_runs("models:/finches/1", f"runs:/{other}", store.uri)
-    assert (found.first.summary.run_id, found.second.summary.run_id) == (one, other)
-    assert set(found.params) == {"epochs"}
     with pytest.raises(ModelNotFoundError, match="no model 'owls'"):
-        list_versions("owls", store.uri)
+        version_of("owls", 1, store.uri)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("action", "way"),
+    [
+        (["list"], "search_model_versions"),
+        (["register", "runs:/1", "gulls"], "mlflow.register_model('runs:/RUN/model', 'NAME')"),
+        (["compare", "runs:/1", "runs:/2"], "mlflow ui"),
+    ],
+)
+def test_what_mlflow_does_is_answered_with_its_way(action, way, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["models", *action])
+    assert way in json.loads(capsys.readouterr().out)["message"]
 
 
 @pytest.mark.tensorflow
 def test_an_alias_is_refused_to_a_model_that_is_not_that_of_its_run(store):
     run = store.run(colour_model(4.0))
-    version = register(f"runs:/{run}", "wrens", "champion", store.uri)
-    assert version.aliases == ("champion",)
+    version = register(f"runs:/{run}", "wrens", store.uri)
+    assert set_alias("wrens", version.version, "champion", store.uri).aliases == ("champion",)
     store.client.set_tag(run, "lakelens.checkpoint_digest", "0" * 64)
     with pytest.raises(CheckpointError, match=f"run {run}, which trained it, wrote 0000"):
         set_alias("wrens", version.version, "staging", store.uri)

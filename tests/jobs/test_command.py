@@ -280,7 +280,7 @@ def test_every_command_and_action_takes_a_result_file(tmp_path: Path) -> None:
         ["etl", "photos", "t", "--result-file", "x"],
         ["table", "history", "t", "--result-file", "x"],
         ["table", "--result-file", "x", "history", "t"],
-        ["models", "list", "--result-file", "x"],
+        ["models", "exists", "n", "a", "--result-file", "x"],
         ["evaluate", "runs:/1", "t@2", "--result-file", "x"],
         ["doctor", "--result-file", "x"],
     ):

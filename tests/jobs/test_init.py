@@ -36,7 +36,9 @@ def written_defaults(folder: Path) -> dict[str, Any]:
 def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "birds"
     table = "s3://lake/tables/birds"
-    code, result = init(capsys, str(folder), "--table", table, "--source", "s3://lake/photos", "--model", "bird-names")
+    code, result = init(
+        capsys, str(folder), "--table", table, "--source", "s3://lake/photos", "--model", "bird-names", "--airflow"
+    )
     assert code == 0
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(result["written"])
     config = ExperimentConfig.read(folder / "experiment.yaml")
@@ -52,20 +54,20 @@ def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("variable", "written"),
-    [
-        ("", "sqlite:///{folder}/mlflow.db"),
-        ("sqlite:////stores/mlflow.db", "sqlite:////stores/mlflow.db"),
-        ("https://tracking:5000", "https://tracking:5000"),
-        ("https://me:secret@tracking:5000", ""),
-    ],
+    ("flags", "folders"),
+    [((), set()), (("--airflow",), {"airflow"}), (("--airflow", "--databricks"), {"airflow", "databricks"})],
 )
-def test_the_dags_get_the_store_of_the_environment_or_one_in_the_project_and_no_password(
-    variable: str, written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_files_for_a_scheduler_are_written_on_request(
+    flags: tuple[str, ...], folders: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    init(capsys, str(tmp_path))
-    assert written_defaults(tmp_path)["tracking_uri"] == written.format(folder=tmp_path)
+    init(capsys, str(tmp_path), *flags)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"notebooks", *folders}
+
+
+def test_quotes_and_backslashes_of_a_path_reach_the_dags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = r"s3://lake/my \1 \"best\" photos"
+    init(capsys, str(tmp_path), "--source", source, "--airflow")
+    assert written_defaults(tmp_path)["source"] == source
 
 
 def test_files_that_are_there_stay_and_a_dry_run_writes_nothing(
@@ -105,9 +107,9 @@ def test_a_read_only_folder_is_wrong_input_and_stays_empty(tmp_path: Path) -> No
 def test_a_file_where_a_folder_has_to_be_is_wrong_input_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "airflow").write_text("")
-    for folder in (tmp_path, tmp_path / "airflow"):
+    (tmp_path / "notebooks").write_text("")
+    for folder in (tmp_path, tmp_path / "notebooks"):
         code, result = init(capsys, str(folder))
         assert (code, result["error"]) == (2, "InvalidArgumentError")
-        assert f"{tmp_path / 'airflow'} is a file" in result["message"]
-    assert [path.name for path in tmp_path.iterdir()] == ["airflow"]
+        assert f"{tmp_path / 'notebooks'} is a file" in result["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]

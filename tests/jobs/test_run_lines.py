@@ -1,16 +1,14 @@
-"""What evaluations and the demo show on a terminal."""
+"""What evaluations show on a terminal."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from lakelens.inference.evaluation.comparison import ClassChange, compare
+from lakelens.inference.evaluation.comparison import compare
 from lakelens.inference.evaluation.metrics import measure
 from lakelens.inference.evaluation.result import EvaluationResult
-from lakelens.inference.model.registry import ModelDifference
-from lakelens.jobs.run_lines import difference_lines, evaluation_lines, recall_lines
-from lakelens.tracking.run_listing import RunDetails, RunSummary
+from lakelens.jobs.run_lines import evaluation_lines
 
 pytestmark = pytest.mark.unit
 
@@ -42,26 +40,3 @@ def test_an_evaluation_shows_both_models_each_class_and_what_changed() -> None:
     assert [line.split() for line in lines if line.startswith("dog")] == [["dog", "0", "-", "0", "-"]]
     assert "4 answers fixed, 0 broken; p = 0.12 (McNemar)" in lines
     assert lines[-2:] == ["the class that gained most: cat", "page: /out/page.html"]
-
-
-def test_a_comparison_of_runs_shows_which_metric_chose_each_ones_epoch() -> None:
-    def details(run_id: str, metric: str) -> RunDetails:
-        summary = RunSummary(run_id, "", "", "FINISHED", "/t", 1, None, metric, 0.5, "", 1.0, None, None)
-        return RunDetails(summary, {}, {}, {}, {}, "", ())
-
-    lines = difference_lines(ModelDifference(details("1", "val_loss"), details("2", "val_accuracy"), {}, {}))
-    assert [line.split() for line in lines if "best epoch" in line] == [
-        ["best", "epoch", "by", "val_loss", "val_accuracy"]
-    ]
-
-
-def test_a_table_of_recalls_marks_the_class_and_shows_a_dash_for_what_has_no_value() -> None:
-    classes = [
-        ClassChange("one", 0, 36, 0.5, 0.9, 14, 0, 120, 120),
-        ClassChange("eight", 1, 36, None, 1.0, 30, 0, 3, 120),
-    ]
-    lines = recall_lines(classes, "eight")
-    assert lines[1].startswith("   one")
-    assert lines[2].startswith(">  eight")
-    assert lines[2].split() == [">", "eight", "3", "120", "36", "-", "1.00"]
-    assert len({len(line) for line in lines}) == 1

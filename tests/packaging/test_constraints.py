@@ -11,14 +11,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from setup_arguments import setup_requirements
 
-from lakelens.horovod_build import TENSORFLOW_NAMES
-from lakelens.horovod_compile import HOROVOD
+from lakelens.horovod_build import HOROVOD, TENSORFLOW_NAMES
 
 pytestmark = pytest.mark.unit
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints"
 LOCKS, RUNTIMES = sorted(CONSTRAINTS.glob("*.txt")), sorted((CONSTRAINTS / "runtimes").glob("*.txt"))
-# Compiled on the machine; its version is in lakelens/horovod_compile.py.
+# Compiled on the machine; its version is in lakelens/horovod_build.py.
 NOT_FROM_A_WHEEL = {"horovod"}
 each_lock = pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
 

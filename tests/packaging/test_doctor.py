@@ -14,9 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from lakelens.errors import BuildError, LakelensError, RankFailedError
-from lakelens.jobs.doctor.checks import CHECKS, Finding, run_check
-from lakelens.jobs.doctor.run import examine
-from lakelens.jobs.doctor.runtime import databricks_runtime, unmet_requirements, way_out
+from lakelens.jobs.doctor import CHECKS, check, databricks_runtime, examine, unmet_requirements, way_out
 
 
 def doctor(checkout: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
@@ -101,11 +99,11 @@ def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Pat
 def test_an_error_of_many_lines_is_one_line_of_the_doctor(
     error: LakelensError, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Finding:
+    def fail() -> str:
         raise error
 
     monkeypatch.setitem(CHECKS, "horovod", fail)
-    assert run_check("horovod").detail == detail
+    assert check("horovod")["detail"] == detail
 
 
 @pytest.mark.system
@@ -123,7 +121,7 @@ def test_a_store_that_does_not_answer_is_named_and_a_relative_path_is_looked_for
     (tmp_path / "scratch").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///store.db")
-    found = examine("mlflow", tmp_path / "scratch", 120.0, [])
+    found = examine("mlflow", tmp_path / "scratch", 120.0)
     assert (found.ok, "not a database" in found.detail) == (False, True)
     assert "MLFLOW_TRACKING_URI" in found.detail
 

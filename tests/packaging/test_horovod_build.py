@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelens import horovod_build, horovod_compile, horovod_patch
+from lakelens import horovod_build, horovod_patch
 from lakelens.errors import BuildError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -71,16 +71,6 @@ def test_a_kept_wheel_is_found_for_its_tensorflow_only(cache: Path) -> None:
     assert horovod_build.kept_wheel("2.18.1", gpu=True) is None
 
 
-def test_a_folder_that_machines_share_takes_the_place_of_the_cache(cache: Path, tmp_path: Path) -> None:
-    wheel = keep_wheel("2.18.1", compiled_for="2.18.1")
-    shared = tmp_path / "shared"
-    assert horovod_build.kept_wheel("2.18.1", root=shared) is None
-    shared.mkdir()
-    wheel.parent.rename(shared / wheel.parent.name)
-    assert horovod_build.kept_wheel("2.18.1", root=shared) == shared / wheel.parent.name / wheel.name
-    assert horovod_build.kept_wheel("2.18.1") is None
-
-
 def test_a_wheel_that_is_not_what_its_place_says_is_passed_over(cache: Path) -> None:
     keep_wheel("2.18.1", compiled_for="2.17.1")
     assert horovod_build.kept_wheel("2.18.1") is None
@@ -97,20 +87,20 @@ def test_a_relative_cache_folder_is_ignored() -> None:
 
 def test_missing_tools_are_named_with_their_packages(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError) as raised:
-        horovod_compile.check_tools({"PATH": str(tmp_path)})
+        horovod_build.check_tools({"PATH": str(tmp_path)})
     for text in ("g++", "apt-get install g++", "dnf install gcc-c++", "brew install gcc", "make is missing"):
         assert text in str(raised.value)
 
 
 def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(horovod_compile.IMPORTED, "no_such_package", "no-such-package")
+    monkeypatch.setitem(horovod_build.IMPORTED, "no_such_package", "no-such-package")
     with pytest.raises(MissingDependencyError, match=r"pip install no-such-package$"):
         horovod_build.ensure()
 
 
 def test_a_compiler_that_is_named_and_does_not_exist_is_an_error() -> None:
     with pytest.raises(MissingDependencyError, match=r"CXX=/no/such/g\+\+ does not exist"):
-        horovod_compile.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
+        horovod_build.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
 
 
 def test_without_horovod_the_line_that_brings_it_is_named(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
@@ -169,11 +159,10 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monke
 def test_a_compilation_under_make_uses_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """make exports MAKEFLAGS, and Horovod's setup.py then drops its own -j8."""
     monkeypatch.setenv("MAKEFLAGS", "w -- VENV=.venv")
-    monkeypatch.setattr(horovod_compile, "run_pip", lambda *_: None)
-    flags = horovod_compile._build_environment(tmp_path, gpu=True)
+    flags = horovod_build._build_environment(tmp_path, gpu=True)
     assert flags["MAKEFLAGS"].startswith("-j")
     assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
-    assert "HOROVOD_GPU_OPERATIONS" not in horovod_compile._build_environment(tmp_path, gpu=False)
+    assert "HOROVOD_GPU_OPERATIONS" not in horovod_build._build_environment(tmp_path, gpu=False)
 
 
 # As the release has it.

@@ -152,7 +152,7 @@ def require_digest_of_run(uri: str, digest: str, run: Run) -> None:
         raise CheckpointError(
             f"{uri}: its checkpoint has digest {digest}, and run {run.info.run_id}, which trained it, wrote "
             f"{recorded}: they are not the same model. Register the run again: "
-            f"lakelens models register runs:/{run.info.run_id} NAME"
+            f"lakelens models promote runs:/{run.info.run_id} NAME"
         )
 
 

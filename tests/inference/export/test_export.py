@@ -26,7 +26,7 @@ from lakelens.inference.model.compiled import compile_model
 from lakelens.inference.model.frozen import check_images
 from lakelens.inference.model.predictor import build_predictor
 from lakelens.inference.model.user_code import UserCode
-from lakelens.jobs.demo.images import DIGIT_NAMES, write_digits
+from lakelens.jobs.demo import DIGIT_NAMES, write_digits
 from lakelens.training.tasks.classification import Classification
 from lakelens.training.trials.context import TrialContext
 from lakelens.training.trials.small_cnn import SmallCnn

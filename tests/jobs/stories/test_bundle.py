@@ -135,7 +135,7 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
                 assert (before, gate["condition_task"]) == ([f"if_{one}"], condition)
                 assert [found["task_key"] for found in gate["depends_on"]] == list(step.after)
         assert tasks == {}
-    assert set(lakelens_steps.DEFAULTS) - {"results", "tracking_uri"} <= set(variables("dev"))
+    assert set(lakelens_steps.DEFAULTS) - {"tracking_uri"} <= set(variables("dev"))
 
 
 def test_every_task_installs_what_the_extra_databricks_brings() -> None:
@@ -154,11 +154,10 @@ def test_the_bundle_sends_the_wheel_that_make_wheel_writes() -> None:
     assert wheels(BUNDLE) == {ROOT / "dist" / f"lakelens-{lakelens.__version__}-py3-none-any.whl"}
 
 
-def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(tmp_path: Path) -> None:
     source = "/Volumes/lake/nature/photos"
-    assert main(["init", str(tmp_path), "--table", "lake.nature.birds", "--source", source, "--model", "names"]) == 0
+    flags = ["--table", "lake.nature.birds", "--source", source, "--model", "names", "--databricks"]
+    assert main(["init", str(tmp_path), *flags]) == 0
     bundle = tmp_path / "databricks"
     own = {"table": "birds", "model": "names"}
     found = {target: filled(variables(target, bundle), variables(target, bundle)) for target in read_targets(bundle)}
@@ -174,25 +173,15 @@ def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(
     assert arguments.splitlines()[:3] == ["etl", source, "lake.nature.birds"]
     (wheel,) = wheels(bundle)
     assert wheel == bundle / "dist" / f"lakelens-{lakelens.__version__}-py3-none-any.whl"
-    said = capsys.readouterr().out
-    assert f"put {wheel.name} into {wheel.parent}" in said
-    assert "set " not in said
-    assert "make birds an external table in each target's schema, or write a path of the volume" in said
 
 
-def test_a_path_is_no_table_of_a_bundle_which_keeps_its_defaults_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["init", str(tmp_path / "project"), "--table", str(tmp_path / "birds"), "--source", "photos"])
-    bundle = tmp_path / "project" / "databricks"
-    assert {**variables("dev", bundle), "trial": "", "wheel": ""} == {**variables("dev"), "trial": "", "wheel": ""}
-    text, said = (bundle / "databricks.yml").read_text(encoding="utf-8"), capsys.readouterr().out
-    table = (
-        f"set catalog, schema, table and model in databricks.yml: {tmp_path / 'birds'} is not a catalog.schema.table"
-    )
-    for note in (table, "set source in databricks.yml: photos is neither in a volume nor a URI"):
-        assert f"# Before you deploy: {note}." in text
-        assert note in said
+def test_a_written_bundle_takes_a_path_of_a_volume_as_its_table(tmp_path: Path) -> None:
+    table, source = "/Volumes/main/nature/files/birds", "s3://lake/photos"
+    assert main(["init", str(tmp_path), "--table", table, "--source", source, "--databricks"]) == 0
+    bundle = tmp_path / "databricks"
+    changed = {"table": table, "source": source, "model": "${var.catalog}.${var.schema}.birds"}
+    given = {name: value for name, value in variables("dev", bundle).items() if name not in ("trial", "wheel")}
+    assert given == {**{name: variables("dev")[name] for name in given}, **changed}
 
 
 def read_targets(bundle: Path) -> list[str]:
@@ -233,7 +222,11 @@ def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
 NODE = """#!/bin/sh
 case "$*" in
     *"import horovod"*) exit 1 ;;
-    *) echo "$PYTHONPATH $*" >"$(dirname "$0")/called" ;;
+    *)
+        echo "$PYTHONPATH $*" >"$(dirname "$0")/called"
+        mkdir -p "$XDG_CACHE_HOME/lakelens/wheels/key"
+        echo built >>"$XDG_CACHE_HOME/lakelens/wheels/key/horovod.whl"
+        ;;
 esac
 """
 
@@ -247,7 +240,8 @@ def run_init_script(folder: Path, *programs: str, wheel: str = "../../../dist/la
         (folder / program).write_text(NODE, encoding="utf-8")
         (folder / program).chmod(0o755)
     script = (BUNDLE / "install_horovod.sh").read_text(encoding="utf-8")
-    variables = {"LAKELENS_WHEELS": "/kept", "LAKELENS_WHEEL": wheel, "LAKELENS_ARTIFACTS": str(folder)}
+    shared = {"LAKELENS_WHEELS": str(folder.parent / "kept"), "LAKELENS_BUILD": str(folder / "build")}
+    variables = {"LAKELENS_WHEEL": wheel, "LAKELENS_ARTIFACTS": str(folder), **shared}
     subprocess.run(
         ["bash", "-c", script.replace("/databricks/python/bin/python", str(folder / "python"))],
         env={"PATH": f"{folder}:/usr/bin:/bin", **variables},
@@ -258,9 +252,11 @@ def run_init_script(folder: Path, *programs: str, wheel: str = "../../../dist/la
 
 
 def test_the_init_script_keeps_the_wheel_in_the_volume_and_builds_with_nccl_on_gpu_nodes(tmp_path: Path) -> None:
-    command = "/lakelens-0.1.0-py3-none-any.whl -m lakelens.horovod_build --wheel-dir /kept"
+    command = "/lakelens-0.1.0-py3-none-any.whl -m lakelens.horovod_build"
     assert run_init_script(tmp_path / "cpu") == command
     assert run_init_script(tmp_path / "gpu", "nvidia-smi") == f"{command} --gpu"
+    # The second node began with the wheel of the first.
+    assert (tmp_path / "kept" / "key" / "horovod.whl").read_text() == "built\n" * 2
 
 
 def test_the_init_script_takes_a_wheel_that_lies_in_a_volume(tmp_path: Path) -> None:

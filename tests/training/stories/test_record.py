@@ -140,6 +140,19 @@ def test_the_model_of_a_run_and_its_registered_version_lead_to_the_checkpoint(ru
 
 
 @pytest.mark.tensorflow
+def test_a_model_that_mlflow_has_registered_leads_to_the_checkpoint_and_gets_an_alias(run, monkeypatch):
+    import mlflow
+
+    from lakelens.inference.model.registry import set_alias
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", run.store)
+    version = int(mlflow.register_model(f"runs:/{run.result.run_id}/model", "by mlflow").version)
+    assert set_alias("by mlflow", version, "champion", run.store).aliases == ("champion",)
+    found = resolve_model("models:/by mlflow@champion", run.store)
+    assert (found.digest, found.run_id) == (run.result.digest, run.result.run_id)
+
+
+@pytest.mark.tensorflow
 def test_a_run_holds_what_it_is_judged_by(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -1,1 +1,0 @@
-"""`lakelens demo`: the whole path on scanned digits, in ten steps."""

@@ -1,1 +1,0 @@
-"""`lakelens doctor`: checks each component and shows how to fix what fails."""
