@@ -87,6 +87,8 @@ class ImageTable(TableVersions):
                 split_seed: Seed of the split by content hash; 0 for a new table.
                 boxes_drawn_on: What boxes are drawn on: the `file`'s pixels, the `upright` image (EXIF orientation
                     applied), or `auto`: what the declared size shows, else the upright image.
+                depth: Which samples of more than 8 bits become black and white: `full` (the default: 0 and 65535; of
+                    floats 0 and 1, or 0 and 255), `image` (each image's own) or two numbers.
                 limits: A `lakelens.Limits`: what one image may cost.
                 delete_missing: Whether to delete the rows of files that the source no longer holds; the default keeps
                     them.

@@ -106,6 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     recipe.add_argument("--split-seed", type=int, default=None, help="seed of the split; 0 by default")
     recipe.add_argument(
+        "--depth",
+        type=_depth,
+        default=None,
+        metavar="full|image|LOW,HIGH",
+        help="samples of more than 8 bits that become black and white; full (0 and 65535) by default",
+    )
+    recipe.add_argument(
         "--boxes-drawn-on",
         choices=DRAWN_ON,
         default=None,
@@ -113,6 +120,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_limits(parser)
     add_session_arguments(parser)
+
+
+def _depth(text: str) -> str | tuple[float, ...]:
+    return text if "," not in text else tuple(float(end) for end in text.split(","))
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from PIL import Image, UnidentifiedImageError
 
 from ...errors import ImageError
-from .colours import to_rgb, to_srgb
+from .colours import FULL, Depth, to_rgb, to_srgb
 from .repairs import repaired
 
 _HAS_HEIF = importlib.util.find_spec("pillow_heif") is not None
@@ -84,7 +84,9 @@ class Decoded:
     notes: tuple[str, ...] = ()
 
 
-def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS) -> Decoded:
+def decode_source(
+    data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS, depth: Depth = FULL
+) -> Decoded:
     """Decodes an image file to upright RGB: the first frame of an animation, transparency over white, in sRGB."""
     (image, size, file_format, tiff_orientation), notes = _load_repaired(data, target_size, max_pixels)
     remaining = orientation_of(image)
@@ -100,7 +102,7 @@ def decode_source(data: bytes, *, target_size: int | None = None, max_pixels: in
         and not _needs_care(image)
     )
     try:
-        shown, seen = to_rgb(to_srgb(image))
+        shown, seen = to_rgb(to_srgb(image), depth)
         image = upright(shown, remaining)
     except ImageError:
         raise

@@ -13,11 +13,19 @@ from ...errors import ImageError
 
 WHITE = (255, 255, 255)
 ALPHA_IGNORED = "alpha_ignored"
+DARK_SAMPLES = "dark_samples"
+# Which samples of more than 8 bits become black and white: all that there may be, the image's own, or two numbers.
+FULL, OWN = DEPTHS = ("full", "image")
+Depth = str | tuple[float, float]
+
+_BYTE, _SIXTEEN_BITS = 255, 65535
+# An image in the lowest sixteenth of the range has 12 of 16 bits at most, and is black.
+_DARK, _OVERSHOOT = 1 / 16, 1.05
 
 _PHOTOMETRIC = 262
 
 
-def to_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+def to_rgb(image: Image.Image, depth: Depth = FULL) -> tuple[Image.Image, tuple[str, ...]]:
     """Converts any mode to RGB: transparency over white, 16-bit and float samples scaled rather than clipped.
 
     An image that is transparent everywhere is shown as if it were opaque: `ALPHA_IGNORED` is in the notes.
@@ -25,8 +33,8 @@ def to_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image, ()
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        grey = _scale_samples(image)
-        return (ImageOps.invert(grey) if _is_white_zero(image) else grey).convert("RGB"), ()
+        grey, notes = _scale_samples(image, depth)
+        return (ImageOps.invert(grey) if _is_white_zero(image) else grey).convert("RGB"), notes
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         alpha = rgba.getchannel("A")
@@ -63,30 +71,41 @@ def to_srgb(image: Image.Image) -> Image.Image:
         return image
 
 
-def _scale_samples(image: Image.Image) -> Image.Image:
-    """Brings integer or float samples of more than 8 bits to 0..255.
+def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
+    """Brings integer or float samples of more than 8 bits to 0..255, and clips what is outside.
 
-    16-bit samples map 0..65535 to 0..255. The bounds of 32-bit integers and floats are unknown to the file, so that
-    their own smallest and largest finite values become 0 and 255, unless they already lie within 0..255.
+    `full` takes the whole range that samples may have: 0..65535 of 16 bits; 0..1 of floats, or 0..255, each with one in
+    twenty above. Others have no known range: their smallest and largest finite values become 0 and 255.
     """
     samples: Any = np.asarray(image)
-    if image.mode.startswith("I;16") or (samples.dtype.kind in "iu" and _is_sixteen_bit(samples)):
-        scaled = (samples.astype(np.uint32) + 128) // 257
-        return Image.fromarray(scaled.astype(np.uint8), "L")
-    samples = samples.astype(np.float64)
-    finite = samples[np.isfinite(samples)]
+    is_whole = samples.dtype.kind in "iu"
+    finite = samples if is_whole else samples[np.isfinite(samples)]
     if finite.size == 0:
         raise ImageError("corrupt", "no sample of the image is a finite number")
-    lowest, highest = float(finite.min()), float(finite.max())
-    samples = np.nan_to_num(samples, nan=lowest, posinf=highest, neginf=lowest)
-    if lowest < 0 or highest > 255 or (image.mode == "F" and highest <= 1):
-        span = highest - lowest
-        samples = (samples - lowest) * (255 / span) if span > 0 and math.isfinite(span) else np.zeros_like(samples)
-    return Image.fromarray(np.rint(samples).clip(0, 255).astype(np.uint8), "L")
+    own = float(finite.min()), float(finite.max())
+    whole = _whole_range(own, is_sixteen_bit=image.mode.startswith("I;16"), is_whole=is_whole)
+    low, high = {FULL: whole or own, OWN: own}[depth] if isinstance(depth, str) else depth
+    span = high - low
+    scaled = np.nan_to_num(samples.astype(np.float32), copy=False, nan=low, posinf=high, neginf=low)
+    with np.errstate(over="ignore"):
+        scaled -= low
+        scaled *= 255 / span if span > 0 and math.isfinite(span) else 0
+    is_dark = depth == FULL and whole is not None and whole[1] != _BYTE and own[1] < whole[1] * _DARK
+    grey = Image.fromarray(np.rint(scaled, out=scaled).clip(0, _BYTE, out=scaled).astype(np.uint8), "L")
+    return grey, (DARK_SAMPLES,) if is_dark else ()
 
 
-def _is_sixteen_bit(samples: Any) -> bool:
-    return bool(samples.min() >= 0 and 255 < samples.max() <= 65535)
+def _whole_range(own: tuple[float, float], *, is_sixteen_bit: bool, is_whole: bool) -> tuple[float, float] | None:
+    """Returns the range that samples of such a file may have; None if it is unknown."""
+    lowest, highest = own
+    if is_sixteen_bit:
+        return 0.0, float(_SIXTEEN_BITS)
+    if lowest < 0:
+        return None
+    tops = (
+        [(_BYTE, _BYTE), (_SIXTEEN_BITS, _SIXTEEN_BITS)] if is_whole else [(1, _OVERSHOOT), (_BYTE, _BYTE * _OVERSHOOT)]
+    )
+    return next(((0.0, float(top)) for top, most in tops if highest <= most), None)
 
 
 def _srgb() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...options import named_options, whole_number
 from ..model.splits import DEFAULT_SPLITS, check_splits
 from .codec import DEFAULT_MAX_PIXELS
+from .colours import DEPTHS, FULL
 from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS
 from .geometry import DRAWN_ON, RESIZES
 
@@ -43,6 +45,8 @@ class Recipe:
         split_seed: Seed of the split.
         boxes_drawn_on: What boxes of a source are drawn on: `file` (the file's pixels), `upright` (the image as it is
             shown, EXIF orientation applied) or `auto`: what the declared size shows, else `upright`.
+        depth: Which samples of more than 8 bits become 0 and 255: `full` (0 and 65535; of floats 0 and 1, or 0 and
+            255), `image` (each image's own smallest and largest) or two numbers.
 
     Examples:
         >>> recipe = lakelens.Recipe(size=224, resize="crop", store="raw_rgb")
@@ -59,6 +63,7 @@ class Recipe:
     splits: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(DEFAULT_SPLITS))
     split_seed: int = 0
     boxes_drawn_on: str = DRAWN_ON[0]
+    depth: str | tuple[float, float] = FULL
 
     def __post_init__(self) -> None:
         if not _is_whole(self.size) or not 1 <= self.size <= _LARGEST_SIZE:
@@ -69,6 +74,7 @@ class Recipe:
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name} = {getattr(self, name)!r} is not one of {', '.join(known)}")
+        object.__setattr__(self, "depth", _checked_depth(self.depth))
         check_splits(self.splits)
         if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
             raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
@@ -160,6 +166,16 @@ class Limits:
 
 Recipe.__init__ = named_options(Recipe.__init__)  # type: ignore[method-assign]
 Limits.__init__ = named_options(Limits.__init__)  # type: ignore[method-assign]
+
+
+def _checked_depth(depth: Any) -> str | tuple[float, float]:
+    if depth in DEPTHS:
+        return str(depth)
+    ends = list(depth) if isinstance(depth, (list, tuple)) else []
+    are_numbers = all(isinstance(end, (int, float)) and math.isfinite(end) for end in ends)
+    if len(ends) != 2 or not are_numbers or ends[0] >= ends[1]:
+        raise InvalidArgumentError(f"depth = {depth!r}: give 'full', 'image', or two numbers, the smaller one first")
+    return float(ends[0]), float(ends[1])
 
 
 def _is_whole(value: Any) -> bool:

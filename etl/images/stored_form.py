@@ -44,7 +44,7 @@ def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedIma
         )
     resize = recipe.applied_resize
     target_size = None if resize == "none" else recipe.size
-    decoded = decode_source(data, target_size=target_size, max_pixels=limits.max_pixels)
+    decoded = decode_source(data, target_size=target_size, max_pixels=limits.max_pixels, depth=recipe.depth)
     placement = place(resize, decoded.width, decoded.height, recipe.size)
     image = place_image(decoded.image, placement, resample=recipe.resample)
     stored, stored_format = _encode(image, decoded, data, recipe)

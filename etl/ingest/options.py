@@ -29,6 +29,7 @@ class RecipeOptions(TypedDict, total=False):
     splits: Mapping[str, float] | None
     split_seed: int | None
     boxes_drawn_on: str | None
+    depth: str | Sequence[float] | None
 
 
 class IngestOptions(RecipeOptions, total=False):
