@@ -22,8 +22,9 @@ from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
 from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import UserCode, user_code
+from ..scoring.mismatch import check_model
 from ..scoring.predictions import predictions_location
-from ..scoring.score import check_model, score
+from ..scoring.score import score
 from ..scoring.source import SourceColumns, check_by_log, open_scored_table
 from .evaluator import Answered, Evaluator, require_slices
 from .evaluators import evaluator_of
