@@ -204,8 +204,8 @@ def test_a_table_is_watched(spark, checkpoint, tmp_path):
     def next_step(result):
         results.append(result)
         if len(results) == 1:
-            DeltaTable(table).alter.add_columns(Field("camera", "string"))
             write_table(table, [row(2)])
+            DeltaTable(table).alter.add_columns(Field("camera", "string"))
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
