@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-# Flags of other launchers, and what this command line calls them.
-_OTHER_WORDS = dict.fromkeys(("-np", "--np", "--num-proc", "--num-workers", "--gpus"), "--slots-per-trial")
+# Flags of other launchers and of earlier versions, and what this command line calls them.
+_OTHER_WORDS = {
+    **dict.fromkeys(("-np", "--np", "--num-proc", "--num-workers", "--gpus"), "--slots-per-trial"),
+    **dict.fromkeys(("--stream", "--checkpoint", "--start", "--trigger-s"), "--watch"),
+}
 # What `lakelens models` leaves to MLflow, and how it is done there.
 _IN_MLFLOW = {
     "list": """MlflowClient().search_model_versions("name = 'NAME'"), or mlflow ui""",

@@ -32,7 +32,7 @@ lakelens search pause RUN
 lakelens search stop RUN
 lakelens search report RUN --out report/
 lakelens score models:/birds@champion tables/photos@3 tables/predictions
-lakelens score runs:/RUN tables/photos tables/predictions --stream --checkpoint checkpoints/score --trigger-s 60
+lakelens score models:/birds@champion tables/photos tables/predictions --watch 60
 lakelens evaluate runs:/RUN tables/photos@3 --compare models:/birds@champion --out evaluation/
 lakelens models alias models:/birds/2 champion
 lakelens models promote runs:/RUN birds --alias candidate

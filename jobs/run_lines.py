@@ -80,11 +80,7 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
         lines += ["", *table_lines([heading, *(list(map(_value, one.values())) for one in classes)])]
     if result.comparison is not None:
         lines += ["", *result.comparison.sentences]
-    return lines + [
-        f"{name}: {place}"
-        for name, place in (("page", result.page), ("changes", result.changes), ("in", result.artifacts))
-        if place
-    ]
+    return lines + [f"{name}: {place}" for name, place in (("page", result.page), ("in", result.artifacts)) if place]
 
 
 def trace_lines(trace: Mapping[str, Any], indent: str = "") -> list[str]:

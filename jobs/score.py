@@ -1,4 +1,4 @@
-"""Scores one version of an image table, or its new rows as a stream, with a tracked model (`lakelens score`)."""
+"""Scores one version of an image table, or each version that comes, with a tracked model (`lakelens score`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
     add_model_argument,
     add_session_arguments,
@@ -20,7 +19,7 @@ from lakelens.locations import table_and_version
 if TYPE_CHECKING:
     from lakelens.inference.scoring.score import ScoreResult
 
-DESCRIPTION = "Score one version of an image table, or its new rows as a stream, with a tracked model."
+DESCRIPTION = "Score one version of an image table, or each version that comes, with a tracked model."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,18 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="rows up to which a commit takes data files, at least one; default: about half a minute's",
     )
-    streams = parser.add_argument_group("streams", "Score the rows that the table gets, each once.")
-    streams.add_argument("--stream", action="store_true", help="score what no version's predictions have")
-    streams.add_argument("--checkpoint", default=None, metavar="FOLDER", help="folder of this stream; required")
-    streams.add_argument(
-        "--start", default=None, help="first rows of a new stream: beginning (default), latest, or a version"
-    )
-    streams.add_argument(
-        "--trigger-s",
+    parser.add_argument(
+        "--watch",
         type=float,
         default=None,
         metavar="SECONDS",
-        help="look at the table this often until interrupted; default: score the existing rows and end",
+        help="score each version that comes: look at the table this often until Ctrl-C or SIGTERM",
     )
     add_tracking_argument(parser)
     add_session_arguments(parser)
@@ -91,37 +84,28 @@ def columns_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the scoring or the stream and returns version and counts."""
+    """Runs the scoring and returns version and counts; a watch ends by a signal or an error."""
     from lakelens.inference.scoring.score import score
-    from lakelens.inference.scoring.stream import score_stream
 
-    given = {
-        name: getattr(args, name) for name in ("checkpoint", "start", "trigger_s") if getattr(args, name) is not None
-    }
-    if given and not args.stream:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InvalidArgumentError(f"{flags}: for --stream alone; add that, or leave them out")
-    if args.stream and args.checkpoint is None:
-        raise InvalidArgumentError("--stream needs --checkpoint FOLDER, a folder for this stream alone")
-    session = session_of(args, f"lakelens score {args.table}", "pyspark")
-    named = (session, args.model, args.table, args.predictions)
-    options: dict[str, Any] = {
-        "split": args.split,
-        "strict": args.strict,
-        "rows_per_commit": args.rows_per_commit,
-        "tracking_uri": args.tracking_uri,
-        "engine": args.engine,
+    result = score(
+        session_of(args, f"lakelens score {args.table}", "pyspark"),
+        args.model,
+        args.table,
+        args.predictions,
+        split=args.split,
+        strict=args.strict,
+        rows_per_commit=args.rows_per_commit,
+        tracking_uri=args.tracking_uri,
+        engine=args.engine,
+        watch_s=args.watch,
+        on_pass=None if args.watch is None else _tell_pass,
         **columns_of(args),
-    }
-    if args.stream:
-        result = score_stream(*named, on_batch=_tell_batch, **given | options)
-    else:
-        result = score(*named, **options)
+    )
     return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}
 
 
-def _tell_batch(so_far: ScoreResult) -> None:
-    print(f"version {so_far.table_version}: {so_far.scored} scored, {so_far.errors} errors", file=sys.stderr)
+def _tell_pass(result: ScoreResult) -> None:
+    print(f"version {result.table_version}: {result.scored} scored, {result.errors} errors", file=sys.stderr)
 
 
 if __name__ == "__main__":  # spark-submit jobs/score.py

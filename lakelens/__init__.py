@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .inference.export.export import ExportResult, export_model
     from .inference.promotion import Promotion, promote
     from .inference.scoring.score import ScoreResult, score
-    from .inference.scoring.stream import score_stream
     from .inference.trace import PredictionTrace, RunTrace, trace, trace_run
     from .inference.udf import predict_udf
     from .search.running.result import SearchResult
@@ -115,7 +114,6 @@ __all__ = [
     "resume",
     "runs",
     "score",
-    "score_stream",
     "search",
     "show_run",
     "spark_session",
@@ -134,7 +132,6 @@ _NAMES = {
     ".inference.export.export": ("ExportResult", "export_model"),
     ".inference.promotion": ("Promotion", "promote"),
     ".inference.scoring.score": ("ScoreResult", "score"),
-    ".inference.scoring.stream": ("score_stream",),
     ".inference.trace": ("PredictionTrace", "RunTrace", "trace", "trace_run"),
     ".inference.udf": ("predict_udf",),
     ".search.running.result": ("SearchResult",),
@@ -165,6 +162,10 @@ if (_checkout / "setup.py").is_file() and (_checkout / "etl" / "__init__.py").is
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
+    if name == "score_stream":  # not an AttributeError, whose text `from lakelens import score_stream` would drop
+        raise UsageError(
+            "lakelens.score_stream is now lakelens.score(..., watch_s=SECONDS), without a checkpoint folder"
+        )
     if name not in _HOME_OF:
         raise AttributeError(f"module 'lakelens' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name], __name__), name)

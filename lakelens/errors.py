@@ -277,8 +277,8 @@ class TrackingError(LakelensError):
     """Raised when the MLflow store cannot be reached, or refuses a record."""
 
 
-class TrainingPaused(KeyboardInterrupt):
-    """Raised when a training was interrupted and has paused with a checkpoint; a second interrupt ends it at once.
+class Paused(KeyboardInterrupt):
+    """Raised when an interrupted call has ended at a point from which the next call continues.
 
     Attributes:
         signal_number: The signal that has interrupted it; SIGINT where another process has asked for the pause.
@@ -287,6 +287,10 @@ class TrainingPaused(KeyboardInterrupt):
     def __init__(self, message: str = "", *, signal_number: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+class TrainingPaused(Paused):
+    """Raised when a training was interrupted and has paused with a checkpoint; a second interrupt ends it at once."""
 
 
 class TrainingKilled(KeyboardInterrupt):
@@ -323,8 +327,8 @@ class ModelMismatchError(UsageError):
     """Raised when a model's classes, input or output do not fit the table."""
 
 
-class StreamCheckpointError(UsageError):
-    """Raised when the checkpoint of a stream belongs to another one; the message names what differs, and the fix."""
+class ScoringPaused(Paused):
+    """Raised when `score` with `watch_s` was interrupted and has committed its part; the next call scores the rest."""
 
 
 class ScoringFailedError(LakelensError):

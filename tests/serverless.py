@@ -28,7 +28,6 @@ def refusing_as_serverless() -> Iterator[list[str]]:
     from pyspark.sql.connect.conf import RuntimeConf
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.plan import LocalRelation
-    from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
     refused: list[str] = []
 
@@ -48,21 +47,15 @@ def refusing_as_serverless() -> Iterator[list[str]]:
     def global_view(*_: Any) -> NoReturn:
         refuse("GLOBAL TEMPORARY VIEW", "NOT_SUPPORTED_WITH_SERVERLESS")
 
-    make_local, start = LocalRelation.__init__, DataStreamWriter._start_internal
+    make_local = LocalRelation.__init__
 
     def local_rows(relation: Any, table: Any, *schema: Any, **named: Any) -> None:
         if table is not None and table.nbytes > LOCAL_ROWS_BYTES:
             refuse("LOCAL ROWS", "LOCAL_RELATION_SIZE_LIMIT_EXCEEDED")
         make_local(relation, table, *schema, **named)
 
-    def started(writer: Any, *target: Any, **named: Any) -> Any:
-        if not writer._write_proto.available_now:
-            refuse("TRIGGER", "INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED")
-        return start(writer, *target, **named)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalRelation, "__init__", local_rows)
-        patch.setattr(DataStreamWriter, "_start_internal", started)
         for name in ("persist", "cache", "unpersist"):
             patch.setattr(DataFrame, name, persistence)
         for name in ("createGlobalTempView", "createOrReplaceGlobalTempView"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,11 +14,9 @@ from .result import AnyShown, Shown
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _MOST_VALUES = 50
-_ROWS_WRITTEN = 50_000
 _KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probability", "error")
 
 
@@ -103,40 +99,6 @@ def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]
         )
         for row in found
     ]
-
-
-def changes_file(pairs: DataFrame) -> bytes:
-    """Writes all rows whose answer changed as a Parquet file, by `kind`, `truth` and `path`.
-
-    `kind` is `fixed` (only the second model is right), `broken` (only the first) or `both_wrong`; `answer_before` and
-    `answer_after` are the names of classes, or `error`.
-    """
-    import pyarrow as pa
-
-    named = "coalesce(nullif(predicted_name_{0}, ''), string(prediction_{0}), 'error') AS answer_{0}"
-    changed = pairs.where("not (prediction_before <=> prediction_after)").selectExpr(
-        "path",
-        "coalesce(nullif(label_name, ''), string(label)) AS truth",
-        named.format("before"),
-        named.format("after"),
-        "CASE WHEN prediction_after <=> label THEN 'fixed' WHEN prediction_before <=> label THEN 'broken' "
-        "ELSE 'both_wrong' END AS kind",
-    )
-    schema = pa.schema([(name, pa.string()) for name in changed.columns])
-    return parquet_file(changed.orderBy("kind", "truth", "path"), schema)
-
-
-def parquet_file(frame: DataFrame, schema: pa.Schema) -> bytes:
-    """Writes rows, which pass the driver a part at a time, as a Parquet file."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    rows = frame.toLocalIterator()
-    buffer = io.BytesIO()
-    with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
-        while part := list(itertools.islice(rows, _ROWS_WRITTEN)):
-            writer.write_table(pa.Table.from_pylist([row.asDict() for row in part], schema))
-    return buffer.getvalue()
 
 
 def with_images(groups: Mapping[str, Sequence[AnyShown]], source: ScoredTable) -> dict[str, list[AnyShown]]:

@@ -20,7 +20,7 @@ from .evaluator import Answered, Evaluator, names_of
 from .metrics import SCORES, ModelMetrics, measure
 from .page import render_page
 from .plots import draw_comparison, draw_plots, draw_slices, thumbnail
-from .record import CHANGES, PAGE, file_name
+from .record import PAGE, file_name
 from .result import EvaluationResult, Shown
 
 if TYPE_CHECKING:
@@ -54,19 +54,18 @@ class ClassificationEvaluator(Evaluator):
             result.slices[column] = values
             plots[f"slice_{column}"] = draw_slices(values, column, evaluation.accuracy)
         changes: dict[str, list[Shown]] = {}
-        files: dict[str, bytes] = {}
         if before is not None:
-            other, comparison, changes, files[CHANGES] = self._compared(before, after, names)
+            other, comparison, changes = self._compared(before, after, names)
             result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
             shown = [one for group in changes.values() for one in group]
             plots["comparison"] = draw_comparison(comparison, shown, names_of(before.model, after.model))
         page = render_page("page.html", result, plots=plots, mistakes=mistakes, changes=changes, thumbnail=thumbnail)
-        return result, {PAGE: page.encode(), **files, **{file_name(name, ".png"): data for name, data in plots.items()}}
+        return result, {PAGE: page.encode(), **{file_name(name, ".png"): data for name, data in plots.items()}}
 
     def _compared(
         self, before: Answered, after: Answered, names: Mapping[int, str]
-    ) -> tuple[ModelMetrics, ModelComparison, dict[str, list[Shown]], bytes]:
-        """Compares two models, fetches images whose answers changed, and lists all such rows as a Parquet file."""
+    ) -> tuple[ModelMetrics, ModelComparison, dict[str, list[Shown]]]:
+        """Compares two models, and fetches images whose answers changed."""
         evaluation, other_names = self._evaluated(before)
         with kept(answers.paired(before.rows, after.rows)) as pairs:
             counts = answers.pair_counts(pairs)
@@ -77,7 +76,7 @@ class ClassificationEvaluator(Evaluator):
                 for number in {**other_names, **names}
             }
             comparison = compare(counts, joined, trained)
-            return evaluation, comparison, self._changes(pairs, comparison), answers.changes_file(pairs)
+            return evaluation, comparison, self._changes(pairs, comparison)
 
     def _evaluated(self, answered: Answered) -> tuple[ModelMetrics, dict[int, str]]:
         """Computes the metrics of one model; also gives the names of the classes by number."""

@@ -18,7 +18,7 @@ from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detect
 from .detection_rows import FRAME, MatchedRows, names_in_annotations, truths_sql, with_matches
 from .evaluator import SLICE, Answered, Evaluator, names_of
 from .page import render_page
-from .record import CHANGES, PAGE, file_name
+from .record import PAGE, file_name
 from .result import EvaluationResult, ShownBoxes
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class DetectionEvaluator(Evaluator):
         changes: dict[str, list[ShownBoxes]] = {}
         files: dict[str, bytes] = {}
         if before is not None:
-            other, comparison, changes, files[CHANGES] = self._compared(before, after, evaluation)
+            other, comparison, changes = self._compared(before, after, evaluation)
             result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
             plots["comparison"] = draw_detection_comparison(comparison, names_of(before.model, after.model))
         page = render_page("detection_page.html", result, plots=plots, worst=worst, changes=changes, jpegs=boxed_jpegs)
@@ -131,8 +131,8 @@ class DetectionEvaluator(Evaluator):
 
     def _compared(
         self, before: Answered, after: Answered, evaluation: DetectionMetrics
-    ) -> tuple[DetectionMetrics, DetectionComparison, dict[str, list[ShownBoxes]], bytes]:
-        """Compares two models, fetches images that changed most, and lists all changed rows as a Parquet file."""
+    ) -> tuple[DetectionMetrics, DetectionComparison, dict[str, list[ShownBoxes]]]:
+        """Compares two models, and fetches images that changed most."""
         from pyspark.sql import functions
 
         other, _, _ = self._evaluated(before)
@@ -148,7 +148,7 @@ class DetectionEvaluator(Evaluator):
                 "Fewer mistakes now": self._changed(pairs.where("gain > 0").orderBy(functions.desc("gain"), "path")),
                 "More mistakes now": self._changed(pairs.where("gain < 0").orderBy("gain", "path")),
             }
-            return other, comparison, answers.with_images(changes, self.source), _changes_file(pairs)
+            return other, comparison, answers.with_images(changes, self.source)
 
     def _changed(self, pairs: DataFrame) -> list[ShownBoxes]:
         return [
@@ -164,13 +164,3 @@ class DetectionEvaluator(Evaluator):
 
 def _mistakes(row: Row, when: str) -> str:
     return f"{row[f'missed{when}']} missed, {row[f'invented{when}']} invented"
-
-
-def _changes_file(pairs: DataFrame) -> bytes:
-    """Writes the rows with another number of mistakes as a Parquet file: what each model missed and invented."""
-    import pyarrow as pa
-
-    numbers = ("missed_before", "missed AS missed_after", "invented_before", "invented AS invented_after")
-    changed = pairs.where("gain != 0").selectExpr("path", *numbers).orderBy("path")
-    kinds = [(name, pa.string() if name == "path" else pa.int32()) for name in changed.columns]
-    return answers.parquet_file(changed, pa.schema(kinds))

@@ -22,13 +22,14 @@ from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
 from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import UserCode, user_code
+from ..scoring.mismatch import check_model
 from ..scoring.predictions import predictions_location
-from ..scoring.score import check_model, score
+from ..scoring.score import score
 from ..scoring.source import SourceColumns, check_by_log, open_scored_table
 from .evaluator import Answered, Evaluator, require_slices
 from .evaluators import evaluator_of
 from .model_answers import predicted_now, scored_before
-from .record import CHANGES, PAGE, record_evaluation, write_report
+from .record import PAGE, record_evaluation, write_report
 from .result import EvaluationResult
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def evaluate(
 
     The model's task decides the metrics. For classification: accuracy, precision, recall and F1 per class, confusion
     matrix, top-k, calibration. `compare` adds the answers that changed between the two models, and the class that
-    gained most. The result is an HTML page with PNG files, in `out` and in the run that trained the model. With
-    `compare`, `changes.parquet` next to the page lists all rows whose answer changed.
+    gained most. The result is an HTML page with PNG files, in `out` and in the run that trained the model.
 
     Args:
         spark: A session with Delta, or a function that opens one; it is called after models and table are found.
@@ -134,8 +134,7 @@ def evaluate(
         result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
     if out is not None:
         write_report(Path(out), files)
-        folder = Path(out).absolute()
-        result = replace(result, page=str(folder / PAGE), changes=str(folder / CHANGES) if CHANGES in files else None)
+        result = replace(result, page=str(Path(out).absolute() / PAGE))
     if record:
         result = replace(result, artifacts=record_evaluation(asked[0], result, files, *asked[1:]))
     return result

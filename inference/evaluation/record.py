@@ -14,7 +14,6 @@ from ...training.checkpoints.references import ModelRef
 from .result import EvaluationResult
 
 PAGE = "evaluation.html"
-CHANGES = "changes.parquet"
 _UNFIT = re.compile(r"[^\w.-]+")
 _SCHEME = re.compile(r"(runs|models):/|(experiment|search):")
 _RUN_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")

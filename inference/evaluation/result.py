@@ -93,7 +93,6 @@ class EvaluationResult(ReadableResult):
         other: The metrics of that model.
         comparison: The differences; None without another model.
         page: Path of the HTML page; None without an output folder.
-        changes: Path of the Parquet file of all rows whose answer changed; None without another model or folder.
         artifacts: Where the run keeps page and PNG files, as `runs:/<id>/...`; None if it does not.
     """
 
@@ -110,13 +109,12 @@ class EvaluationResult(ReadableResult):
     other: TaskMetrics | None = None
     comparison: TaskComparison | None = None
     page: str | None = None
-    changes: str | None = None
     artifacts: str | None = None
 
     def as_facts(self) -> dict[str, Any]:
         """Writes the result as plain values, for JSON."""
         asked = ("model", "digest", "run_id", "trained_on", "table", "version", "split")
-        facts: dict[str, Any] = {name: getattr(self, name) for name in (*asked, "page", "changes", "artifacts")}
+        facts: dict[str, Any] = {name: getattr(self, name) for name in (*asked, "page", "artifacts")}
         facts |= _numbers(self.evaluation)
         facts["classes"] = [asdict(one) for one in self.evaluation.classes]
         if self.slices:

@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from ...errors import ModelMismatchError
+from ...errors import ModelMismatchError, NotAnImageTableError
 from ...stores.clients import SCHEMES
 from ...stores.data_files import local_form
+from ...training.checkpoints.references import ModelRef
+from .source import ScoredTable
 
 logger = logging.getLogger(__name__)
 
 _NAMED = 5
+
+
+def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
+    """Compares a model with the table to score; see `check_fit`."""
+    labels: dict[str, int] = {}
+    with suppress(NotAnImageTableError):  # a damaged property of the table has no names to compare
+        labels = source.labels()
+    trained_on = model.metadata.get("table")
+    # Training resized the images of the model's own table, so their size does not matter.
+    is_own = trained_on == source.location
+    check_fit(
+        model=model.uri,
+        class_names=model.class_names,
+        model_size=model.input_shape[:2],
+        trained_on=None if trained_on is None else str(trained_on),
+        table=source.location,
+        labels=labels,
+        table_size=None if is_own else source.image_size(),
+        strict=strict,
+    )
 
 
 def check_fit(

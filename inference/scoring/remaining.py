@@ -50,22 +50,13 @@ class RemainingRows:
 
 @contextmanager
 def remaining_rows(
-    source: ScoredTable,
-    results: PredictionsTable,
-    state: PredictionsState,
-    digest: str,
-    *,
-    before: DataFrame | None = None,
+    source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str
 ) -> Iterator[RemainingRows]:
     """Compares the rows of a version with the predictions of one checkpoint in state `state`; reads no image."""
     from pyspark.sql import functions as f
 
     rows = source.rows()
-    if before is not None:
-        rows = without(rows, before)
-        if state.version is not None:
-            rows = without(rows, results.read(state.version).where(in_any_version(source, digest)))
-    if before is not None or state.version is None:
+    if state.version is None:
         marked = rows.withColumns({_EARLIER: f.lit(None), _IS_COPIED: f.lit(False)})
     else:
         predictions = results.read(state.version).where(of_scoring(source, digest))
@@ -114,12 +105,8 @@ def to_retry(scored: str) -> str:
 
 def in_version(source: ScoredTable, digest: str) -> str:
     """The condition for the rows of a predictions table that one checkpoint has predicted for a version and split."""
-    return _of_split(source, f"{of_scoring(source, digest)} AND version = {source.version}")
-
-
-def in_any_version(source: ScoredTable, digest: str) -> str:
-    """The condition for the rows of a predictions table that one checkpoint has predicted, whatever the version."""
-    return _of_split(source, _of_model(source, digest))
+    ours = f"{of_scoring(source, digest)} AND version = {source.version}"
+    return ours if source.split is None else f"{ours} AND split = {sql_literal(source.split)}"
 
 
 def of_scoring(source: ScoredTable, digest: str) -> str:
@@ -130,7 +117,8 @@ def of_scoring(source: ScoredTable, digest: str) -> str:
     """
     mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
     has_key = f"(content_hash IS NOT NULL OR startswith(batch_id, {sql_literal(mark)}))"
-    return f"{_of_model(source, digest)} AND {has_key}"
+    ours = f"checkpoint_digest = {sql_literal(digest)} AND `table` = {sql_literal(source.location)}"
+    return f"{ours} AND {has_key}"
 
 
 def require_same_key(source: ScoredTable, results: PredictionsTable, state: PredictionsState, digest: str) -> None:
@@ -148,11 +136,3 @@ def require_same_key(source: ScoredTable, results: PredictionsTable, state: Pred
             f"{source.columns.key!r}: they were scored with another key, or path column. Give that (key=..., "
             "--key), or another predictions table"
         )
-
-
-def _of_model(source: ScoredTable, digest: str) -> str:
-    return f"checkpoint_digest = {sql_literal(digest)} AND `table` = {sql_literal(source.location)}"
-
-
-def _of_split(source: ScoredTable, ours: str) -> str:
-    return ours if source.split is None else f"{ours} AND split = {sql_literal(source.split)}"

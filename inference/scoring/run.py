@@ -16,15 +16,18 @@ from ...errors import TableConflictError
 from ...etl.spark.conflicts import conflicts_named
 from ...progress import image_progress
 from ...spark.port import kept, names_of_tasks, parallelism
+from ...tracking.scorings import Scoring, record_scoring
 from ...training.checkpoints.references import ModelRef
+from ..model.failures import typed_failures
 from ..model.frozen import KERAS
 from ..model.shipping import ShippedModel, prediction_task, ship
 from ..model.user_code import UserCode
 from .appending import Added, append_once, count_rows
 from .images import ImageFiles
+from .mismatch import check_model
 from .parts import first_rows, next_rows, shuffled, take
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id, with_columns
-from .remaining import RemainingRows, in_any_version, in_version, remaining_rows, require_same_key, to_retry
+from .remaining import RemainingRows, in_version, remaining_rows, require_same_key, to_retry
 from .source import ScoredTable
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class Tally:
 
 @dataclass
 class ScoringRun:
-    """One call of `score` or one micro-batch of a stream, with everything resolved.
+    """The scoring of one version, with everything resolved.
 
     Other jobs may score the same version with the same model at the same time. Each takes the parts in its own
     order, reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
@@ -65,9 +68,7 @@ class ScoringRun:
     engine: str | None = None  # As for `ship`
     # Most rows of a part, in whole data files; None makes parts of about half a minute of work
     rows_per_commit: int | None = None
-    alive: Callable[[], None] = lambda: None  # Called after each part
-    # Only of a stream: path and key of the rows from before its start; None scores a version in full
-    before: DataFrame | None = None
+    alive: Callable[[], None] = lambda: None  # Called before each part
     tally: Tally = field(default_factory=Tally)
     batch_id: str = field(init=False)
 
@@ -95,8 +96,37 @@ class ScoringRun:
     @property
     def _scored(self) -> str:
         """The condition for the predictions that count."""
-        condition = in_version if self.before is None else in_any_version
-        return condition(self.source, self.model.digest)
+        return in_version(self.source, self.model.digest)
+
+    def check(self, strict: bool) -> None:
+        """Compares the model with the table, and warns of a table whose images cannot be found in other versions."""
+        check_model(self.model, self.source, strict)
+        if not self.source.has_key:
+            logger.warning(
+                "%s has no column %r, so images shared with other versions cannot be found, and each version is scored "
+                "in full. To score new images only, name a column that changes when the image changes: key=... (--key)",
+                self.source.name,
+                self.source.columns.key,
+            )
+
+    def complete(self, *, stays: bool = True, before_part: Callable[[], None] = lambda: None) -> None:
+        """Scores the rows that remain, while their version is protected, and records that on the model's run.
+
+        The version stays protected after that if `stays`.
+        """
+        source, model = self.source, self.model
+        with source.protected(model.digest, stays=stays) as renew, typed_failures(source.name):
+
+            def alive() -> None:
+                renew()
+                before_part()
+
+            self.alive = alive
+            tally = self.until_done()
+        if tally.version is not None and model.tracking_uri is not None and model.run_id is not None:
+            scored_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            scoring = Scoring(self.results.location, tally.version, source.location, source.version, scored_at)
+            record_scoring(model.tracking_uri, model.run_id, scoring)
 
     def until_done(self) -> Tally:
         """Adds parts until no row remains."""
@@ -118,7 +148,7 @@ class ScoringRun:
         """Adds the remaining rows part by part; returns False as soon as another job has added rows, too."""
         state, digest = self.results.state(), self.model.digest
         self.tally.version = state.version
-        with remaining_rows(self.source, self.results, state, digest, before=self.before) as remaining:
+        with remaining_rows(self.source, self.results, state, digest) as remaining:
             if 0 < remaining.todo_rows + remaining.copied_rows == self.tally.total:
                 require_same_key(self.source, self.results, state, digest)
             if remaining.copied_rows:
@@ -137,11 +167,11 @@ class ScoringRun:
 
         with image_progress(f"score {self.source.name}", remaining.todo_rows, counted) as self._count_file:
             for files, rows in self._parts(remaining):
+                self.alive()
                 added = self._add(remaining.todo(files), rows, state)
                 self.tally.scored += added.rows
                 self.tally.errors += added.errors
                 state = added.state
-                self.alive()
                 if added.is_overtaken:
                     return False
         return True

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
-from ...errors import NotAnImageTableError
-from ...etl.model import schema
+from ...errors import InvalidArgumentError
 from ...extras import require
 from ...options import named_options, whole_number
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
-from ...tracking.scorings import Scoring, record_scoring
-from ...training.checkpoints.references import ModelRef, resolve_model
+from ...training.checkpoints.references import resolve_model
 from ...training.tasks.registry import task_of
-from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
 from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import user_code
-from .mismatch import check_fit
 from .predictions import PredictionsTable, predictions_location
 from .run import ScoringRun
-from .source import ScoredTable, SourceColumns, check_by_log, open_scored_table
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-logger = logging.getLogger(__name__)
+from .source import SourceColumns, check_by_log, open_scored_table
+from .watch import watch
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +42,7 @@ class ScoreResult(ReadableResult):
         digest: Digest of the checkpoint.
         model_uri: The model as the caller named it.
         batch_id: Marks the rows of this run in the predictions table; None when it added none.
-        seconds: From the call to this result.
+        seconds: From the call to this result; in a watch, of this version.
         commits: How many commits have added the rows of this run.
         engine: What ran the model: `frozen graph`, `ONNX Runtime`, `PyTorch`, or Keras with the reason; None if no row
             was predicted.
@@ -94,6 +84,8 @@ def score(
     label_column: str = "label",
     key: str = "content_hash",
     storage_options: Mapping[str, str] | None = None,
+    watch_s: float | None = None,
+    on_pass: Callable[[ScoreResult], None] | None = None,
 ) -> ScoreResult:
     """Predicts for every image of one version of a table, and appends the predictions part by part.
 
@@ -138,8 +130,15 @@ def score(
             predictions table.
         storage_options: Access to an object store for reading Delta logs and images, on the executors too, under
             delta-rs' names.
+        watch_s: Seconds between two looks at the table. The call scores the latest version, then looks for a new one,
+            scores it like a separate call, and so on; it never returns. A look reads the log and starts no Spark job.
+            The model is resolved once. Versions between two looks are skipped, and `ImageTable.vacuum` does not keep
+            the scored ones. The first Ctrl-C or SIGTERM ends the call after its part, the second at once. An error ends
+            it too: the next call scores the remaining rows. None scores once.
+        on_pass: Called with the result of each version that a watch has scored.
 
     Raises:
+        ScoringPaused: If `watch_s` was given and Ctrl-C or SIGTERM has ended the call.
         ModelNotFoundError: If `model` has no checkpoint.
         CheckpointError: If the checkpoint is damaged, changed, or of a kind that is refused.
         ModelMismatchError: If the model cannot be run on images of its input size, or needs a class that neither Keras,
@@ -157,88 +156,22 @@ def score(
         (60, 0)
     """
     started = time.perf_counter()
-    run = open_run(
-        "lakelens.score",
-        spark,
-        model,
-        table,
-        predictions,
-        version,
-        split=split,
-        strict=strict,
-        rows_per_commit=rows_per_commit,
-        tracking_uri=tracking_uri,
-        batch_bytes=batch_bytes,
-        custom_objects=custom_objects,
-        engine=engine,
-        path_column=path_column,
-        image_column=image_column,
-        label_column=label_column,
-        key=key,
-        storage_options=storage_options,
-    )
-    if not run.source.has_key:
-        logger.warning(
-            "%s has no column %r, so images shared with other versions cannot be found, and each version is scored in "
-            "full. To score new images only, name a column that changes when the image changes: key=... (--key)",
-            run.source.name,
-            key,
-        )
-    complete(run)
-    return result_of(run, started)
-
-
-class ScoreOptions(TypedDict, total=False):
-    """The options that `score` and `score_stream` share; `score` describes them."""
-
-    split: str | None
-    strict: bool
-    rows_per_commit: int | None
-    tracking_uri: str | None
-    batch_bytes: int
-    custom_objects: Mapping[str, Any] | None
-    engine: str | None
-    path_column: str
-    image_column: str
-    label_column: str
-    key: str
-    storage_options: Mapping[str, str] | None
-
-
-def open_run(
-    call: str,
-    spark: SessionSource,
-    model: str | Path,
-    table: str | Path,
-    predictions: str | Path | None,
-    version: int | str | datetime | None = None,
-    **options: Unpack[ScoreOptions],
-) -> ScoringRun:
-    """Resolves and checks what `score` takes, for the public function `call`; opens the session last."""
-    require(call, "pyspark")
-    batch_bytes, rows_per_commit = options.get("batch_bytes", DEFAULT_BATCH_BYTES), options.get("rows_per_commit")
+    require("lakelens.score", "pyspark")
     batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
     if rows_per_commit is not None:
         rows_per_commit = whole_number("rows_per_commit", rows_per_commit, least=1)
-    columns = SourceColumns(
-        options.get("path_column", schema.PATH),
-        options.get("image_column", schema.IMAGE),
-        options.get("label_column", schema.LABEL),
-        options.get("key", schema.CONTENT_HASH),
-    )
-    split = options.get("split")
-    named = Table.of(table, version, options.get("storage_options"))
-    reference = resolve_model(model, options.get("tracking_uri"))
-    engine = options.get("engine")
-    check_engine(call, engine, reference)
+    columns = SourceColumns(path_column, image_column, label_column, key)
+    named = Table.of(table, version, storage_options)
+    _check_watch(watch_s, on_pass, named)
+    reference = resolve_model(model, tracking_uri)
+    check_engine("lakelens.score", engine, reference)
     task = task_of(reference.checkpoint)
     target = predictions_location(predictions, named, task)
     snapshot = check_by_log(named, split, columns)
-    code = user_code(reference, options.get("custom_objects"))
+    code = user_code(reference, custom_objects)
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
-    check_model(reference, source, options.get("strict", False))
     results = PredictionsTable(
         spark,
         target,
@@ -247,23 +180,33 @@ def open_run(
         table=source.location,
         storage_options=named.storage_options,
     )
-    return ScoringRun(
+    run = ScoringRun(
         spark, reference, source, results, batch_bytes, code, engine=engine, rows_per_commit=rows_per_commit
     )
+    run.check(strict)
+    if watch_s is not None:
+        tell = on_pass or (lambda _: None)
+        watch(run, watch_s, strict, lambda done, since: tell(_result_of(done, since)))
+    run.complete()
+    return _result_of(run, started)
 
 
-def complete(run: ScoringRun) -> None:
-    """Scores the rows that remain, while their version is protected, and records that on the model's run."""
-    source, model = run.source, run.model
-    with source.protected(model.digest, stays=run.before is None) as run.alive, typed_failures(source.name):
-        tally = run.until_done()
-    if tally.version is not None and model.tracking_uri is not None and model.run_id is not None:
-        scored_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        scoring = Scoring(run.results.location, tally.version, source.location, source.version, scored_at)
-        record_scoring(model.tracking_uri, model.run_id, scoring)
+def _check_watch(watch_s: float | None, on_pass: object, table: Table) -> None:
+    if watch_s is None:
+        if on_pass is not None:
+            raise InvalidArgumentError("on_pass is called while a table is watched: give watch_s too, or leave it out")
+        return
+    is_number = isinstance(watch_s, (int, float)) and not isinstance(watch_s, bool)
+    if not is_number or not 0 < watch_s < float("inf"):
+        raise InvalidArgumentError(f"watch_s={watch_s!r}: give seconds above 0 (--watch), or None to score once")
+    if table.version is not None:
+        raise InvalidArgumentError(
+            f"{table} names a version, and a watch (watch_s=..., --watch) scores each one that comes; name the table "
+            "alone, or score the version once"
+        )
 
 
-def result_of(run: ScoringRun, started: float) -> ScoreResult:
+def _result_of(run: ScoringRun, started: float) -> ScoreResult:
     """Makes the result of what a run has done since `started`, by `time.perf_counter`."""
     tally = run.tally
     return ScoreResult(
@@ -281,24 +224,4 @@ def result_of(run: ScoringRun, started: float) -> ScoreResult:
         seconds=round(time.perf_counter() - started, 3),
         commits=tally.commits,
         engine="; ".join(sorted(tally.engines)) or None,
-    )
-
-
-def check_model(model: ModelRef, source: ScoredTable, strict: bool) -> None:
-    """Compares a model with the table to score; see `check_fit`."""
-    labels: dict[str, int] = {}
-    with suppress(NotAnImageTableError):  # a damaged property of the table has no names to compare
-        labels = source.labels()
-    trained_on = model.metadata.get("table")
-    # Training resized the images of the model's own table, so their size does not matter.
-    is_own = trained_on == source.location
-    check_fit(
-        model=model.uri,
-        class_names=model.class_names,
-        model_size=model.input_shape[:2],
-        trained_on=None if trained_on is None else str(trained_on),
-        table=source.location,
-        labels=labels,
-        table_size=None if is_own else source.image_size(),
-        strict=strict,
     )

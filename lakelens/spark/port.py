@@ -88,6 +88,12 @@ def is_running(spark: SparkSession) -> bool:
     return spark.sparkContext._jsc is not None
 
 
+def keep_session(spark: SparkSession) -> None:
+    """Asks a Connect server for an option: it closes a session that asks for nothing for an hour."""
+    if is_connect(spark):
+        option_of(spark, "spark.sql.session.timeZone")
+
+
 def setting_of(spark: SparkSession, key: str, default: str | None = None) -> str | None:
     """Returns a setting that the application was started with."""
     if is_connect(spark):

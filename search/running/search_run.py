@@ -7,9 +7,9 @@ import time
 from typing import Literal
 
 from ...errors import NotEnoughSlotsError, SearchFailedError
+from ...pausing import pausing
 from ...progress import ProgressBar, ProgressLines
 from ...training.experiment.experiment_plan import ExperimentPlan
-from ...training.experiment.interruption import pausing
 from ..preview import preview
 from ..settings import searcher_section
 from ..trials import ENDED, PAUSED, RUNNING, WAITING, TrialState
@@ -60,7 +60,7 @@ class SearchRun:
     def run(self) -> None:
         """Runs until the search is finished, or was interrupted and its trials have paused."""
         try:
-            with pausing(self._interrupt):
+            with pausing(self._interrupt, "pausing after a checkpoint"):
                 while not self._over():
                     self._step()
         except BaseException:

@@ -177,6 +177,18 @@ def test_a_wrong_or_missing_flag_shows_the_usage_of_its_command_and_a_json_line(
         (["runs", "shwo"], "invalid choice: 'shwo'; did you mean 'show'?"),
         (["etl", "photos", "t", "--store", "jpg"], "invalid choice: 'jpg'; did you mean 'jpeg'?"),
         (["train", "t", "--np", "2"], "unrecognized arguments: --np 2 (did you mean '--slots-per-trial'?)"),
+        (
+            ["score", "m", "t", "p", "--stream", "--checkpoint", "f"],
+            "unrecognized arguments: --stream --checkpoint f (did you mean '--watch'?)",
+        ),
+        (
+            ["score", "m", "t", "p", "--trigger-s", "60"],
+            "unrecognized arguments: --trigger-s 60 (did you mean '--watch'?)",
+        ),
+        (
+            ["score", "m", "t", "p", "--start", "latest"],
+            "unrecognized arguments: --start latest (did you mean '--watch'?)",
+        ),
         (["search", "mine.yaml"], "invalid choice: 'mine.yaml'; did you mean 'run mine.yaml'?"),
         (["train", "t", "--epoch-s", "3"], "unrecognized arguments: --epoch-s 3 (did you mean '--epochs'?)"),
     ],

@@ -54,7 +54,6 @@ NEEDS = {
     "lakelens.HorovodRunner(np=2).run(print)": "spark",
     "lakelens.HorovodRunner(np=-2).run(print)": "training",
     "lakelens.score(None, 'runs:/abc', 'table', 'predictions')": "spark",
-    "lakelens.score_stream(None, 'runs:/abc', 'table', 'predictions', checkpoint='folder')": "spark",
     "lakelens.export_model('runs:/abc', 'out')": "training",
     "lakelens.inference.model.onnx_engine.check_engine('score', 'onnxruntime')": "training,onnxruntime",
     "lakelens.predict_udf(None, 'runs:/abc')": "spark",

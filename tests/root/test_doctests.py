@@ -18,7 +18,7 @@ NAMES = (
     *("spark_session", "ImageTable", "Recipe", "Limits", "DeltaFeed", "make_delta_converter", "decode_images"),
     *("hvd", "HorovodRunner", "ExperimentConfig", "KerasTrial", "TorchTrial", "LakelensError"),
     *("train", "resume", "reproduce", "runs", "show_run", "search"),
-    *("score", "score_stream", "evaluate", "promote", "predict_udf", "trace", "trace_run", "export_model"),
+    *("score", "evaluate", "promote", "predict_udf", "trace", "trace_run", "export_model"),
 )
 
 

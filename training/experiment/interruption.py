@@ -1,15 +1,11 @@
-"""Interrupts a training: Ctrl-C and SIGTERM, of which the second ends it at once, and other processes."""
+"""Interrupts a training from another process: `lakelens runs pause|kill RUN`."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator
 
 from ...errors import RankFailedError, TrainingKilled
 from ...tracking.requests import requests_heard
@@ -17,43 +13,6 @@ from ...tracking.runs import RunReference
 from ..runner.placement.conversation import Controls
 
 logger = logging.getLogger(__name__)
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def pausing(pause: Callable[[int], None], *, can_pause: bool = True) -> Iterator[None]:
-    """Calls `pause` at the first SIGINT or SIGTERM in the body; the next signal has its usual effect.
-
-    Has no effect outside the main thread, which alone may handle signals, and for ignored signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers: dict[signal.Signals, Any] = {}
-
-    def restore() -> None:
-        while handlers:
-            number, handler = handlers.popitem()
-            signal.signal(number, handler)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        restore()
-        pause(number)
-        # No second Ctrl-C without a terminal; the end of the training has its own line.
-        if can_pause and sys.stderr.isatty():
-            with contextlib.suppress(RuntimeError):  # the main thread may be writing there
-                sys.stderr.write("lakelens: pausing after a checkpoint; interrupt again to end at once\n")
-
-    for number in _SIGNALS:
-        handler = signal.getsignal(number)
-        if handler not in (signal.SIG_IGN, None):
-            handlers[number] = handler
-            signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        restore()
 
 
 @contextlib.contextmanager

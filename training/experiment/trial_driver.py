@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RankFailedError
+from ...pausing import pausing
 from ...progress import ProgressBar, ProgressLines, shown_progress
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
 from ..runner.placement.conversation import Controls, OnQuestion
@@ -23,7 +24,6 @@ from ..segments.outcome import SegmentOutcome
 from ..segments.segment import train_segment
 from ..segments.training_state import TrainingState
 from ..segments.verdicts import records_in
-from .interruption import pausing
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ def run_segment(
     """
     controls = controls or Controls()
     restarts, max_restarts = 0, job.config.max_restarts
-    with pausing(controls.pause, can_pause=runner.can_pause), shown_progress(runner.name or "train") as bar:
+    notice = "pausing after a checkpoint" if runner.can_pause else None
+    with pausing(controls.pause, notice), shown_progress(runner.name or "train") as bar:
         job = replace(job, reports_progress=True)
         while True:
             decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.config.goal))

@@ -57,7 +57,7 @@ def test_one_overshoot_gives_no_image_another_scale():
 
 @pytest.mark.parametrize("depth", ["ful", [1], [2, 1], [0, float("nan")], ["0", "1"], 5, None])
 def test_a_depth_is_a_name_or_two_numbers_in_order(depth):
-    with pytest.raises(InvalidArgumentError, match="depth = .* give 'full', 'image', or two numbers"):
+    with pytest.raises(InvalidArgumentError, match=r"depth = .* give 'full', 'image', or two numbers"):
         Recipe(depth=depth)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from colours import NAMES, image_of, mixed_model, mixer, row, save, write_table
 from tqdm import tqdm
@@ -16,6 +16,7 @@ from lakelens.inference.model.shipping import prediction_task
 pytestmark = pytest.mark.spark
 
 ROWS = 12
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "score.md"
 
 
 def given(number):
@@ -85,25 +86,26 @@ def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answe
     assert (found.rows, found.changed, found.fixed, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
     assert found.p_value == pytest.approx(2 * 0.5 ** (ROWS - 1))
     assert {value: one.rows for value, one in first.slices["format"].items()} == {"jpeg": ROWS}
-    assert first.changes == str(tmp_path / "out" / "changes.parquet")
-    listed = pq.read_table(first.changes)
-    assert listed.column_names == ["path", "truth", "answer_before", "answer_after", "kind"]
-    assert Counter(listed["kind"].to_pylist()) == {"fixed": ROWS - 1, "both_wrong": 1}
-    (other,) = [one for one in listed.to_pylist() if one["kind"] == "both_wrong"]
-    assert other["path"].endswith(f"images/{ROWS - 1:05d}.jpg")
-    assert (other["truth"], other["answer_before"], other["answer_after"]) == ("blue", "green", "red")
     page = (tmp_path / "out" / "evaluation.html").read_text()
     assert "Wrong before, another wrong answer now" in page
     assert "F1 change" in page
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
     again = lakelens.evaluate(*given, predictions=tmp_path / "predictions").as_facts()
-    of_two = {"page", "changes", "slices", "compared", "comparison"}
+    of_two = {"page", "slices", "compared", "comparison"}
     assert again == {name: fact for name, fact in first.as_facts().items() if name not in of_two} | {
         "page": None,
-        "changes": None,
     }
     kept = spark.read.format("delta").load(str(tmp_path / "predictions"))
     assert kept.count() == 2 * ROWS
+    (query,) = re.findall(r"^```sql\n(select path, .*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    for name, value in (("runs:/RUN", checkpoint.path), ("models:/photos@champion", wrong.path), ("= 1", "= 0")):
+        assert name in query
+        query = query.replace(name, str(value))
+    changed = spark.sql(query.replace("predictions as", f"delta.`{tmp_path / 'predictions'}` as")).collect()
+    assert len(changed) == ROWS
+    assert [tuple(one) for one in changed if one["path"].endswith(f"images/{ROWS - 1:05d}.jpg")] == [
+        (row(ROWS - 1)[0], "blue", "green", "red")
+    ]
 
 
 def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has_and_tasks_run_elsewhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from colours import NAMES, SIDE, image_of, read, write_colour
+from colours import NAMES, SIDE, image_of, read, row, write_colour, write_table
 from delta_rows import delta_rows
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from mounted_folders import account, mount
 from pyspark.errors import PythonException
 from pyspark.sql import functions
@@ -24,6 +25,7 @@ from lakelens.errors import (
     ConstraintError,
     InvalidArgumentError,
     NotADeltaTableError,
+    ScoringPaused,
     SessionError,
     SourceNotFoundError,
     TableConflictError,
@@ -192,6 +194,27 @@ def test_a_version_is_scored_evaluated_and_predicted_by_path_and_by_name(spark, 
     raw = spark.createDataFrame(pixels, "image BINARY").coalesce(1).select(udf("image"))
     with pytest.raises(PythonException, match=r"none of the \d images .* udf\('image', 'format', 'height', 'width'\)"):
         raw.collect()
+
+
+def test_a_table_is_watched(spark, checkpoint, tmp_path):
+    table, predictions = tmp_path / "images", tmp_path / "predictions"
+    write_table(table, [row(0), row(1)])
+    results = []
+
+    def next_step(result):
+        results.append(result)
+        if len(results) == 1:
+            write_table(table, [row(2)])
+            DeltaTable(table).alter.add_columns(Field("camera", "string"))
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(ScoringPaused) as ended:
+        score(spark, checkpoint.path, table, predictions, watch_s=0.05, on_pass=next_step)
+    assert ended.value.signal_number == signal.SIGTERM
+    assert [(result.scored, result.carried) for result in results] == [(2, 0), (1, 2)]
+    last = [one["path"] for one in read(predictions) if one["version"] == results[-1].table_version]
+    assert last == [row(number)[0] for number in range(3)]
 
 
 def test_of_two_that_planned_the_same_commit_one_is_refused(spark, story):

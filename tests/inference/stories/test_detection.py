@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from boxes import HEIGHT, SIDE, WIDTH, image_with, save_detector, truth_of, write_boxes
 from colours import read, row, write_table
@@ -184,11 +183,6 @@ def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, 
     assert (found.other.scores["map50"], found.other.scores["recall50"]) == (0.5, 0.5)
     assert found.slices["width"][str(WIDTH)].scores == found.evaluation.scores
     assert (found.comparison.fixed, found.comparison.broken, found.comparison.most_improved_class) == (2, 0, "blue")
-    changed = pq.read_table(out / "changes.parquet").to_pylist()
-    assert [(one["path"], one["missed_before"], one["missed_after"]) for one in changed] == [
-        ("file:///boxes/000.png", 1, 0),
-        ("file:///boxes/002.png", 2, 0),
-    ]
     page = (out / "evaluation.html").read_text()
     assert "gained most is <b>blue</b>" in page
     assert page.count("data:image/jpeg") == 4

@@ -19,8 +19,10 @@ from child_processes import ending_with_this_process
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "etl"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "inference"))
 
 from coloured_tables import coloured_table
+from colours import colour_model, row, save, write_table
 from etl_pictures import write_image
 from leftovers import Watch
 from mlflow_stores import put_store
@@ -122,7 +124,7 @@ def ingest(size: int = 64) -> list[str]:
 def assert_ended_by(ended: Ended, number: signal.Signals) -> None:
     assert ended.code == CODES[number], ended
     assert len(ended.stderr) <= 1, ended.stderr
-    assert ended.result["error"] in ("KeyboardInterrupt", "Terminated", "TrainingPaused")
+    assert ended.result["error"] in ("KeyboardInterrupt", "Terminated", "TrainingPaused", "ScoringPaused")
 
 
 @pytest.mark.long
@@ -157,3 +159,19 @@ def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(t
     assert paused.result["error"] == "TrainingPaused"
     run = paused.result["message"].split()[1]
     assert run_until(tmp_path, ["train", "--resume", run, *store]).code == 0
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.tensorflow
+def test_a_signal_ends_a_watch_after_its_part(tmp_path: Path) -> None:
+    for first in range(0, 12, 4):
+        write_table(tmp_path / "table", [row(number) for number in range(first, first + 4)])
+    model = save(colour_model(), tmp_path / "models")
+    flags = ["--watch", "0.1", "--rows-per-commit", "4", "--master", "local[2]", "--conf=spark.ui.enabled=false"]
+    predictions = tmp_path / "predictions"
+    watch = ["score", str(model.path), "table", str(predictions), *flags]
+    ended = run_until(tmp_path, watch, lambda *_: any(predictions.glob("*.parquet")), signal.SIGTERM)
+    assert_ended_by(ended, signal.SIGTERM)
+    assert ended.result["error"] == "ScoringPaused"
+    assert open_snapshot(str(predictions)).rows in (4, 8)

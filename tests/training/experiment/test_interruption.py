@@ -30,10 +30,10 @@ from segment_jobs import EXACT, assert_equal_to_the_bit
 
 from lakelens.errors import RankFailedError
 from lakelens.jobs.cli import main
+from lakelens.pausing import pausing
 from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
-from lakelens.training.experiment.interruption import pausing
 from lakelens.training.experiment.train import train
 from lakelens.training.runner.runner import HorovodRunner
 
@@ -276,16 +276,16 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("can_pause", "shown"), [(True, "pausing after a checkpoint"), (False, "")])
-def test_a_terminal_shows_that_a_training_pauses_only_if_its_ranks_can(can_pause, shown, monkeypatch):
+@pytest.mark.parametrize(("notice", "shown"), [("pausing", "lakelens: pausing; interrupt again"), (None, "")])
+def test_a_terminal_shows_that_a_call_pauses_only_if_it_can(notice, shown, monkeypatch):
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     heard: list[int] = []
-    with pausing(heard.append, can_pause=can_pause):
+    with pausing(heard.append, notice):
         os.kill(os.getpid(), signal.SIGINT)
     assert heard == [signal.SIGINT]
     assert shown in terminal.getvalue()
-    assert bool(terminal.getvalue()) == can_pause
+    assert bool(terminal.getvalue()) == bool(shown)
 
 
 @pytest.mark.unit
