@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -56,3 +59,15 @@ def coloured_table(location: Path, train: int = 90, validation: int = 21) -> Pat
             action["metaData"]["configuration"]["lakelens.labels"] = json.dumps(numbers)
     log.write_text("\n".join(map(json.dumps, actions)))
     return location
+
+
+@contextmanager
+def written_again(location: Path) -> Iterator[None]:
+    """Puts another table with the same rows and version at a table's path, until the block ends."""
+    old = location.rename(location.with_name(f"{location.name}-old"))
+    try:
+        coloured_table(location)
+        yield
+    finally:
+        shutil.rmtree(location)
+        old.rename(location)
