@@ -14,7 +14,15 @@ from deltalake import write_deltalake
 from easy_photographs import photograph_table
 from segment_jobs import job_in
 
-from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, NotFiniteError, TrialError
+from lakelens.errors import (
+    BadRowError,
+    CheckpointError,
+    FeedError,
+    InvalidHyperparameters,
+    NotFiniteError,
+    TrialError,
+    VersionFilesMissingError,
+)
 from lakelens.tracking.run_records import read_records
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from lakelens.training.feed.feed import DeltaFeed
@@ -51,6 +59,10 @@ class Tiny(KerasTrial):
         rate = self.context.get_hparam("learning_rate", 0.1)
         model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
         return model
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
 
 
 @pytest.fixture(scope="module")
@@ -546,3 +558,17 @@ def test_the_ready_made_trial_names_the_blocks_that_fit(rank, hyperparameters):
 
     with pytest.raises(TrialError, match=r"images of 16 pixels allow 0 \(automatic\) to 3"):
         rank(SmallCnn, hyperparameters=hyperparameters).raise_failure()
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [(Path.unlink, VersionFilesMissingError, "is gone: VACUUM removed it"), (cut, FeedError, "cannot be read")],
+)
+def test_a_file_that_cannot_be_read_is_named_by_its_own_error(tmp_path, split, spoil, error, words):
+    squares = coloured_table(tmp_path / "squares")
+    job = job_in(tmp_path / "job", squares, EntryPoint.parse(Tiny), epochs=1)
+    (file,) = squares.glob(f"split={split}/*.parquet")
+    spoil(file)
+    with pytest.raises(error, match=f"squares@0: .*split={split}/{file.name} {words}"):
+        train_segment(job)

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
+class RankCallbacks(keras.callbacks.CallbackList):  # type: ignore[misc]
+    """Callbacks that hear of the end of a validation once its metrics are those of all ranks, and so decide alike."""
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Does nothing: Keras' `evaluate` calls it with the metrics of this rank's rows."""
+
+    def end_validation(self, metrics: Mapping[str, float]) -> None:
+        """Calls `on_test_end` of each callback."""
+        super().on_test_end(metrics)
+
+
 class Validation:
     """Measures the model on the validation rows of all ranks.
 
@@ -46,11 +57,11 @@ class Validation:
         model: keras.Model,
         task: Task,
         described: Mapping[str, Any],
-        callbacks: keras.callbacks.CallbackList | None,
+        callbacks: RankCallbacks | None,
     ) -> dict[str, float]:
         """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged.
 
-        Callbacks hear of the validation as `fit` tells them, those of a rank without rows too.
+        Callbacks hear of the validation as `fit` tells them, those of a rank without rows too, and get these metrics.
         """
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
@@ -59,9 +70,10 @@ class Validation:
             values = model.evaluate(self._dataset, callbacks=callbacks, return_dict=True, verbose=0)
         elif callbacks is not None:
             callbacks.on_test_begin()
-            callbacks.on_test_end(values)
         self._check_answers(model, task, described)
         measured = metrics_over_ranks(model, values, self._rows)
+        if callbacks is not None:
+            callbacks.end_validation(measured)
         for copy, value in running:
             copy.assign(value)
         return {f"val_{name}": value for name, value in measured.items()}

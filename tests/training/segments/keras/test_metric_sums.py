@@ -71,8 +71,11 @@ MEASURED = """
             super().__init__()
             self.path = Path(path)
 
+        def on_test_end(self, logs=None):
+            self.validated = {f"validated_{name}": value for name, value in logs.items()}
+
         def on_epoch_end(self, epoch, logs=None):
-            line = {**logs, "rate": float(self.model.optimizer.learning_rate)}
+            line = {**logs, **self.validated, "rate": float(self.model.optimizer.learning_rate)}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\\n")
 
@@ -164,6 +167,10 @@ def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_r
     assert 0 < validated["auc"] < 1
     diaries = [[json.loads(line) for line in (job.folder / str(rank)).read_text().splitlines()] for rank in (0, 1)]
     assert diaries[0] == diaries[1]
+    for line in diaries[0]:
+        assert {name: line[f"validated_{name}"] for name in validated} == {
+            name: line[f"val_{name}"] for name in validated
+        }
     assert (len(diaries[0]), outcome.epochs, outcome.reason) == (3, 3, "stopped")
     assert [line["rate"] for line in diaries[0]] == pytest.approx([STILL, STILL / 2, STILL / 4])
 
@@ -174,6 +181,9 @@ def test_a_rank_without_validation_rows_adds_nothing(trained):
     validated = values_of_one_process(job, outcome, job.validation_feed)
     measured = {f"val_{name}": value for name, value in validated.items()}
     assert {name: outcome.metrics[name] for name in measured} == pytest.approx(measured, rel=1e-5)
+    diaries = [json.loads((job.folder / str(rank)).read_text()) for rank in (0, 1)]
+    assert diaries[0] == diaries[1]
+    assert diaries[0]["validated_loss"] == pytest.approx(validated["loss"], rel=1e-5)
 
 
 @pytest.mark.tensorflow
