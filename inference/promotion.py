@@ -348,7 +348,8 @@ def _table_id_of(version: RegisteredVersion, tracking_uri: str | None) -> str | 
     """Reads the id of the table that a registered version was trained on; None if its run has not recorded it."""
     uri = resolve_tracking_uri(tracking_uri)
     with as_tracking_errors(uri, f"read run {version.run_id}"):
-        return open_client(uri).get_run(str(version.run_id)).data.tags.get(TABLE_ID_TAG)
+        tags: Mapping[str, str] = open_client(uri).get_run(str(version.run_id)).data.tags
+    return tags.get(TABLE_ID_TAG)
 
 
 def _largest_drift(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[str | None, float]:
