@@ -19,11 +19,12 @@ from ...rank.process_context import log_to_driver
 from ..rank_state import RankState, of_rank
 from .averages import Averages
 from .built_trial import BuiltTrial
+from .callbacks import RankCallbacks
 from .checks import naming_cause
 from .metric_sums import metrics_over_ranks
 from .model_state import capture, restore_callbacks, restore_process, restore_running, restore_variables
 from .process import remember_settings
-from .validation import RankCallbacks, average_statistics
+from .validation import average_statistics
 from .world import HorovodWorld
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from ...rank.process_context import log_to_driver
 from ...trials.keras_trial import KerasTrial
 from ...trials.metrics import batches_of_rank, rows_of_rank
 from ..rank_state import rank_seed
+from .callbacks import writing_on_rank_0
 from .checks import check_model, naming_cause, refuse_backups, refuse_sums, require_savable
 from .learning_rate import LearningRate, distributed
 from .metric_sums import check_goal, check_metrics
@@ -65,8 +66,9 @@ class BuiltTrial:
             self.trial = _keras_trial(job, context)
             self.model = self.trial.build_model()
             output = check_model(self.model, self.trial)
-            self.callbacks = list(self.trial.keras_callbacks() or [])
-            refuse_backups(self.callbacks)
+            callbacks = list(self.trial.keras_callbacks() or [])
+            refuse_backups(callbacks)
+            self.callbacks = writing_on_rank_0(callbacks, context.rank)
         self.described = context.task.describe_output(output)
         self.noisy = [self.model, *_noise_sources_of(self.trial)]
         # From here on seeds are for noise: everything that must be equal on all ranks is built.

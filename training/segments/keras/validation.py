@@ -12,6 +12,7 @@ import tensorflow as tf
 from ....errors import NotFiniteError, TrialError
 from ... import distributed as world
 from ...checkpoints.keras_output import layers_give_logits
+from .callbacks import RankCallbacks
 from .checks import check_answers
 from .metric_sums import metrics_over_ranks
 from .model_state import statistics_of
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 
 # Images of a picture.
 _SHOWN = 8
-
-
-class RankCallbacks(keras.callbacks.CallbackList):  # type: ignore[misc]
-    """Callbacks that hear of the end of a validation once its metrics are those of all ranks, and so decide alike."""
-
-    def on_test_end(self, logs: Any = None) -> None:
-        """Does nothing: Keras' `evaluate` calls it with the metrics of this rank's rows."""
-
-    def end_validation(self, metrics: Mapping[str, float]) -> None:
-        """Calls `on_test_end` of each callback."""
-        super().on_test_end(metrics)
 
 
 class Validation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,13 @@ MEASURED = """
             return model
 
         def keras_callbacks(self):
+            folder = self.context.get_hparam("diaries")
             return [
                 keras.callbacks.ReduceLROnPlateau("val_precision", mode="max", factor=0.5, patience=1),
                 keras.callbacks.EarlyStopping("val_auc", mode="max", patience=2, restore_best_weights=True),
-                Diary(f"{self.context.get_hparam('diaries')}/{self.context.rank}"),
+                keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", "val_auc", mode="max"),
+                keras.callbacks.CSVLogger(f"{folder}/log.csv"),
+                Diary(f"{folder}/{self.context.rank}"),
             ]
 """
 
@@ -173,6 +177,15 @@ def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_r
         }
     assert (len(diaries[0]), outcome.epochs, outcome.reason) == (3, 3, "stopped")
     assert [line["rate"] for line in diaries[0]] == pytest.approx([STILL, STILL / 2, STILL / 4])
+
+
+@pytest.mark.horovod
+def test_files_of_keras_own_callbacks_are_written_by_one_rank(trained):
+    job, outcome = trained[0]
+    with zipfile.ZipFile(job.folder / "best.keras") as written:
+        assert written.testzip() is None
+        assert "model.weights.h5" in written.namelist()
+    assert (job.folder / "log.csv").read_text().count("\n") == 1 + outcome.epochs
 
 
 @pytest.mark.horovod
