@@ -23,12 +23,13 @@ from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts, labels_at
 from ..log.data_files import require_files
+from ..log.snapshot import Snapshot
 from ..options import named_options, whole_number
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
 from ..table import Table
 from ..tracking.model_names import require_alias, require_model_name
-from ..tracking.runs import as_tracking_errors, open_client, resolve_tracking_uri
+from ..tracking.runs import TABLE_ID_TAG, as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
 from .evaluation.evaluator import Evaluator
 from .evaluation.evaluators import evaluator_of
@@ -205,7 +206,10 @@ def _without_comparison(number: int | None, previous: RegisteredVersion | None) 
 def _record(decided: Promotion, tracking_uri: str) -> None:
     note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     tag = PROMOTION_TAG_PREFIX + decided.alias
-    with as_tracking_errors(tracking_uri, f"record the promotion of model {decided.name!r}"):
+    doing = f"record the promotion of model {decided.name!r}"
+    if decided.promoted:
+        doing += f", whose alias {decided.alias!r} points to version {decided.version} now"
+    with as_tracking_errors(tracking_uri, doing):
         open_client(tracking_uri).set_model_version_tag(decided.name, str(decided.version), tag, json.dumps(note))
 
 
@@ -298,7 +302,7 @@ def staleness(
     if spark is not None:
         named = Table.of(path_of(opened(spark), named.location), named.version, storage_options)
     now = named.snapshot()
-    trained_on = _newest_training(name, now.location, tracking_uri)
+    trained_on = _newest_training(name, now, tracking_uri)
     if trained_on is None:
         return Staleness(True, f"no version of model {name!r} was trained on this table", now.location, now.version)
     if trained_on >= now.version:
@@ -325,17 +329,27 @@ def staleness(
     return Staleness(enough or moved, reason, now.location, now.version, trained_on, new_rows, drift, drifted_class)
 
 
-def _newest_training(name: str, location: str, tracking_uri: str | None) -> int | None:
-    """Finds the table version that the newest version of a model was trained on; None if there is none."""
+def _newest_training(name: str, now: Snapshot, tracking_uri: str | None) -> int | None:
+    """Finds the version of this table that the newest version of a model was trained on; None if there is none."""
     try:
         versions = list_versions(name, tracking_uri)
     except (ModelNotFoundError, InvalidArgumentError):  # no such model, or no store yet
         return None
     for one in versions:
         table, _, version = (one.trained_on or "").rpartition("@")
-        if table.rstrip("/") == location.rstrip("/") and version.isdecimal():
+        named = table.rstrip("/") == now.location.rstrip("/") and version.isdecimal()
+        # A table that was deleted and written again at its path has the same numbers.
+        if named and _table_id_of(one, tracking_uri) in (None, now.table_id):
             return int(version)
     return None
+
+
+def _table_id_of(version: RegisteredVersion, tracking_uri: str | None) -> str | None:
+    """Reads the id of the table that a registered version was trained on; None if its run has not recorded it."""
+    uri = resolve_tracking_uri(tracking_uri)
+    with as_tracking_errors(uri, f"read run {version.run_id}"):
+        tags: Mapping[str, str] = open_client(uri).get_run(str(version.run_id)).data.tags
+    return tags.get(TABLE_ID_TAG)
 
 
 def _largest_drift(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[str | None, float]:

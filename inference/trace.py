@@ -19,7 +19,7 @@ from ..tracking.run_listing import RunDetails, details_of, open_existing_store, 
 from ..tracking.runs import as_tracking_errors
 from ..tracking.scorings import Scoring
 from ..training.tasks.registry import task_of_columns
-from .scoring.predictions import SHARED, columns_of
+from .scoring.predictions import SHARED, columns_of, mark_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -229,6 +229,10 @@ def _source_of(row: Mapping[str, Any], storage_options: Mapping[str, str] | None
         if isinstance(error, TrackingError):
             raise
         missing.append(f"source image: {error}")
+        return {}
+    mark = mark_of(row["checkpoint_digest"], row["table"], snapshot.table_id, row["version"])
+    if not str(row["batch_id"]).startswith(mark):
+        missing.append(f"source image: {name} is another table than the one that was scored; it was written again")
         return {}
     if found is None:
         missing.append(f"source image: {name} has no row whose path is {row['path']!r}")

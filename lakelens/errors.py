@@ -117,7 +117,7 @@ class NotAnImageTableError(TableError, UsageError):
 
 
 class VersionNotFoundError(TableError, UsageError):
-    """Raised when a table has no such version, timestamp or pin; the message lists the existing ones."""
+    """Raised when a table has no such version, timestamp or pin, or no longer the version that a run has read."""
 
 
 class VersionFilesMissingError(TableError):

@@ -39,7 +39,7 @@ class Journal:
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Adds events, each with an `event` and a `time`, as one entry; once this returns they are on disk."""
-        name = f"{self.entries:08d}.jsonl"
+        name = _name(self.entries)
         text = "".join(json.dumps(event) + "\n" for event in events)
         try:
             with partial_path(self._folder, name) as partial:
@@ -68,15 +68,24 @@ def read_events(folder: Path) -> list[Event]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdecimal())
+    """Lists the entries up to the last one, those too that are gone."""
+    last = max((int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdecimal()), default=-1)
+    return [folder / _name(number) for number in range(last + 1)]
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}.jsonl"
 
 
 def _read(entry: Path) -> list[Event]:
     try:
         # Not splitlines(), which also breaks at characters that JSON may contain, such as U+2028.
-        events = [json.loads(line) for line in entry.read_text(encoding="utf-8").split("\n")[:-1]]
+        *lines, rest = entry.read_text(encoding="utf-8").split("\n")
+        if rest or not lines:
+            raise ValueError("its end is missing")
+        events = [json.loads(line) for line in lines]
         for event in events:
             event["event"], event["time"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise InvalidArgumentError(f"{entry} is not an entry of a journal ({error}); put it back from a copy") from None
     return events

@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .runs import TABLE_TAG, TAG_LIMIT, VERSION_TAG, RunReference, as_tracking_errors, open_client
+from ..errors import VersionNotFoundError
+from .runs import TABLE_ID_TAG, TABLE_TAG, TAG_LIMIT, VERSION_TAG, RunReference, as_tracking_errors, open_client
+
+_SOURCE_TYPE = "delta_table"
+_DIGEST_LENGTH = 36  # MLflow's limit
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class TableVersion:
     version: int  # The version that is read
     digest: str  # Identifies the version's active files; 36 characters at most
     rows: Mapping[str, int]  # Rows per purpose, as in {"train": 800, "validation": 100}
+    table_id: str  # The table's own id, which a table that is created in its place does not share
 
     @property
     def name(self) -> str:
@@ -35,8 +40,8 @@ def log_table(run: RunReference, table: TableVersion) -> None:
         source = json.dumps({"path": table.location, "delta_table_version": table.version})
         dataset = Dataset(
             name=table.name,
-            digest=table.digest[:36],
-            source_type="delta_table",
+            digest=table.digest[:_DIGEST_LENGTH],
+            source_type=_SOURCE_TYPE,
             source=source,
             profile=json.dumps({"num_rows": sum(table.rows.values()), "rows": dict(table.rows)}),
         )
@@ -49,3 +54,18 @@ def log_table(run: RunReference, table: TableVersion) -> None:
             client.log_inputs(run.run_id, datasets=given)
         client.set_tag(run.run_id, TABLE_TAG, table.location[:TAG_LIMIT])
         client.set_tag(run.run_id, VERSION_TAG, str(table.version))
+        client.set_tag(run.run_id, TABLE_ID_TAG, table.table_id)
+
+
+def require_same_files(tracking_uri: str, run_id: str, table: TableVersion) -> None:
+    """Checks that a version still has the files that a run has recorded: its number alone may be of another table."""
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"read what run {run_id} was trained on"):
+        inputs = client.get_run(run_id).inputs
+    recorded = [one.dataset for one in (inputs.dataset_inputs if inputs is not None else ())]
+    digests = [one.digest for one in recorded if (one.source_type, one.name) == (_SOURCE_TYPE, table.name)]
+    if digests and table.digest[:_DIGEST_LENGTH] not in digests:
+        raise VersionNotFoundError(
+            f"{table.location}@{table.version} has other files than when run {run_id} read it: the table was deleted "
+            "and written again, or replaced by a copy. Put the old table back, or start a new run"
+        )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TABLE_TAG = "lakelens.table"
 VERSION_TAG = "lakelens.version"
+TABLE_ID_TAG = "lakelens.table_id"
 DIGEST_TAG = "lakelens.checkpoint_digest"
 ENTRYPOINT_TAG = "lakelens.entrypoint"
 METRIC_TAG = "lakelens.metric"

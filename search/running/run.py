@@ -18,6 +18,7 @@ from ...options import named_options
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
+from ...tracking.datasets import require_same_files
 from ...tracking.logged_models import register_model
 from ...tracking.requests import requests_heard
 from ...tracking.run_writer import RunWriter
@@ -135,6 +136,7 @@ def resume(
     entry = EntryPoint.parse(entrypoint or config.entrypoint)
     require("a search", *FRAMEWORKS[entry.framework].packages)
     plan = plan_search(config, entrypoint=entry, spark=spark)
+    require_same_files(uri, run_id, plan.data.described())
     if not Journal(journal_folder(plan.root, run_id)).entries:
         raise InvalidArgumentError(
             f"the journal {journal_folder(plan.root, run_id)} of search {run_id} has no entry. A search that ended "

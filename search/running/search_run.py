@@ -7,6 +7,7 @@ import time
 from typing import Literal
 
 from ...errors import NotEnoughSlotsError, SearchFailedError
+from ...log.data_files import require_files
 from ...pausing import pausing
 from ...progress import ProgressBar, ProgressLines
 from ...training.experiment.experiment_plan import ExperimentPlan
@@ -224,6 +225,12 @@ class SearchRun:
             self._shortages = 0 if trains else self._shortages + 1
             if self._shortages >= _MOST_SHORTAGES:
                 self.abort(error)
+
+    def require_rows(self) -> None:
+        """Checks that the rows are still there, so that no trial fails for a cause that every other one has too."""
+        data = self.plan.data
+        for feed in filter(None, (data.training, data.validation)):
+            require_files(feed.plan.snapshot)
 
     def abort(self, error: BaseException) -> None:
         """Ends the search with an error, once its trials have paused."""

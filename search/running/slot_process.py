@@ -159,6 +159,8 @@ class SlotProcess(threading.Thread):
 
     def _ended(self, segment: OpenSegment, outcome: SegmentOutcome) -> None:
         """Takes the end of a segment; its checkpoint is on disk."""
+        if outcome.failure is not None and outcome.failure[0] != InvalidHyperparameters.__name__:
+            self._search.require_rows()
         state, trial = self._search.state, segment.trial
         self.current, self.trained = None, True
         if outcome.failure is None:
@@ -183,6 +185,11 @@ class SlotProcess(threading.Thread):
         cancelled = isinstance(error, RankFailedError) and error.reason == "cancelled"
         segment = self.current or self._first
         if segment is None or cancelled:
+            return
+        try:
+            self._search.require_rows()
+        except (LakelensError, OSError) as gone:
+            self._search.abort(gone)  # for the journal the trial is still running: a resume continues it
             return
         self.current = self._first = None
         state, trial = self._search.state, segment.trial

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import sqlite3
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +13,7 @@ from colours import NAMES, colour_model, row, write_table
 from deltalake import DeltaTable
 from model_store import ROWS, Store, wrong_for_red
 
-from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, UsageError
+from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, TrackingError, UsageError
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate
@@ -23,6 +26,8 @@ from lakelens.inference.model.registry import (
 )
 from lakelens.inference.promotion import Promotion, _decided, promote, staleness
 from lakelens.jobs.cli import main
+from lakelens.table import Table
+from lakelens.tracking.runs import local_store_path
 from lakelens.training.checkpoints.references import resolve_model
 
 
@@ -253,6 +258,37 @@ def test_a_training_is_due_when_enough_is_new_or_a_class_has_moved(store, tmp_pa
     assert few.drift == pytest.approx(20 / 40 - 10 / 30)
     assert staleness("larks", table, min_new_rows=10, max_drift=0.5, tracking_uri=store.uri).stale
     assert staleness("larks", f"{table}@1", min_new_rows=20, max_drift=0.1, tracking_uri=store.uri).stale
+
+
+@pytest.mark.tensorflow
+def test_a_promotion_whose_record_fails_says_that_the_alias_has_moved(tmp_path):
+    store = Store(tmp_path)
+    first, second = (store.run(colour_model(sharpness)) for sharpness in (5.0, 6.0))
+    promote(f"runs:/{first}", "dippers", tracking_uri=store.uri)
+    with contextlib.closing(sqlite3.connect(local_store_path(store.uri))) as database:
+        database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON model_version_tags WHEN new.key LIKE 'lakelens.promotion.%' "
+            "BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+        )
+    with pytest.raises(
+        TrackingError, match=r"'dippers', whose alias 'champion' points to version 2 now: .*disk is full"
+    ):
+        promote(f"runs:/{second}", "dippers", tracking_uri=store.uri)
+    behind = version_behind("dippers", "champion", store.uri)
+    assert (behind.version, behind.promotions) == (2, {})
+
+
+@pytest.mark.tensorflow
+def test_a_model_of_a_table_that_was_deleted_and_written_again_is_stale(tmp_path):
+    store = Store(tmp_path)
+    trained, tag = store.run(colour_model()), "lakelens.table_id"
+    store.client.set_tag(trained, tag, Table.of(store.table).snapshot().table_id)
+    register(f"runs:/{trained}", "terns", tracking_uri=store.uri)
+    assert not staleness("terns", store.table, tracking_uri=store.uri).stale
+    shutil.rmtree(store.table)
+    write_table(store.table, [row(number) for number in range(30)])
+    found = staleness("terns", store.table, tracking_uri=store.uri)
+    assert (found.stale, found.reason) == (True, "no version of model 'terns' was trained on this table")
 
 
 @pytest.mark.tensorflow

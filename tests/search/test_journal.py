@@ -13,6 +13,8 @@ from lakelens.search.journal import Journal, read_events
 
 pytestmark = pytest.mark.unit
 
+WHOLE = '{"event": "created", "time": 2}'
+
 
 @pytest.mark.parametrize("on_a_volume", [False, True])
 def test_a_journal_keeps_its_entries_and_numbers_that_json_lacks(
@@ -44,6 +46,18 @@ def test_a_process_cannot_add_to_a_journal_to_which_another_one_has_added(tmp_pa
     with pytest.raises(InvalidArgumentError, match="written by another process, which runs the search too"):
         lost.append([{"event": "resumed", "time": 2}])
     assert read_events(tmp_path) == [{"event": "resumed", "time": 1}]
+
+
+@pytest.mark.parametrize(
+    "left", ['{"event": "created", "time": 2}\n{"event": "crea', '{"event": "created", "time": 2}', "", None]
+)
+def test_a_journal_that_lacks_an_entry_or_the_end_of_one_is_refused(tmp_path: Path, left: str | None) -> None:
+    for number in range(3):
+        Journal(tmp_path).append([{"event": "created", "time": number}, {"event": "stopped", "time": number}])
+    entry = tmp_path / "00000001.jsonl"
+    entry.unlink() if left is None else entry.write_text(left)
+    with pytest.raises(InvalidArgumentError, match=r"00000001\.jsonl is not an entry of a journal.* from a copy"):
+        read_events(tmp_path)
 
 
 def test_a_damaged_entry_and_a_folder_that_cannot_be_written_are_named(tmp_path: Path) -> None:

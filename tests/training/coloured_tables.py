@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +53,15 @@ def coloured_table(location: Path, train: int = 90, validation: int = 21) -> Pat
     write_deltalake(str(location), pa.concat_tables(rows), mode="error", partition_by=["split"])
     number_classes(location, {name: number for number, name in enumerate(CLASSES)})
     return location
+
+
+@contextmanager
+def written_again(location: Path) -> Iterator[None]:
+    """Puts another table with the same rows and version at a table's path, until the block ends."""
+    old = location.rename(location.with_name(f"{location.name}-old"))
+    try:
+        coloured_table(location)
+        yield
+    finally:
+        shutil.rmtree(location)
+        old.rename(location)

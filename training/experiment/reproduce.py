@@ -12,7 +12,7 @@ from ...errors import InvalidArgumentError
 from ...spark.session import SessionSource
 from ...stores.data_files import write_files
 from ...tracking.run_listing import get_run, open_existing_store
-from ...tracking.runs import CHECKPOINT_ARTIFACT, ENTRYPOINT_TAG, ORIGIN_TAG, as_tracking_errors
+from ...tracking.runs import CHECKPOINT_ARTIFACT, ENTRYPOINT_TAG, as_tracking_errors
 from ..record.code_record import code_of, installed_packages, read_code, read_packages
 from ..trials.entrypoint import EntryPoint
 from .comparison import changed_packages, differences
@@ -99,8 +99,8 @@ def reproduce(
         result = run_trial(
             config.model_copy(update={"name": name, "tracking": tracking, "checkpoint_storage": storage}),
             entrypoint=entry,
-            tags={ORIGIN_TAG: run_id},
             spark=spark,
+            reproduces=run_id,
         )
     return Reproduction(run_id, result, differences(uri, run_id, result.run_id), environment)
 

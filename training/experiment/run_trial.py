@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import TrainingPaused
 from ...extras import require
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
+from ...tracking.datasets import require_same_files
 from ...tracking.logged_models import register_model
-from ...tracking.runs import require_store, resolve_tracking_uri
+from ...tracking.runs import ORIGIN_TAG, require_store, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
 from ..segments.backend import FRAMEWORKS
@@ -62,17 +62,25 @@ def run_trial(
     config: ExperimentConfig,
     *,
     entrypoint: EntryPoint | None = None,
-    tags: Mapping[str, str] | None = None,
     spark: SessionSource | None = None,
     resumes: str | None = None,
+    reproduces: str | None = None,
 ) -> TrainResult:
-    """Runs the single trial of an experiment, for `train` and `lakelens train`."""
+    """Runs the single trial of an experiment, for `train` and `lakelens train`.
+
+    A run that it resumes or reproduces must have read the same files.
+    """
     started = time.perf_counter()
     entrypoint = entrypoint or EntryPoint.parse(config.entrypoint)
     require("a training", "mlflow", *FRAMEWORKS[entrypoint.framework].packages)
     require_single(config)
     plan = ExperimentPlan.of(config, entrypoint=entrypoint, spark=spark)
-    require_store(resolve_tracking_uri(config.tracking.uri))
+    uri = resolve_tracking_uri(config.tracking.uri)
+    require_store(uri)
+    earlier = resumes or reproduces
+    if earlier is not None:
+        require_same_files(uri, earlier, plan.data.described())
+    tags = {} if reproduces is None else {ORIGIN_TAG: reproduces}
     begin = TrainingStart.of(plan, resumes)
     plan = replace(plan, config=begin.pinned(plan.config))
     spark = opened(spark) if plan.ranks >= 0 else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, ConfigurationError
+from ...tracking.datasets import require_same_files
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.run_records import RunRecord
 from ...tracking.run_writer import RunWriter
@@ -133,6 +134,7 @@ class FinishedRun:
             )
         recorded = read_recorded(uri, run_id)
         _require_the_same(run_id, _differences(run, ExperimentConfig.read(recorded), config, reads))
+        require_same_files(uri, run_id, read)
         folder = checkpoint_root(recorded["checkpoint_storage"]["path"]) / run_id
         checkpoints = list_checkpoints(folder)
         if not checkpoints:

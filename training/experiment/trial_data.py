@@ -92,7 +92,8 @@ class TrialData:
         files = {path for feed in feeds for path in feed.plan.files.paths}
         version = self.training.version
         digest = hashlib.sha256("\n".join([str(version), *sorted(files)]).encode()).hexdigest()
-        return TableVersion(self.training.location, version, digest[:32], rows)
+        table_id = self.training.plan.snapshot.table_id
+        return TableVersion(self.training.location, version, digest[:32], rows, table_id)
 
 
 def location_of(table: str | Path, spark: SessionSource | None) -> str:

@@ -65,7 +65,7 @@ def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "part.bin").write_bytes(b"x" * 10)
     with tracked_run(store, "ends-well", run_name="first", tags={"a": "b"}, params={"epochs": 3}) as run:
-        log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}))
+        log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}, "t1"))
         open_client(store).log_text(run.run_id, "class Mine: ...", "code/mine.py")
         (tmp_path / "records").mkdir()
         records = RecordFile(tmp_path / "records")

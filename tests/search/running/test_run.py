@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coloured_tables import written_again
 from segment_jobs import assert_equal_to_the_bit
 
-from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError
+from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError, VersionNotFoundError
 from lakelens.jobs.cli import main
 from lakelens.search import SearchResult, resume
 from lakelens.search.journal import Journal, journal_folder, read_events
@@ -207,7 +208,7 @@ def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_
 
 
 @pytest.mark.tensorflow
-def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resumed(keys, tmp_path):
+def test_what_is_no_search_or_has_no_journal_or_another_table_or_is_resumed_elsewhere_is_not_resumed(keys, tmp_path):
     plan = plan_search(ExperimentConfig.read(keys))
     uri = keys["tracking"]["uri"]
 
@@ -227,6 +228,11 @@ def test_what_is_no_search_or_has_no_journal_or_is_resumed_elsewhere_is_not_resu
     with (
         resuming(plan.root, run_id),
         pytest.raises(InvalidArgumentError, match="is being resumed by another process"),
+    ):
+        resume(run_id, tracking_uri=uri)
+    with (
+        written_again(Path(keys["data"]["table"])),
+        pytest.raises(VersionNotFoundError, match=rf"@0 has other files than when run {run_id} read it"),
     ):
         resume(run_id, tracking_uri=uri)
     left = open_client(uri).get_run(run_id)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from lakelens.errors import NotEnoughSlotsError
+from lakelens.errors import NotEnoughSlotsError, RankFailedError, VersionFilesMissingError
 from lakelens.progress import ProgressLines
 from lakelens.search.journal import Journal
 from lakelens.search.running.places import Place
@@ -17,10 +19,11 @@ from lakelens.search.running.slot_process import SlotProcess, described
 from lakelens.search.running.slots import share_of
 from lakelens.search.running.state import SearchState
 from lakelens.search.running.trial_runs import TrialRuns
-from lakelens.search.trials import Measurement
+from lakelens.search.trials import RUNNING, Measurement
 from lakelens.tracking.child_runs import ChildRuns
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.segments.outcome import SegmentOutcome
 
 pytestmark = pytest.mark.unit
 
@@ -67,6 +70,23 @@ def test_a_search_ends_where_the_cluster_has_no_room_several_times_in_a_row(sear
             search.joined()
         search.short_of_slots(NotEnoughSlotsError("none"))
     assert (search.error is None) == (other != "none")
+
+
+def test_a_trial_whose_rows_are_gone_has_not_failed_and_the_search_ends_with_that_error(search, keys, tmp_path):
+    table = tmp_path / "squares"
+    shutil.copytree(keys["data"]["table"], table)
+    keys["data"]["table"] = str(table)
+    search.plan = plan_search(ExperimentConfig.read(keys))
+    process, trial = SlotProcess(search, (0,), {}, None), search.state.trials[0]
+    search.state.launch(trial, (0,), "run", 0)
+    for path in table.glob("split=validation/*.parquet"):
+        path.unlink()
+    process.current = SimpleNamespace(trial=trial)
+    with pytest.raises(VersionFilesMissingError, match="removed by VACUUM or by hand"):
+        process._ended(process.current, SegmentOutcome(failure=("FeedError", "it cannot be read")))
+    process._failed(RankFailedError("rank 0 raised"))
+    assert isinstance(search.error, VersionFilesMissingError)
+    assert trial.state == RUNNING
 
 
 def test_the_lengths_of_all_trials_and_the_best_metric_are_shown(search, said):

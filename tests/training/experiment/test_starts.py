@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coloured_tables import add_rows, coloured_table
+from coloured_tables import add_rows, coloured_table, written_again
 from mlflow_stores import put_store
 from segment_jobs import EXACT, NOISY, assert_equal_to_the_bit
 
-from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError
+from lakelens.errors import CheckpointError, ConfigurationError, ModelNotFoundError, VersionNotFoundError
 from lakelens.tracking.logged_models import register_model
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint, write_checkpoint
@@ -21,9 +21,10 @@ from lakelens.training.checkpoints.references import ModelRef
 from lakelens.training.checkpoints.warm_start import WarmStart, take_weights
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.experiment.config_record import read_config
+from lakelens.training.experiment.reproduce import reproduce
 from lakelens.training.experiment.run_trial import TrainResult
 from lakelens.training.experiment.starts import TrainingStart
-from lakelens.training.experiment.train import train
+from lakelens.training.experiment.train import resume, train
 
 Keys = dict[str, Any]
 
@@ -120,6 +121,36 @@ def test_a_run_whose_table_has_another_version_is_not_continued(keys, finished):
     changed = {"data": keys["data"] | {"version": "latest"}}
     with pytest.raises(ConfigurationError, match=r"data\.version is 1 and was 0 in run"):
         train(keys | longer(**changed) | {"continue_from": finished.run_id})
+
+
+def continue_it(keys: Keys, run_id: str) -> None:
+    train(keys | longer() | {"continue_from": run_id})
+
+
+def resume_it(keys: Keys, run_id: str) -> None:
+    client = open_client(keys["tracking"]["uri"])
+    client.set_terminated(run_id, "FAILED")
+    try:
+        resume(run_id, tracking_uri=keys["tracking"]["uri"])
+    finally:
+        client.set_terminated(run_id, "FINISHED")
+
+
+def reproduce_it(keys: Keys, run_id: str) -> None:
+    reproduce(run_id, tracking_uri=keys["tracking"]["uri"])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("again", [continue_it, resume_it, reproduce_it])
+def test_a_table_that_was_deleted_and_written_again_is_not_taken_for_the_one_of_a_run(keys, finished, again):
+    client = open_client(keys["tracking"]["uri"])
+    runs = {run.info.run_id for run in client.search_runs([finished.experiment_id])}
+    with (
+        written_again(Path(keys["data"]["table"])),
+        pytest.raises(VersionNotFoundError, match=rf"squares@0 has other files than when run {finished.run_id} read"),
+    ):
+        again(keys, finished.run_id)
+    assert {run.info.run_id for run in client.search_runs([finished.experiment_id])} == runs
 
 
 @pytest.mark.tensorflow

@@ -16,7 +16,15 @@ from deltalake import write_deltalake
 from easy_photographs import photograph_table
 from segment_jobs import job_in
 
-from lakelens.errors import BadRowError, CheckpointError, FeedError, InvalidHyperparameters, NotFiniteError, TrialError
+from lakelens.errors import (
+    BadRowError,
+    CheckpointError,
+    FeedError,
+    InvalidHyperparameters,
+    NotFiniteError,
+    TrialError,
+    VersionFilesMissingError,
+)
 from lakelens.tracking.run_records import read_records
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from lakelens.training.feed.feed import DeltaFeed
@@ -54,6 +62,10 @@ class Tiny(KerasTrial):
         rate = self.context.get_hparam("learning_rate", 0.1)
         model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
         return model
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
 
 
 @pytest.fixture(scope="module")
@@ -505,3 +517,17 @@ def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp
     assert outcome.metrics["val_accuracy"] > 0.94
     assert outcome.best_epoch > 1
     assert open_checkpoint(outcome.checkpoint).load_model().output_shape[-1] == 2
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [(Path.unlink, VersionFilesMissingError, "is gone: VACUUM removed it"), (cut, FeedError, "cannot be read")],
+)
+def test_a_file_that_cannot_be_read_is_named_by_its_own_error(tmp_path, split, spoil, error, words):
+    squares = coloured_table(tmp_path / "squares")
+    job = job_in(tmp_path / "job", squares, EntryPoint.parse(Tiny), epochs=1)
+    (file,) = squares.glob(f"split={split}/*.parquet")
+    spoil(file)
+    with pytest.raises(error, match=f"squares@0: .*split={split}/{file.name} {words}"):
+        train_segment(job)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from coloured_tables import SIDE, coloured_table
+from coloured_tables import SIDE, coloured_table, written_again
 from mlflow_stores import put_store
 
 from lakelens.inference.scoring.score import score
@@ -290,6 +290,12 @@ def test_a_prediction_is_traced_to_its_origins_and_a_run_to_what_it_has_scored(r
     assert trace["code"]["git_commit"] == run.commit
     assert trace["trained_on"]["table"] == f"{run.result.table}@0"
     assert (trace["source_image"]["path"], trace["source_image"]["label_name"]) == (path, "green")
+    with written_again(Path(run.result.table)):
+        (trace,) = command(capsys, "trace", predictions, path, "--tracking-uri", run.store)[2]["traces"]
+    assert trace["source_image"] == {}
+    assert [text.partition(";")[0] for text in trace["missing"]] == [
+        f"source image: {run.result.table}@0 is another table than the one that was scored"
+    ]
     arguments = ["--run", run.result.run_id, "--in", predictions, "--tracking-uri", run.store]
     code, _, found = command(capsys, "trace", *arguments)
     (recorded,), (seen,) = found["scored"], found["found"]

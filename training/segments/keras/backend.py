@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import tensorflow as tf
 
 from ....errors import FeedError
@@ -20,7 +19,8 @@ from ...rank.process_context import log_to_driver
 from ..rank_state import RankState, of_rank
 from .averages import Averages
 from .built_trial import BuiltTrial
-from .checks import cause_in_graph
+from .callbacks import RankCallbacks
+from .checks import naming_cause
 from .metric_sums import metrics_over_ranks
 from .model_state import capture, restore_callbacks, restore_process, restore_running, restore_variables
 from .process import remember_settings
@@ -59,7 +59,7 @@ class KerasBackend:
         self._averages = Averages(self._model, self._built.callbacks)
         self._schedule = schedule = job.schedule
         self._logs: dict[str, float] = {}
-        self._callbacks = keras.callbacks.CallbackList(
+        self._callbacks = RankCallbacks(
             self._built.callbacks,
             add_history=True,
             model=self._model,
@@ -133,18 +133,18 @@ class KerasBackend:
 
     def validate(self, *, in_epoch: bool) -> dict[str, float]:
         """Evaluates the model on the validation rows; see `Backend.validate`."""
-        validation = self._built.validation
-        if validation is None:
+        validation, feed, task = self._built.validation, self._job.validation_feed, self._context.task
+        if validation is None or feed is None:
             return {}
-        callbacks = self._callbacks if in_epoch else None
-        return validation.measure(self._model, self._context.task, self.described, callbacks)
+        with naming_cause(feed, task):
+            return validation.measure(self._model, task, self.described, self._callbacks if in_epoch else None)
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""
-        validation, task = self._built.validation, self._context.task
-        if validation is None:
+        validation, feed, task = self._built.validation, self._job.validation_feed, self._context.task
+        if validation is None or feed is None:
             return task.no_counts()
-        with self._averages.in_model():
+        with self._averages.in_model(), naming_cause(feed, task):
             return validation.count(self._model, task, described)
 
     @property
@@ -212,7 +212,7 @@ class KerasBackend:
         return self._built.replicas.shared(self._built.training.skip(place))
 
     def _trained_batch(self, step: int, place: int) -> Mapping[str, Any]:
-        try:
+        with naming_cause(self._job.training_feed, self._context.task):
             try:
                 logs = self._model.train_function(iter((self._next_batch(),)))
             except _ENDS:
@@ -223,11 +223,6 @@ class KerasBackend:
                     logs = self._model.train_function(iter((self._next_batch(),)))
                 except _ENDS:
                     raise self._too_short(place) from None
-        except tf.errors.OpError as error:
-            cause = cause_in_graph(error, self._job.training_feed, self._context.task)
-            if cause is None:
-                raise
-            raise cause from None  # TensorFlow's own text has 15,000 characters about the graph
         return dict(logs)
 
     def _too_short(self, place: int) -> FeedError:

@@ -15,7 +15,8 @@ from ...rank.process_context import log_to_driver
 from ...trials.keras_trial import KerasTrial
 from ...trials.metrics import batches_of_rank, rows_of_rank
 from ..rank_state import rank_seed
-from .checks import check_model, refuse_backups, require_savable
+from .callbacks import writing_on_rank_0
+from .checks import check_model, naming_cause, refuse_backups, refuse_sums, require_savable
 from .learning_rate import LearningRate, distributed
 from .metric_sums import check_goal, check_metrics
 from .noise import NoiseSource, renew_noise, separate_noise
@@ -26,6 +27,7 @@ from .validation import Validation, count_rows
 
 if TYPE_CHECKING:
     from ...checkpoints.checkpoint import Checkpoint
+    from ...feed.feed import DeltaFeed
     from ...trials.context import TrialContext
     from ..job import TrainingJob
     from ..training_state import TrainingState
@@ -64,8 +66,9 @@ class BuiltTrial:
             self.trial = _keras_trial(job, context)
             self.model = self.trial.build_model()
             output = check_model(self.model, self.trial)
-            self.callbacks = list(self.trial.keras_callbacks() or [])
-            refuse_backups(self.callbacks)
+            callbacks = list(self.trial.keras_callbacks() or [])
+            refuse_backups(callbacks)
+            self.callbacks = writing_on_rank_0(callbacks, context.rank)
         self.described = context.task.describe_output(output)
         self.noisy = [self.model, *_noise_sources_of(self.trial)]
         # From here on seeds are for noise: everything that must be equal on all ranks is built.
@@ -104,6 +107,7 @@ class BuiltTrial:
             model.jit_compile = False  # XLA compiles no step that spans devices
             never_build_again(model)
         if self._workers > 1:
+            refuse_sums(model)
             leave_out_padding(model, self._workers)
         # One step at a time: boundaries are single steps.
         model.steps_per_execution = 1
@@ -150,6 +154,10 @@ class BuiltTrial:
         feed = self._context.validation_feed
         if feed is None:
             return None
+        with naming_cause(feed, self._context.task):
+            return self._validation_on(feed)
+
+    def _validation_on(self, feed: DeltaFeed) -> Validation:
         given = self.trial.build_validation_dataset()
         if given is not None:
             return Validation(given, *count_rows(given))

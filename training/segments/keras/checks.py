@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from .... import errors
-from ....errors import CheckpointError, FeedError, TrialError
+from ....errors import CheckpointError, FeedError, LakelensError, NoSpaceError, StoreError, TableError, TrialError
 from ...checkpoints.checkpoint import save_checkpoint
 from ...checkpoints.keras_files import check_keras_file
 from ...checkpoints.keras_output import gives_logits, layers_give_logits
@@ -26,18 +28,28 @@ if TYPE_CHECKING:
     from ...trials.keras_trial import KerasTrial
 
 _SAMPLE_ROWS = 2
+# Errors of a feed. One of the Trial must reach the driver as it is raised: the other ranks do not raise it.
+_OF_ROWS = (FeedError, TableError, StoreError, NoSpaceError)
 
 
-def cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> FeedError | None:
-    """Finds the user's error in what TensorFlow raises about a whole graph.
+@contextmanager
+def naming_cause(feed: DeltaFeed, task: Task) -> Iterator[None]:
+    """Raises the error of the rows alone, whose text TensorFlow surrounds with 15,000 characters about the graph."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        cause = _cause_in_graph(error, feed, task)
+        if cause is None:
+            raise
+        raise cause from None
 
-    Returns the error that a feed raised inside the graph, or one about a label that does not fit; None for other
-    causes.
-    """
+
+def _cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> LakelensError | None:
+    """Finds the error that a feed raised inside the graph, or one about a label that does not fit; None for others."""
     text = str(error)
     for name, message in reversed(re.findall(r"lakelens\.errors\.(\w+): (.+?)\s*(?:\n\s*\n|$)", text, re.DOTALL)):
         kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, FeedError):
+        if isinstance(kind, type) and issubclass(kind, _OF_ROWS):
             return kind(message)
     explained = task.explain(text)
     if explained is not None:
@@ -102,6 +114,16 @@ def refuse_backups(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             "keras_callbacks has BackupAndRestore, which would put weights of an earlier attempt into this training; "
             "remove it: the job itself continues from its checkpoints (max_restarts, lakelens train --resume)"
         )
+
+
+def refuse_sums(model: keras.Model) -> None:
+    """Refuses a loss that is a sum over rows: shares of a batch have no weights that give the sum over all of it."""
+    for loss in keras.tree.flatten(model.loss):
+        if getattr(loss, "reduction", None) == "sum":
+            raise TrialError(
+                f"the loss {loss.name!r} has reduction='sum', so its gradients depend on the number of ranks; make it "
+                "with reduction='sum_over_batch_size' and a larger learning rate, or train on one rank"
+            )
 
 
 def _loss_name(model: keras.Model) -> str:

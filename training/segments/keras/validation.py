@@ -12,6 +12,7 @@ import tensorflow as tf
 from ....errors import NotFiniteError, TrialError
 from ... import distributed as world
 from ...checkpoints.keras_output import layers_give_logits
+from .callbacks import RankCallbacks
 from .checks import check_answers
 from .metric_sums import metrics_over_ranks
 from .model_state import statistics_of
@@ -46,11 +47,11 @@ class Validation:
         model: keras.Model,
         task: Task,
         described: Mapping[str, Any],
-        callbacks: keras.callbacks.CallbackList | None,
+        callbacks: RankCallbacks | None,
     ) -> dict[str, float]:
         """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged.
 
-        Callbacks hear of the validation as `fit` tells them, those of a rank without rows too.
+        Callbacks hear of the validation as `fit` tells them, those of a rank without rows too, and get these metrics.
         """
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
@@ -59,9 +60,10 @@ class Validation:
             values = model.evaluate(self._dataset, callbacks=callbacks, return_dict=True, verbose=0)
         elif callbacks is not None:
             callbacks.on_test_begin()
-            callbacks.on_test_end(values)
         self._check_answers(model, task, described)
         measured = metrics_over_ranks(model, values, self._rows)
+        if callbacks is not None:
+            callbacks.end_validation(measured)
         for copy, value in running:
             copy.assign(value)
         return {f"val_{name}": value for name, value in measured.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,11 @@ MEASURED = """
             super().__init__()
             self.path = Path(path)
 
+        def on_test_end(self, logs=None):
+            self.validated = {f"validated_{name}": value for name, value in logs.items()}
+
         def on_epoch_end(self, epoch, logs=None):
-            line = {**logs, "rate": float(self.model.optimizer.learning_rate)}
+            line = {**logs, **self.validated, "rate": float(self.model.optimizer.learning_rate)}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\\n")
 
@@ -94,10 +98,13 @@ MEASURED = """
             return model
 
         def keras_callbacks(self):
+            folder = self.context.get_hparam("diaries")
             return [
                 keras.callbacks.ReduceLROnPlateau("val_precision", mode="max", factor=0.5, patience=1),
                 keras.callbacks.EarlyStopping("val_auc", mode="max", patience=2, restore_best_weights=True),
-                Diary(f"{self.context.get_hparam('diaries')}/{self.context.rank}"),
+                keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", "val_auc", mode="max"),
+                keras.callbacks.CSVLogger(f"{folder}/log.csv"),
+                Diary(f"{folder}/{self.context.rank}"),
             ]
 """
 
@@ -164,8 +171,21 @@ def test_every_metric_is_that_of_all_rows_and_callbacks_act_on_it_alike_on_all_r
     assert 0 < validated["auc"] < 1
     diaries = [[json.loads(line) for line in (job.folder / str(rank)).read_text().splitlines()] for rank in (0, 1)]
     assert diaries[0] == diaries[1]
+    for line in diaries[0]:
+        assert {name: line[f"validated_{name}"] for name in validated} == {
+            name: line[f"val_{name}"] for name in validated
+        }
     assert (len(diaries[0]), outcome.epochs, outcome.reason) == (3, 3, "stopped")
     assert [line["rate"] for line in diaries[0]] == pytest.approx([STILL, STILL / 2, STILL / 4])
+
+
+@pytest.mark.horovod
+def test_files_of_keras_own_callbacks_are_written_by_one_rank(trained):
+    job, outcome = trained[0]
+    with zipfile.ZipFile(job.folder / "best.keras") as written:
+        assert written.testzip() is None
+        assert "model.weights.h5" in written.namelist()
+    assert (job.folder / "log.csv").read_text().count("\n") == 1 + outcome.epochs
 
 
 @pytest.mark.horovod
@@ -174,6 +194,9 @@ def test_a_rank_without_validation_rows_adds_nothing(trained):
     validated = values_of_one_process(job, outcome, job.validation_feed)
     measured = {f"val_{name}": value for name, value in validated.items()}
     assert {name: outcome.metrics[name] for name in measured} == pytest.approx(measured, rel=1e-5)
+    diaries = [json.loads((job.folder / str(rank)).read_text()) for rank in (0, 1)]
+    assert diaries[0] == diaries[1]
+    assert diaries[0]["validated_loss"] == pytest.approx(validated["loss"], rel=1e-5)
 
 
 @pytest.mark.tensorflow

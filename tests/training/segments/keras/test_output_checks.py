@@ -125,3 +125,19 @@ def test_a_validation_refuses_values_that_left_the_probabilities():
     with pytest.raises(NotProbabilitiesError, match="values from 193 to 193"):
         validation.measure(model, task, {"values": "probabilities"}, None)
     assert validation.measure(model, task, {"values": "logits"}, None)["val_loss"] > 0
+
+
+@pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: [loss], lambda loss: {"dense": loss}])
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
+def test_workers_that_share_a_batch_have_no_loss_that_is_a_sum_over_rows(form, reduction):
+    import keras
+
+    from lakelens.training.segments.keras.checks import refuse_sums
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="dense")])
+    model.compile("sgd", form(keras.losses.MeanSquaredError(reduction=reduction)))
+    if reduction != "sum":
+        refuse_sums(model)
+        return
+    with pytest.raises(TrialError, match=r"'mean_squared_error' has reduction='sum'.*or train on one rank"):
+        refuse_sums(model)
