@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakelens.log.snapshot import open_snapshot
+
 from .contender import Contender
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def stored_files(table: str) -> tuple[int, int]:
     """Counts rows and bytes of a Delta table's newest version, from its log."""
     from lakelens.table import Table
 
-    snapshot = Table.of(table).snapshot()
+    snapshot = open_snapshot(Table.of(table))
     return int(snapshot.rows or 0), int(snapshot.files.sizes.sum())
 
 
@@ -91,7 +93,7 @@ def stored_columns(table: str | Path, *columns: str) -> list[list[Any]]:
 
     from lakelens.table import Table
 
-    snapshot = Table.of(str(table)).snapshot()
+    snapshot = open_snapshot(Table.of(str(table)))
     places = [snapshot.file_location(number) for number in range(len(snapshot.files))]
     rows = ds.dataset(places, format="parquet").to_table(columns=list(columns))
     return [rows[column].to_pylist() for column in columns]

@@ -23,7 +23,7 @@ from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts, labels_at
 from ..log.data_files import require_files
-from ..log.snapshot import Snapshot
+from ..log.snapshot import Snapshot, open_snapshot
 from ..options import named_options, whole_number
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
@@ -301,7 +301,7 @@ def staleness(
     named = Table.of(table, None, storage_options)
     if spark is not None:
         named = Table.of(path_of(opened(spark), named.location), named.version, storage_options)
-    now = named.snapshot()
+    now = open_snapshot(named)
     trained_on = _newest_training(name, now, tracking_uri)
     if trained_on is None:
         return Staleness(True, f"no version of model {name!r} was trained on this table", now.location, now.version)
@@ -309,7 +309,7 @@ def staleness(
         reason = f"the newest model was trained on version {trained_on}"
         return Staleness(False, reason, now.location, now.version, trained_on)
     try:
-        then = named.at(trained_on).snapshot()
+        then = open_snapshot(named.at(trained_on))
         require_files(then)
     except (VersionNotFoundError, VersionFilesMissingError) as error:
         reason = f"the version that the newest model was trained on cannot be compared: {error}"

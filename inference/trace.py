@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
 from ..log.data_files import batches_of, open_stored
-from ..log.snapshot import Snapshot
+from ..log.snapshot import Snapshot, open_snapshot
 from ..stores.parquet import rows_in_utc
 from ..table import Table, Version
 from ..tracking.model_names import quoted
@@ -181,7 +181,7 @@ def _groups_with(parquet: pq.ParquetFile, column: str, value: str) -> Iterator[i
 
 
 def _predictions(table: Table) -> Snapshot:
-    snapshot = table.snapshot()
+    snapshot = open_snapshot(table)
     missing = [name for name in SHARED if name not in snapshot.schema]
     if missing:
         raise PredictionsSchemaError(
@@ -223,7 +223,7 @@ def _source_of(row: Mapping[str, Any], storage_options: Mapping[str, str] | None
     """Finds the row of the image in the scored version."""
     name = f"{row['table']}@{row['version']}"
     try:
-        snapshot = Table(row["table"], dict(storage_options or {}), row["version"]).snapshot()
+        snapshot = open_snapshot(Table(row["table"], dict(storage_options or {}), row["version"]))
         found = next(rows_with(snapshot, "path", row["path"], _SOURCE), None)
     except LakelensError as error:
         if isinstance(error, TrackingError):

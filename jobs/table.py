@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import Run, add_action, add_session_arguments, sees_the_files_of_executors, session_of
 from lakelens.locations import table_and_version
+from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table, Version
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.etl.versions.classes import class_counts
 
-    snapshot = Table.of(args.table, args.version).snapshot()
+    snapshot = open_snapshot(Table.of(args.table, args.version))
     counts = class_counts(snapshot)
     _print_counts("", counts)
     return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts}

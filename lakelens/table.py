@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from .errors import InvalidArgumentError, NotADeltaTableError
 from .locations import absolute, has_scheme, is_table_name, locate, table_and_version
-
-if TYPE_CHECKING:
-    from .log.snapshot import Snapshot
 
 # A number, a time, the name of a pin, or None for the latest.
 Version: TypeAlias = int | str | datetime | None
@@ -88,12 +85,6 @@ class Table:
     def at(self, version: object) -> Table:
         """Names another version of the table; None is the latest."""
         return replace(self, version=version_of(version))
-
-    def snapshot(self) -> Snapshot:
-        """Opens the version: its files, rows, schema and properties, from the log alone."""
-        from .log.snapshot import open_snapshot
-
-        return open_snapshot(self)
 
     def file(self, path: str) -> str:
         """Returns the absolute path or URI of a file by its path in the table's log."""

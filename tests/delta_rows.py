@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from lakelens.log.data_files import read_batches
+from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
 
 
 def delta_rows(location: str | Path, version: int | None = None) -> list[dict[str, Any]]:
     """Reads every row of a version; the values of partition columns are texts, as the log has them."""
-    snapshot = Table.of(location, version).snapshot()
+    snapshot = open_snapshot(Table.of(location, version))
     rows = []
     for file in range(len(snapshot.files)):
         partition = snapshot.files.partition_values(file)

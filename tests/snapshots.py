@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from lakelens.log import snapshot
 from lakelens.log.snapshot import Snapshot
 from lakelens.table import Table
 
@@ -12,4 +13,4 @@ from lakelens.table import Table
 def open_snapshot(
     location: Path | str, version: object = None, storage_options: Mapping[str, str] | None = None
 ) -> Snapshot:
-    return Table.of(location, version, storage_options).snapshot()
+    return snapshot.open_snapshot(Table.of(location, version, storage_options))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ...errors import NotAnImageTableError, TableConflictError
 from ...locations import is_table_name
+from ...log.entries import find_note
 from ...log.opening import open_table
 from ...log.snapshot import data_files_of
 from ...spark.port import kept, option_of, settings_of
-from ...stores.log_entries import find_note
 from ...table import Table
 from ..model import schema
 from ..spark.catalog import is_delta_table, path_of, read_table, resolved, sql_name, temporary_view

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...errors import InvalidArgumentError
 from ...extras import require
 from ...locations import require_writable
-from ...log.snapshot import Snapshot
+from ...log.snapshot import Snapshot, open_snapshot
 from ...results import ReadableResult
 from ...stores.data_files import write_bytes
 from ...table import Table
@@ -51,11 +51,11 @@ def profile(
     """Writes the profile of one version."""
     _check_samples(samples_per_class)
     table = Table.of(table, version)
-    snapshot = table.snapshot()
+    snapshot = open_snapshot(table)
     # All of these before the images are read, which may take hours.
     require_writable("out", Path(tempfile.gettempdir() if out is None else out))
     require("a profile", "matplotlib", "jinja2")
-    before = None if compare is None else table.at(compare).snapshot()
+    before = None if compare is None else open_snapshot(table.at(compare))
     numbers = read_numbers(snapshot, before, quarantine)
     found = with_pictures(numbers, snapshot, samples_per_class, near_duplicates=near_duplicates)
     plots, findings = draw_plots(found), find_findings(found)

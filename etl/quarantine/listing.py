@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ...errors import InvalidArgumentError, NotADeltaTableError
 from ...log.data_files import read_batches
+from ...log.snapshot import open_snapshot
 from ...options import whole_number
 from ...results import ReadableResult
 from ...stores.parquet import rows_in_utc
@@ -83,7 +84,7 @@ def list_quarantine(
 def iterate_quarantine(quarantine: Table) -> Iterator[QuarantinedFile]:
     """Reads a quarantine table in its own order; gives nothing when there is none."""
     try:
-        snapshot = quarantine.snapshot()
+        snapshot = open_snapshot(quarantine)
     except NotADeltaTableError:
         return
     wanted = schema.QUARANTINE.names

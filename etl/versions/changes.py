@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import NotAnImageTableError
 from ...log.data_files import read_columns
-from ...log.snapshot import Snapshot
+from ...log.snapshot import Snapshot, open_snapshot
 from ...results import ReadableResult
 from ...table import Table, Version
 from ..model import schema
@@ -62,7 +62,7 @@ def diff(table: Table, first: Version, second: Version = None) -> VersionDiff:
 
 def _compare(table: Table, first: Version, second: Version) -> tuple[int, int, pa.Table]:
     """Returns the numbers of two versions and the rows of `changes`."""
-    versions = [table.at(version).snapshot() for version in (first, second)]
+    versions = [open_snapshot(table.at(version)) for version in (first, second)]
     for snapshot in versions:
         _require_columns(snapshot)
     old, new = versions

@@ -9,9 +9,9 @@ from ...errors import InvalidArgumentError
 from ...ledger.ledger import Ledger
 from ...ledger.store import read
 from ...log.commits import Commit, commits
+from ...log.entries import time_of
 from ...options import whole_number
 from ...results import ReadableResult
-from ...stores.log_entries import time_of
 from ...table import Table
 from ..commit.notes import SAME_ROWS, note_of
 from ..model.labels import in_order

@@ -13,6 +13,7 @@ from ...ledger.ledger import Ledger, Use
 from ...ledger.store import change, read
 from ...ledger.uses import has_ended, is_lost
 from ...log.data_files import require_files
+from ...log.snapshot import open_snapshot
 from ...table import Table
 from ...tracking.run_listing import deleted_runs
 
@@ -67,6 +68,6 @@ def pin_version(table: Table, name: str, *, replace: bool = False) -> int:
     Waits while a VACUUM of lakelens is at work that may remove the version's files.
     """
     pins.check_pin_name(name)
-    snapshot = table.snapshot()
+    snapshot = open_snapshot(table)
     pins.set_pin(table, name, snapshot.version, lambda: require_files(snapshot), replace=replace)
     return snapshot.version

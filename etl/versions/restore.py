@@ -16,6 +16,7 @@ from ...errors import (
 from ...ledger.store import read
 from ...ledger.uses import reading
 from ...log.data_files import require_files
+from ...log.snapshot import open_snapshot
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.known_classes import record_classes
@@ -55,7 +56,7 @@ def restore(spark: SparkSession, table: Table, version: int | str | datetime) ->
     session, user = writing_session(spark), user_name()
     require_delta_table(session, table.location)
     by_path = resolved(session, table)
-    target, latest = (by_path.at(wanted).snapshot() for wanted in (version, None))
+    target, latest = (open_snapshot(by_path.at(wanted)) for wanted in (version, None))
     for snapshot in (target, latest):
         snapshot.require_plain()  # two versions of the same files may differ in their deletion vectors
     Recipe.of_table({**target.configuration, **latest.configuration}, table.location)
@@ -95,4 +96,4 @@ def difference(table: Table, before: int, after: int) -> VersionDiff:
     try:
         return diff(table, before, after)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
-        return VersionDiff(before, after, class_counts(table.at(after).snapshot()), {}, {})
+        return VersionDiff(before, after, class_counts(open_snapshot(table.at(after))), {}, {})

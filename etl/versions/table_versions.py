@@ -12,7 +12,7 @@ from ...errors import InvalidArgumentError, SessionError
 from ...ledger.pins import pins, unpin
 from ...ledger.uses import untrack, untrack_older
 from ...log.opening import require_entries
-from ...log.snapshot import Snapshot
+from ...log.snapshot import Snapshot, open_snapshot
 from ...options import named_options
 from ...spark.session import require_delta
 from ...table import Table
@@ -91,7 +91,7 @@ class TableVersions:
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
         """
-        return self._table().at(version).snapshot()
+        return open_snapshot(self._table().at(version))
 
     @named_options
     def labels(self, version: Version = None) -> dict[str, int]:

@@ -16,7 +16,7 @@ from ...errors import (
 from ...ledger.vacuum_lease import vacuuming
 from ...log.data_files import remove_files
 from ...log.opening import open_table
-from ...log.snapshot import Snapshot
+from ...log.snapshot import Snapshot, open_snapshot
 from ...options import whole_number
 from ...results import ReadableResult
 from ...stores.data_files import exists
@@ -55,7 +55,7 @@ def vacuum(
     version that was cloned.
     """
     _check_retention(retention_hours, allow_short_retention)
-    latest = table.at(None).snapshot()
+    latest = open_snapshot(table.at(None))
     latest.require_plain()  # the files of deletion vectors are not among those that are kept
     ledger = without_lost_uses(table)
     removable = _removable_files(latest, retention_hours)
@@ -128,7 +128,7 @@ def _is_hidden(path: str, partition_columns: tuple[str, ...]) -> bool:
 def _files_of(table: Table, version: int, protected_by: tuple[str, ...]) -> set[str] | None:
     """Where the files of a protected version are; None when the log has no longer the entries to rebuild it."""
     try:
-        snapshot = table.at(version).snapshot()
+        snapshot = open_snapshot(table.at(version))
         snapshot.require_plain()
     except VersionNotFoundError:
         return None

@@ -10,6 +10,7 @@ from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError
 from ...etl.model import schema
 from ...etl.spark.catalog import read_table
 from ...etl.versions.classes import class_counts
+from ...log.snapshot import open_snapshot
 from ...spark.port import kept
 from ...table import Table
 from ...training.checkpoints.references import ModelRef
@@ -134,7 +135,7 @@ def _training_rows(model: ModelRef, source: ScoredTable) -> dict[int, int] | Non
     if table is None or not isinstance(version, int) or model.class_names is None:
         return None
     try:
-        snapshot = Table(str(table), source.snapshot.table.storage_options, version).snapshot()
+        snapshot = open_snapshot(Table(str(table), source.snapshot.table.storage_options, version))
         if schema.SPLIT not in snapshot.partition_columns:
             return None
         trained = replace(snapshot, files=files_of_split(snapshot, _TRAIN_SPLIT))

@@ -17,7 +17,7 @@ from ...etl.versions.classes import stated_labels
 from ...ledger.uses import using
 from ...locations import absolute
 from ...log.opening import open_table
-from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot
+from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, open_snapshot
 from ...spark.port import count_rows
 from ...table import Table
 from ...training.feed.plan_builder import require_images
@@ -209,7 +209,7 @@ def check_by_log(table: Table, split: str | None, columns: SourceColumns) -> Sna
     """
     if table.is_name:
         return None
-    snapshot = table.snapshot()
+    snapshot = open_snapshot(table)
     name = f"{snapshot.location}@{snapshot.version}"
     columns.check(name, snapshot.schema)
     if split is not None:

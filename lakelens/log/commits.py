@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..errors import TableError
-from ..stores.log_entries import commit_numbers, entry_names, info_of, read_commits, versions_in
+from .entries import commit_numbers, entry_names, info_of, read_commits, versions_in
 from .opening import open_table
-from .snapshot import ROWS_UNKNOWN
+from .snapshot import ROWS_UNKNOWN, open_snapshot
 
 if TYPE_CHECKING:
     from ..table import Table
@@ -79,7 +79,7 @@ def _rows_of(add: Mapping[str, Any]) -> int:
 
 def _files_at(table: Table) -> _FileRows | None:
     try:
-        files = table.snapshot().files
+        files = open_snapshot(table).files
     except TableError:  # a feature that is not known here, or a log that was edited by hand
         return None
     return _FileRows(dict(zip(files.paths, files.rows.tolist(), strict=True)))

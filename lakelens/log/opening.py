@@ -18,8 +18,8 @@ from ..ledger.pins import pinned_version, pins
 from ..locations import has_scheme
 from ..stores.clients import require_no_fork, store_error, unknown_store
 from ..stores.delta_uris import delta_uri, misread_part
-from ..stores.log_entries import commit_numbers, entry_names, info_of, read_commits, time_of, versions_in
 from ..stores.options import delta_options
+from .entries import commit_numbers, entry_names, info_of, read_commits, time_of, versions_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -172,7 +172,7 @@ class Snapshot:
 
 
 def open_snapshot(table: Table) -> Snapshot:
-    """Resolves the version of a table to its active files; callers write `table.snapshot()`."""
+    """Resolves the version of a table to its active files."""
     opened = open_table(table)
     _refuse_unknown_features(table, opened)
     metadata = opened.metadata()

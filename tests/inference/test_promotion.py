@@ -26,6 +26,7 @@ from lakelens.inference.model.registry import (
 )
 from lakelens.inference.promotion import Promotion, _decided, promote, staleness
 from lakelens.jobs.cli import main
+from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
 from lakelens.tracking.runs import local_store_path
 from lakelens.training.checkpoints.references import resolve_model
@@ -282,7 +283,7 @@ def test_a_promotion_whose_record_fails_says_that_the_alias_has_moved(tmp_path):
 def test_a_model_of_a_table_that_was_deleted_and_written_again_is_stale(tmp_path):
     store = Store(tmp_path)
     trained, tag = store.run(colour_model()), "lakelens.table_id"
-    store.client.set_tag(trained, tag, Table.of(store.table).snapshot().table_id)
+    store.client.set_tag(trained, tag, open_snapshot(Table.of(store.table)).table_id)
     register(f"runs:/{trained}", "terns", tracking_uri=store.uri)
     assert not staleness("terns", store.table, tracking_uri=store.uri).stale
     shutil.rmtree(store.table)

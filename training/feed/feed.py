@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ from ...etl.spark.catalog import sql_name
 from ...etl.versions.classes import labels_at
 from ...extras import require
 from ...log.delta_types import INTEGERS, type_name
-from ...log.snapshot import Snapshot
+from ...log.snapshot import Snapshot, open_snapshot
 from ...options import check_names, named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S, watched
 from ...table import Table
@@ -115,7 +115,7 @@ class DeltaFeed:
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         table, seed = Table.of(location, version, storage_options), whole_number("seed", seed)
-        snapshot = watched(table.snapshot, f"the log of {table}", stall_timeout_s)
+        snapshot = watched(partial(open_snapshot, table), f"the log of {table}", stall_timeout_s)
         if image_column is not None:
             require_column(snapshot, image_column, "image_column")
             require_images(f"{snapshot.location}@{snapshot.version}", snapshot.schema, image_column)
@@ -172,7 +172,7 @@ class DeltaFeed:
 
     @cached_property
     def _labels(self) -> Mapping[str, int]:
-        return labels_at(self.plan.snapshot.table.snapshot())
+        return labels_at(open_snapshot(self.plan.snapshot.table))
 
     @property
     def class_names(self) -> list[str] | None:

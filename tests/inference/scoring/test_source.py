@@ -11,6 +11,7 @@ from tracked_runs import tracked
 
 from lakelens.inference.scoring.source import ScoredTable
 from lakelens.ledger.uses import untrack
+from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
@@ -26,7 +27,7 @@ def table(tmp_path) -> str:
 
 
 def protected(table):
-    return ScoredTable(None, Table.of(table).snapshot()).protected(DIGEST)
+    return ScoredTable(None, open_snapshot(Table.of(table))).protected(DIGEST)
 
 
 def test_a_scoring_that_fails_leaves_the_version_to_another_of_the_same_model_that_runs(table):

@@ -23,9 +23,9 @@ from lakelens.errors import (
     VersionUnreadableError,
 )
 from lakelens.locations import locate
+from lakelens.log.entries import read_commits
 from lakelens.log.opening import uri_for_delta_rs
 from lakelens.log.snapshot import DataFiles
-from lakelens.stores.log_entries import read_commits
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit

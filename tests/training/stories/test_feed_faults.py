@@ -19,6 +19,7 @@ from lakelens.errors import (
     FeedStalledError,
     VersionFilesMissingError,
 )
+from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
 from lakelens.training.feed.plan.feed_plan import FeedColumns
 from lakelens.training.feed.plan_builder import make_plan
@@ -54,7 +55,7 @@ def stalled_file(feed: DeltaFeed) -> Path:
 
 def plan_of(location: Path, timeout_s: float = 60.0):
     return make_plan(
-        Table.of(location).snapshot(),
+        open_snapshot(Table.of(location)),
         {},
         FeedColumns(),
         seed=0,

@@ -84,7 +84,7 @@ def test_secrets_stay_in_the_environment_and_out_of_what_ranks_receive(server, t
     assert float(in_a_process(COUNT, feed)) == 40
     monkeypatch.delenv("LAKE_SECRET")
     with pytest.raises(InvalidArgumentError, match=r"aws_secret_access_key .* variable LAKE_SECRET, which is not set"):
-        feed.plan.snapshot.table.snapshot()
+        open_snapshot(feed.plan.snapshot.table)
 
 
 def test_a_commands_result_goes_into_a_bucket_too(server, table):

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..errors import VersionUnreadableError
-from .data_files import names_in, read_bytes
+from ..stores.data_files import names_in, read_bytes
 
 if TYPE_CHECKING:
     from ..table import Table
