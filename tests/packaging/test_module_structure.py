@@ -29,14 +29,11 @@ def modules() -> dict[str, tuple[Path, ast.Module]]:
 
 
 def imports_of(name: str) -> Iterator[str]:
-    """The modules that one imports, anywhere but for type checkers."""
+    """The modules that one imports, for type checkers too."""
     path, tree = modules()[name]
-    nodes = list(ast.walk(tree))
-    typing = [node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
-    ignored = {node for block in typing for node in ast.walk(block)}
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in nodes:
-        if not isinstance(node, ast.ImportFrom) or node in ignored:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
             continue
         above = package[: len(package) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
