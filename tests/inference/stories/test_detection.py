@@ -67,7 +67,9 @@ def photos(spark, tmp_path_factory):
         listed.append({"path": f"{orientation}.png", "boxes": [truth_of(square) for square in squares]})
     (folder / "boxes.json").write_text(json.dumps(listed))
     table = ImageTable(spark, folder / "table")
-    result = table.ingest(folder / "boxes.json", "manifest", size=SIDE, store="raw_rgb", splits={"test": 1})
+    result = table.ingest(
+        folder / "boxes.json", "manifest", size=SIDE, store="raw_rgb", splits={"test": 1}, boxes_drawn_on="file"
+    )
     assert (result.stored, result.quarantined) == (len(PHOTOS), 0)
     return table
 
