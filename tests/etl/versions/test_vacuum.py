@@ -191,7 +191,7 @@ def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(table:
     )
     opened = ImageTable(None, place)
     with pytest.raises(VersionUnreadableError, match="a deletion vector cannot be read"):
-        open_snapshot(opened)
+        opened.snapshot()
     assert opened.pins() == {"golden": 1}
     opened.unpin("golden")
     assert (opened.pins(), opened.untrack("run-7")) == ({}, 1)
