@@ -51,6 +51,12 @@ class TestTasks:
         assert {f"{number}.jpg" for number in range(11)} <= set(names)
         raise_refusal(reasons)
 
+    def test_a_name_that_is_not_utf8_is_told_by_its_escape(self, folder):
+        named = folder.rename(os.fsdecode(os.fsencode(folder) + b"\xe9"))
+        names, reasons = listed(named, lambda: None)
+        assert len(names) == 12
+        assert [reason.rpartition("/")[2] for reason in reasons] == ["source\\udce9"]
+
     @pytest.mark.parametrize("left", [(), (".keep",), ("README.md",)], ids=["nothing", "a hidden file", "a file"])
     def test_an_executor_without_the_mount_is_an_error_and_no_loss_of_rows(self, folder, left):
         def change():
