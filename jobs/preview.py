@@ -15,7 +15,6 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
     """Prints how many trials of a search train for how long."""
     from lakelens.search import preview
     from lakelens.search.settings import require_space, searcher_section
-    from lakelens.training.configuration.space import Space
 
     require_space(config)
     searcher, slots = config.searcher, config.resources.slots_per_trial
@@ -45,8 +44,7 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
     print(f"\nin all   {total:,} {unit}{_hours(result, 'slot_hours')}")
     if total < trials * longest:
         ratio = f": {trials * longest / total:.3g} times as much for the same number of trials"
-        differ = any(leaf.varies for _, leaf in Space.read(config.hyperparameters).leaves())
-        print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}{ratio * differ}")
+        print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}{ratio}")
     print()
     return result
 
