@@ -114,7 +114,6 @@ def test_each_call_refuses_an_unknown_engine_before_a_session_opens(checkpoint, 
         "score": lambda: lakelens.score(*given, engine="openvino"),
         "predict_udf": lambda: lakelens.predict_udf(*given[:2], engine="openvino"),
         "evaluate": lambda: lakelens.evaluate(*given, engine="openvino"),
-        "score_stream": lambda: lakelens.score_stream(*given, checkpoint=tmp_path / "stream", engine="openvino"),
     }
     for name, call in calls.items():
         with pytest.raises(InvalidArgumentError, match="engine='openvino': give 'onnxruntime'"):

@@ -100,14 +100,17 @@ def test_only_the_row_that_makes_the_model_raise_gets_its_error():
 
 
 def test_a_fault_of_the_machine_or_the_model_fails_the_predictions_and_is_no_error_of_a_row():
-    def second_call_fails(pixels):
-        if pixels[0, 0, 0, 0]:
-            raise error
-        return np.full((len(pixels), 2), 0.5, np.float32)
-
     for error in (MemoryError("no more"), OSError(5, "Input/output error"), RuntimeError("the device is gone")):
+        calls: list[int] = []
+
+        def from_the_second_call_on(pixels, calls=calls, error=error):
+            calls.append(len(pixels))
+            if len(calls) > 1:
+                raise error
+            return np.full((len(pixels), 2), 0.5, np.float32)
+
         with pytest.raises(ScoringFailedError, match=str(error).replace("[", r"\[")):
-            of_pixels(second_call_fails, [bytes([n // 4, 0, 0]) for n in range(8)], batch_bytes=4 * 12)
+            of_pixels(from_the_second_call_on, [bytes([n, 0, 0]) for n in range(8)], batch_bytes=4 * 12)
 
 
 def test_a_row_on_which_the_model_raises_once_is_scored():
