@@ -74,7 +74,7 @@ class CocoInstances:
     def annotations(self, path_of: Callable[[str], str], split: str | None = None) -> Iterator[Annotation]:
         """Yields one record per image, ordered by path.
 
-        Images without annotations have no boxes; in a file without the key `annotations` nobody looked for any.
+        Images without annotations have no boxes; those of a file without the key `annotations` are not annotated.
 
         What belongs to no image becomes its own record with the problem `image_missing`: annotations whose image
         id no image has, one record per id.

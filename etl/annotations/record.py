@@ -103,7 +103,7 @@ class Annotation:
 
     path: str  # The image, as the listing of the source names it
     label_name: str | None = None  # Class of the whole image; None when the source gives none
-    # Objects in the image, in pixels of the annotated image: empty when it has none, None when nobody looked for them
+    # Objects in the image, in pixels of the annotated image: empty when it has none, None when it was not annotated
     boxes: tuple[Box, ...] | None = None
     split: str | None = None  # The split that the source puts the image into; None leaves it to the hash of the content
     size: tuple[int, int] | None = None  # (width, height) of the annotated image, if the source has it

@@ -120,7 +120,8 @@ def images_by_name(references: Sequence[str], images: Sequence[str]) -> dict[str
     decoded = {decoded_path(path): path for path in images}
     found = {path: decoded[decoded_path(path)] for path in references if decoded_path(path) in decoded}
     lacking = [path for path in references if path not in found]
-    left = [path for path in images if path not in found.values()]
+    taken = set(found.values())
+    left = [path for path in images if path not in taken]
     if lacking and left and len(lacking) + len(left) > 2:
         raise AnnotationFileError(
             f"{', '.join(lacking[:3])}: no such image, and which one is meant is not clear; of its name there "

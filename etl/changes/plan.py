@@ -56,7 +56,7 @@ class Plan:
     # Number of files, by status, that differ from their row in the content alone, if at all
     comparable: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)  # Number of ignored things, by reason
-    seen: Counter[str] = field(default_factory=Counter)  # Number of tasks by what they see in the source folder
+    seen: set[str] = field(default_factory=set)  # What its tasks see in the source folder
     # Classes of the files that are to be read, with the number of their folder or None
     class_ranks: dict[str, int | None] = field(default_factory=dict)
     listed_by_class: Counter[str] = field(default_factory=Counter)  # Files of the source by class
@@ -208,7 +208,10 @@ class Plan:
         status, files, in_quarantine = group[STATUS], group[_FILES], group[IN_QUARANTINE]
         if status is None:
             reason = str(group[IGNORED])
-            (self.seen if reason.startswith(SEEN) else self.ignored)[reason] += files
+            if reason.startswith(SEEN):
+                self.seen.add(reason)
+            else:
+                self.ignored[reason] += files
             return
         if group[_BOX_CLASS] is not None:
             self.box_classes[status in WORK].add(group[_BOX_CLASS])

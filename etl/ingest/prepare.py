@@ -21,7 +21,7 @@ from ..commit.transaction import Transaction, require_columns
 from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
 from ..model import schema
-from ..model.class_names import class_name
+from ..model.class_names import names_now, spelled
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.annotation_frames import annotation_errors
@@ -158,11 +158,9 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     if transaction is not None:
         require_columns(transaction)
     ledger = _ledger(spark, transaction)
-    # Classes of older tables keep their spelling, which sources no longer have.
-    names = {**ledger.aliases, **{name: name for name in ledger.labels}}
-    aliases = {_spelled(name): now for name, now in names.items() if _spelled(name) not in names} | ledger.aliases
+    aliases = names_now(ledger.labels, ledger.aliases)
     if request.classes is not None:
-        wanted = [_spelled(name) for name in request.classes]
+        wanted = map(spelled, request.classes)
         request = replace(request, classes=[aliases.get(name, name) for name in wanted])
     classes = None if request.classes is None else frozenset(request.classes)
     rules = PlanRules(request.verify == CONTENT, request.retry_quarantine, request.drop_bad_boxes, classes)
@@ -181,14 +179,6 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         prepared.check_not_empty()
         prepared.check_layout_kept()
         return replace(prepared.with_plan(plan), opened=opened.pop_all())
-
-
-def _spelled(name: str) -> str:
-    """Spells a class as every source does; a name that no source can have stays as it is."""
-    try:
-        return class_name(name) or name
-    except InvalidArgumentError:
-        return name
 
 
 def _stored(spark: SparkSession, table: Table, transaction: Transaction | None) -> DataFrame:

@@ -168,7 +168,7 @@ class BatchTask:
         }
 
     def _annotation_rows(self, annotation: Annotation, placed: PlacedBoxes) -> list[dict[str, Any]] | None:
-        """Writes the boxes; null if nobody looked for objects, or if all lie in what `crop` cuts off."""
+        """Writes the boxes; null if the image was not annotated, or if all lie in what `crop` cuts off."""
         if not self.has_annotations or annotation.boxes is None or (annotation.boxes and not placed.boxes):
             return None
         return [{**dataclasses.asdict(box), "label": self.labels[box.label_name]} for box in placed.boxes]

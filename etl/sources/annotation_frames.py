@@ -202,25 +202,26 @@ def _match(batches: Batches) -> Iterator[pa.RecordBatch]:
 def _matched(rows: Iterable[dict[str, Any]]) -> Iterator[Annotation]:
     """Matches the images and the annotations of one base name."""
     annotations: dict[str, Annotation] = {}
-    images: list[str] = []
+    images: dict[str, None] = {}  # in the order of the listing
     for row in rows:
         if row[_OF_LISTING]:
-            images.append(row["path"])
+            images[row["path"]] = None
         else:
             annotations[row["path"]] = annotation_of(row)
     lacking = [path for path, annotation in annotations.items() if path not in images and annotation.quarantine is None]
-    found = images_by_name(lacking, [path for path in images if path not in annotations])
-    taken = set(found.values())
+    left = [path for path in images if path not in annotations]
+    found = images_by_name(lacking, left)
+    taken, missing = set(found.values()), {*lacking} - found.keys()
     for path, annotation in annotations.items():
         if path in found:
             by_name = annotation.with_problem(FOUND_BY_NAME, f"annotated as {path}")
             yield dataclasses.replace(by_name, path=found[path])
-        elif path in lacking:
+        elif path in missing:
             yield annotation.with_problem(IMAGE_MISSING, "the source holds no such file")
         else:
             yield annotation
-    for path in images:
-        if path not in annotations and path not in taken:
+    for path in left:
+        if path not in taken:
             yield Annotation(path).with_problem(ANNOTATION_MISSING, "the annotation file does not name it")
 
 

@@ -15,13 +15,12 @@ from ...locations import has_scheme
 from ...spark.port import is_connect, java_broadcast, java_session, jvm, parallelism
 from ...spark.python_tasks import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
-from ..annotations.record import encodable
 from ..files.class_folders import ListedFile, Wanted, list_below, list_top
 from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents
-from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, SEEN, Listing, completed, folder_batch, refusal
+from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch, refusal, sight
 from .source import Source
 
 if TYPE_CHECKING:
@@ -177,9 +176,9 @@ def list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wante
             try:
                 top.check(os.fsdecode(root), wanted)
             except UsageError as error:
-                yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, encodable(refusal(error)))])
+                yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, refusal(error))])
                 continue
-            seen = encodable(f"{SEEN}{top.kind} in {os.fsdecode(root)}")
+            seen = sight(top.kind, os.fsdecode(root))
             yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, seen)])
             # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
             share = [name for name in top.names if zlib.crc32(name) % tasks == task]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import forget, keep
-from ..annotations.record import ANNOTATION_ROWS
+from ..annotations.record import ANNOTATION_ROWS, encodable
 from ..files.class_folders import ListedFile
 from ..model import schema
 
@@ -49,15 +49,18 @@ _LISTED = pa.schema(
 
 # The only reason of a source that cannot be listed: the error that its user gets, by name and message.
 REFUSED = "refused: "
+# What a task sees in the source folder: an executor without its mount sees another thing than the others.
+SEEN = "seen: "
 
 
 def refusal(error: UsageError) -> str:
     """Writes an error as a reason for `ignored`, by which a task tells the driver that it cannot list the source."""
-    return f"{REFUSED}{type(error).__name__}: {error}"
+    return encodable(f"{REFUSED}{type(error).__name__}: {error}")
 
 
-# What a task sees in the source folder: an executor without its mount sees another thing than the others.
-SEEN = "seen: "
+def sight(kind: str, root: str) -> str:
+    """Writes what a task sees in the source folder as a reason for `ignored`."""
+    return encodable(f"{SEEN}{kind} in {root}")
 
 
 def raise_refusal(reasons: Collection[str]) -> None:

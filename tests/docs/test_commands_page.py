@@ -66,6 +66,7 @@ def test_the_examples_of_the_page_about_experiments_are_experiments(tmp_path: Pa
 def test_the_choices_of_flags_are_those_of_the_library() -> None:
     assert etl.LAYOUTS == layouts.LAYOUTS
     assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, encoding.RESAMPLINGS)
+    assert etl.DRAWN_ON == geometry.DRAWN_ON
     assert get_args(Resources.model_fields["strategy"].annotation) == train.STRATEGIES
     assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, encoding.SUBSAMPLINGS)
 

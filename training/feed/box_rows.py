@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.float32]
 
 
 def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage]) -> tuple[Rows, dict[int, str]]:
-    """Gives the boxes of a batch, and what is wrong with rows that cannot be used, by row; "" if nobody annotated it.
+    """Gives the boxes of a batch, and what is wrong with rows that cannot be used, by row; "" for null boxes.
 
     Returns float32 [rows, boxes, 6]; in pixels of the image that comes out, filled up with class -1.
     """

@@ -40,7 +40,7 @@ class LeftOutBoxes:
     small: int = 0  # Those narrower or lower than a pixel of the image that comes out
     beyond: int = 0  # Those beyond `box_limit`, the smallest of their image
     annotated: int = 0  # Rows with boxes, or with an empty list of them
-    unannotated: int = 0  # Rows whose boxes are null: nobody looked for objects
+    unannotated: int = 0  # Rows whose boxes are null: images that were not annotated
 
 
 @dataclass(frozen=True)

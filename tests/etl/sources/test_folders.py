@@ -12,7 +12,7 @@ from etl_pictures import write_image
 
 from lakelens import ImageTable
 from lakelens.errors import SourceNotFoundError
-from lakelens.etl.files.class_folders import Wanted
+from lakelens.etl.files.class_folders import Wanted, list_below
 from lakelens.etl.model import schema
 from lakelens.etl.sources.folders import list_share
 from lakelens.etl.sources.listing import IGNORED, raise_refusal
@@ -56,6 +56,17 @@ class TestTasks:
         names, reasons = listed(named, lambda: None)
         assert len(names) == 12
         assert [reason.rpartition("/")[2] for reason in reasons] == ["source\\udce9"]
+
+    def test_a_nested_folder_whose_name_cannot_be_read_gives_its_files_a_reason(self, tmp_path):
+        for name in ("a/b/1.jpg", "a/b\u200b/2.jpg", "3.jpg"):
+            write_image(tmp_path / name)
+        found = list_below(os.fsencode(tmp_path), [b"a", b"3.jpg"], Wanted("nested_class_folders"))
+        reasons = {file.path.rpartition("/")[2]: (file.label_name, file.ignored) for file in found}
+        assert reasons == {
+            "1.jpg": ("a/b", None),
+            "2.jpg": (None, "class_name_unusable"),
+            "3.jpg": (None, "no_class_folder"),
+        }
 
     @pytest.mark.parametrize("left", [(), (".keep",), ("README.md",)], ids=["nothing", "a hidden file", "a file"])
     def test_an_executor_without_the_mount_is_an_error_and_no_loss_of_rows(self, folder, left):

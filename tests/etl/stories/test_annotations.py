@@ -22,6 +22,7 @@ from lakelens.etl.annotations.record import (
     with_split,
 )
 from lakelens.etl.annotations.references import relative_reference, resolve_reference
+from lakelens.etl.model.class_names import names_now
 
 pytestmark = pytest.mark.unit
 
@@ -180,6 +181,14 @@ def test_a_class_name_is_composed_and_has_single_blanks(value, name):
 def test_a_class_name_that_nobody_can_read_is_refused_and_shown_escaped(value, shown):
     with pytest.raises(InvalidArgumentError, match=shown):
         an.clean_name(value)
+
+
+def test_classes_of_an_older_table_keep_their_spelling():
+    old, new = "cafe\u0301", "caf\u00e9"
+    assert names_now([old, "cat"], {}) == {new: old}
+    assert names_now([old, new], {}) == {}
+    assert names_now(["bar"], {old: "bar"}) == {old: "bar", new: "bar"}
+    assert names_now(["ca\u200bt"], {"dog": "ca\u200bt"}) == {"dog": "ca\u200bt"}
 
 
 NO_SIZES = [("0", "0"), (None, 3), ("a", "1"), (float("nan"), 1), (float("inf"), 1), (-5, 5), (10**30, 5)]
