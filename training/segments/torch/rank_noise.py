@@ -39,7 +39,8 @@ def restore(state: RankState, model: torch.nn.Module) -> None:
         torch.cuda.set_rng_state(torch.from_numpy(state.arrays[_RANDOM_GPU].copy()))
     for name, parameter in model.named_parameters():
         if f"{_GRADIENT}{name}" in state.arrays:
-            parameter.grad = torch.from_numpy(state.arrays[f"{_GRADIENT}{name}"].copy()).to(parameter)
+            # In the memory layout of the parameter: in another one, sums over the gradient round differently.
+            parameter.grad = torch.empty_like(parameter).copy_(torch.from_numpy(state.arrays[f"{_GRADIENT}{name}"]))
     restore_statistics(state, model)
 
 
