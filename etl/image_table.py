@@ -70,7 +70,7 @@ class ImageTable(TableVersions):
             source: Folder, manifest, or URI of one, that Spark reads; or a DataFrame with a column `path`, and perhaps
                 `content`, `label_name`, `boxes`, `split`; or what Spark's `image` source gives, whose files are read.
                 A local file is one image, whether its path is written as `/p`, `file:/p` or `file:///p`.
-            layout: `class_folders` (the first folder is the class; `001.ak47` is `ak47`), `nested_class_folders` (all
+            layout: `class_folders` (the first folder is the class), `nested_class_folders` (all
                 folders are), `voc`, `coco` or `manifest` (CSV, JSON, Parquet). Stored files keep their folder layout.
             **options: Which files are stored, and how.
 
@@ -89,6 +89,9 @@ class ImageTable(TableVersions):
                     applied), or `auto`: what the declared size shows, else the upright image.
                 depth: Which samples of more than 8 bits become black and white: `full` (the default: 0 and 65535; of
                     floats 0 and 1, or 0 and 255), `image` (each image's own) or two numbers.
+                keep_folder_names: Whether class folders name their classes as they are called. The default of a new
+                    table leaves out the numbers of `001.ak47` and `002.flag` if every folder of the first source has
+                    one of as many digits, no number is there twice, and all names have a letter.
                 limits: A `lakelens.Limits`: what one image may cost.
                 delete_missing: Whether to delete the rows of files that the source no longer holds; the default keeps
                     them.

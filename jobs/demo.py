@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import lakelens
 from lakelens.errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from lakelens.etl.files.layouts import class_of_folder
+from lakelens.etl.files.class_folders import Wanted
+from lakelens.etl.files.layouts import CLASS_FOLDERS
 from lakelens.extras import require
 from lakelens.jobs.run_lines import evaluation_lines
 from lakelens.spark.java import SHORT_LIVED
@@ -97,7 +98,9 @@ def link_own(own: Path, folder: Path, limit: int = 400) -> DemoImages:
             f"{own} has {len(classes)} subfolders with images; the demo needs at least 2, one per class, and one of "
             f"them with more than {FIRST_FILES_OF_HELD_BACK} images: all others of the largest class arrive later"
         )
-    images = DemoImages(folder / "images", folder / "arrivals", class_of_folder(largest.name))
+    wanted = Wanted(CLASS_FOLDERS).decided(one.name for one in classes)
+    held_back = wanted.class_of([largest.name, ""]) or largest.name
+    images = DemoImages(folder / "images", folder / "arrivals", held_back)
     for one, files in classes.items():
         for index, file in enumerate(files):
             late = one == largest and index >= FIRST_FILES_OF_HELD_BACK

@@ -113,6 +113,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples of more than 8 bits that become black and white; full (0 and 65535) by default",
     )
     recipe.add_argument(
+        "--keep-folder-names",
+        action="store_true",
+        default=None,
+        help="classes are called as their folders; else 001.ak47 is ak47 if all folders have such a number",
+    )
+    recipe.add_argument(
         "--boxes-drawn-on",
         choices=DRAWN_ON,
         default=None,

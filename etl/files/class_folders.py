@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +10,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from .layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, check_class_folders, class_of_parts, number_of_folder
+from .layouts import (
+    FOLDER_LAYOUTS,
+    NESTED_CLASS_FOLDERS,
+    are_numbered,
+    check_class_folders,
+    class_of_parts,
+    number_of_folder,
+)
 from .walk import CLASS_NAME_UNUSABLE, IMAGE_SUFFIXES, NO_CLASS_FOLDER, folder_id, is_hidden, local_uri, visit
+
+NUMBERED_FOLDERS = "numbered folders"
 
 
 class ListedFile(NamedTuple):
@@ -30,16 +40,24 @@ class Wanted:
 
     layout: str  # Its name
     suffixes: frozenset[str] = IMAGE_SUFFIXES  # What the names of its files end with
+    # Whether the number of a class folder stays in its name; None until the folders are seen
+    keep_names: bool | None = None
 
     @property
     def has_classes(self) -> bool:
         """Whether folders name classes."""
         return self.layout in FOLDER_LAYOUTS
 
+    def decided(self, folders: Iterable[str]) -> Wanted:
+        """Returns the same, with the rule for names that the folders of the source show if no table has fixed it."""
+        if self.keep_names is not None or not self.has_classes:
+            return self
+        return dataclasses.replace(self, keep_names=not are_numbered([name for name in folders if not is_hidden(name)]))
+
     def class_of(self, parts: Sequence[str]) -> str | None:
         """Returns the class of a file by its path's components below the source folder."""
         try:
-            return class_of_parts(parts, self.layout) if self.has_classes else None
+            return class_of_parts(parts, self.layout, keep_names=bool(self.keep_names)) if self.has_classes else None
         except InvalidArgumentError:
             return None
 
@@ -51,7 +69,12 @@ class Wanted:
 
     def rank_of(self, parts: Sequence[str]) -> int | None:
         """Returns the number of the class folder."""
-        return number_of_folder(parts[0]) if len(parts) > 1 and self.has_classes else None
+        return number_of_folder(parts[0]) if len(parts) > 1 and self.has_classes and not self.keep_names else None
+
+    def check_folders(self, folders: Iterable[Sequence[str]]) -> None:
+        """Checks that no two folders, each as its path's components below the source folder, are one class."""
+        if self.has_classes:
+            check_class_folders(folders, self.layout, keep_names=bool(self.keep_names))
 
 
 @dataclass(frozen=True)
@@ -68,10 +91,15 @@ class TopLevel:
         return (*self.folders, *self.others)
 
     @property
-    def kind(self) -> str:
-        """What it shows in a word: folders, files, both or nothing; hidden names do not count."""
+    def folder_names(self) -> list[str]:
+        """The names of its folders as text."""
+        return [name.decode("utf-8", "replace") for name in self.folders]
+
+    def kind(self, wanted: Wanted) -> str:
+        """What it shows in a word: folders, numbered ones, files, both or nothing; hidden names do not count."""
         are_files = any(not is_hidden(os.fsdecode(name)) for name in self.others)
-        return " and ".join(["folders"] * bool(self.folders) + ["files"] * are_files) or "nothing"
+        folders = NUMBERED_FOLDERS if wanted.has_classes and not wanted.keep_names else "folders"
+        return " and ".join([folders] * bool(self.folders) + ["files"] * are_files) or "nothing"
 
     def check(self, root: str, wanted: Wanted) -> None:
         """Checks that the folder is what a layout wants."""
@@ -83,8 +111,7 @@ class TopLevel:
             raise SourceNotFoundError(f"{root} is a file; layout {wanted.layout!r} wants a folder")
         if self.problem == "unreadable":
             raise SourceNotFoundError(f"{root} cannot be listed: permission denied; let the executors' user read it")
-        if wanted.layout == CLASS_FOLDERS:
-            check_class_folders([name.decode("utf-8", "replace") for name in self.folders])
+        wanted.check_folders([name] for name in self.folder_names)
 
 
 def check_class_folder(root: str, top: TopLevel, wanted: Wanted) -> None:
@@ -113,8 +140,12 @@ def list_top(root: bytes) -> TopLevel:
 
 
 def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[ListedFile]:
-    """Lists everything below some of a folder's entries."""
+    """Lists everything below some of a folder's entries.
+
+    Raises InvalidArgumentError where two folders of images are one class.
+    """
     classes: dict[tuple[bytes, ...], tuple[str | None, int | None, str | None]] = {}
+    folder_of: dict[str, tuple[bytes, ...]] = {}
     above_all = folder_id(root)
     for name in names:
         path = root.rstrip(b"/") + b"/" + name
@@ -125,6 +156,12 @@ def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[
                 parts = [part.decode("utf-8", "replace") for part in (*above, b"")]
                 found = classes[above] = wanted.class_of(parts), wanted.rank_of(parts), wanted.why_no_class(parts)
             label, rank, reason = found
+            if wanted.layout == NESTED_CLASS_FOLDERS and label is not None and entry.ignored is None:
+                other = folder_of.setdefault(label, above)
+                if other != above:
+                    wanted.check_folders(
+                        [part.decode("utf-8", "replace") for part in parts] for parts in (other, above)
+                    )
             uri, modified = local_uri(entry.path), entry.modified_ms * 1000
             yield ListedFile(uri, entry.length, modified, label, rank, entry.ignored or reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ...errors import InvalidArgumentError, UnknownLayoutError
 from ..model.class_names import class_name
@@ -28,9 +28,24 @@ def check_layout(layout: str) -> None:
         raise UnknownLayoutError(f"layout = {layout!r} is not one that lakelens reads: {', '.join(LAYOUTS)}")
 
 
-def class_of_folder(folder: str) -> str:
-    """Takes the class name from a folder's name: `001.ak47` is `ak47`, anything else is itself."""
-    return class_name(_NUMBERED.sub("", folder)) or folder
+def are_numbered(folders: Collection[str]) -> bool:
+    """Returns whether folders count their classes as Caltech-256 does.
+
+    Each has a number, all as many digits, no number is there twice, and a letter is in what follows.
+    """
+    found = [_NUMBERED.match(folder) for folder in folders]
+    numbers = [match.group() for match in found if match is not None]
+    names = [folder[len(number) :] for folder, number in zip(folders, numbers, strict=False)]
+    return (
+        0 < len(folders) == len(numbers) == len(set(numbers))
+        and len({len(number) for number in numbers}) == 1
+        and all(any(character.isalpha() for character in name) for name in names)
+    )
+
+
+def class_of_folder(folder: str, *, keep_name: bool) -> str:
+    """Takes the class name from a folder's name: `001.ak47` is `ak47` unless names are kept, others are themselves."""
+    return class_name(folder if keep_name else _NUMBERED.sub("", folder)) or folder
 
 
 def number_of_folder(folder: str) -> int | None:
@@ -40,25 +55,29 @@ def number_of_folder(folder: str) -> int | None:
     return None if number is None or number > _LARGEST_NUMBER else number
 
 
-def class_of_parts(parts: Sequence[str], layout: str) -> str | None:
+def class_of_parts(parts: Sequence[str], layout: str, *, keep_names: bool) -> str | None:
     """Derives the class of a file from its path's components below the source folder.
 
     `class_folders`: the first folder, whatever folders lie between it and the file. `nested_class_folders`: all
     folders, joined by `/`. None when the file lies in no folder.
     """
-    folders = [class_of_folder(part) for part in parts[:-1]]
+    folders = [class_of_folder(part, keep_name=keep_names) for part in parts[:-1]]
     if not folders:
         return None
     return folders[0] if layout == CLASS_FOLDERS else "/".join(folders)
 
 
-def check_class_folders(folders: Sequence[str]) -> None:
-    """Checks that no two class folders name the same class."""
-    seen: dict[str, str] = {}
-    for folder in sorted(folders):
-        name = class_of_folder(folder)
-        if name in seen:
+def check_class_folders(folders: Iterable[Sequence[str]], layout: str, *, keep_names: bool) -> None:
+    """Checks that no two class folders, each as its path's components, name the same class."""
+    seen: dict[str | None, tuple[str, ...]] = {}
+    of_class = 1 if layout == CLASS_FOLDERS else None
+    for parts in sorted({tuple(parts[:of_class]) for parts in folders}):
+        name = class_of_parts([*parts, ""], layout, keep_names=keep_names)
+        other = seen.setdefault(name, parts)
+        if other != parts:
+            one, two = (class_of_parts([*each, ""], layout, keep_names=True) for each in (other, parts))
+            by_number = ", or keep the names of folders in a new table (--keep-folder-names)" if one != two else ""
             raise InvalidArgumentError(
-                f"folders {seen[name]!r} and {folder!r} both name the class {name!r}; rename or merge one of them"
+                f"folders {'/'.join(other)!r} and {'/'.join(parts)!r} both name the class {name!r}; rename or merge "
+                f"one of them{by_number}"
             )
-        seen[name] = folder

@@ -47,6 +47,8 @@ class Recipe:
             shown, EXIF orientation applied) or `auto`: what the declared size shows, else `upright`.
         depth: Which samples of more than 8 bits become 0 and 255: `full` (0 and 65535; of floats 0 and 1, or 0 and
             255), `image` (each image's own smallest and largest) or two numbers.
+        keep_folder_names: Whether class folders name their classes as they are called. False leaves out the number of
+            `001.ak47`; None leaves it to the first ingest: out if all folders have one as Caltech-256's do.
 
     Examples:
         >>> recipe = lakelens.Recipe(size=224, resize="crop", store="raw_rgb")
@@ -64,6 +66,7 @@ class Recipe:
     split_seed: int = 0
     boxes_drawn_on: str = DRAWN_ON[0]
     depth: str | tuple[float, float] = FULL
+    keep_folder_names: bool | None = None
 
     def __post_init__(self) -> None:
         if not _is_whole(self.size) or not 1 <= self.size <= _LARGEST_SIZE:
@@ -76,6 +79,8 @@ class Recipe:
                 raise InvalidArgumentError(f"{name} = {getattr(self, name)!r} is not one of {', '.join(known)}")
         object.__setattr__(self, "depth", _checked_depth(self.depth))
         check_splits(self.splits)
+        if self.keep_folder_names not in (None, False, True):
+            raise InvalidArgumentError(f"keep_folder_names = {self.keep_folder_names!r}: give True or False")
         if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
             raise InvalidArgumentError(f"quality = {self.quality!r}: JPEG quality is a whole number from 1 to 100")
         object.__setattr__(self, "split_seed", whole_number("split_seed", self.split_seed))
@@ -111,7 +116,8 @@ class Recipe:
                 "Ingest into another location; DeltaFeed and score read any Delta table as it is"
             )
         try:
-            found = cls(**json.loads(text))
+            # Tables of before the option have names without numbers.
+            found = cls(**{"keep_folder_names": False, **json.loads(text)})
         except (ValueError, TypeError) as error:
             raise NotAnImageTableError(
                 f"{location}: the table property {RECIPE_PROPERTY} = {text[:300]!r} is not understood ({error})"

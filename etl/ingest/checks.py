@@ -14,7 +14,7 @@ from ...options import suggestion
 from ...table import Table
 from ..annotations.manifest import manifest_format
 from ..files.class_folders import Wanted, check_class_folder, list_top
-from ..files.layouts import CLASS_FOLDERS, MANIFEST, class_of_folder
+from ..files.layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, MANIFEST
 from ..images.recipe import Recipe
 from .results import IngestRequest
 
@@ -35,7 +35,7 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
     folder, top = source.folder, None
     if source.layout != MANIFEST and not has_scheme(folder):
         top = list_top(os.fsencode(folder))
-        top.check(folder, Wanted(source.layout))
+        top.check(folder, Wanted(source.layout, keep_names=True))
         if not request.delete_missing:
             check_class_folder(folder, top, Wanted(source.layout))
     table = absolute(location)
@@ -43,12 +43,15 @@ def check_without_spark(location: str, request: IngestRequest) -> None:
         return
     check_place(table)
     configuration = _configuration(table)
-    if configuration is not None:
-        Recipe.of_table(configuration, table, **request.recipe_changes)
-    elif (Path(table) / "_delta_log").is_dir():
+    if configuration is None and (Path(table) / "_delta_log").is_dir():
         return
-    if top is not None and source.layout == CLASS_FOLDERS and request.classes is not None:
-        known = {class_of_folder(name.decode("utf-8", "replace")) for name in top.folders}
+    recipe = Recipe.of_table(configuration, table, **request.recipe_changes)
+    if top is None or source.layout not in FOLDER_LAYOUTS:
+        return
+    wanted = Wanted(source.layout, keep_names=recipe.keep_folder_names).decided(top.folder_names)
+    top.check(folder, wanted)
+    if source.layout == CLASS_FOLDERS and request.classes is not None:
+        known = {wanted.class_of([name, ""]) or name for name in top.folder_names}
         known.update(read(Table.of(table)).numbers)
         check_classes_known(request.classes, known, source.name, location)
 

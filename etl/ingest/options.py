@@ -30,6 +30,7 @@ class RecipeOptions(TypedDict, total=False):
     split_seed: int | None
     boxes_drawn_on: str | None
     depth: str | Sequence[float] | None
+    keep_folder_names: bool | None
 
 
 class IngestOptions(RecipeOptions, total=False):

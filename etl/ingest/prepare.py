@@ -25,8 +25,9 @@ from ..model.class_names import names_now, spelled
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.annotation_frames import annotation_errors
-from ..sources.listing import Listing, raise_refusal
+from ..sources.listing import Listing, has_numbered_folders, raise_refusal
 from ..sources.named_images import check_not_all_elsewhere
+from ..sources.source import Source
 from ..sources.sources import list_source
 from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.local_frames import local_frame
@@ -168,17 +169,27 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     with ExitStack() as opened:
         stored, quarantine = _stored(spark, table, transaction), Quarantine(spark, table)
         with annotation_errors():
-            listing = list_source(spark, request.source).described(aliases, request.classes).kept()
+            listing = list_source(spark, request.source, keep_names=recipe.keep_folder_names)
+            listing = listing.described(aliases, request.classes).kept()
             opened.callback(listing.release)
             plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
         raise_refusal([*plan.ignored, *plan.seen])
+        if recipe.keep_folder_names is None:
+            recipe = replace(recipe, keep_folder_names=_keeps_names(request.source, listing, plan))
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
         check_not_all_elsewhere(request.source, plan)
         prepared.check_not_empty()
         prepared.check_layout_kept()
         return replace(prepared.with_plan(plan), opened=opened.pop_all())
+
+
+def _keeps_names(source: Source, listing: Listing, plan: Plan) -> bool:
+    """Returns what the folders of a first ingest show; without class folders, later ones keep their names."""
+    if listing.keeps_names is not None:
+        return listing.keeps_names
+    return source.is_frame or source.layout not in FOLDER_LAYOUTS or not has_numbered_folders(plan.seen)
 
 
 def _stored(spark: SparkSession, table: Table, transaction: Transaction | None) -> DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import SessionError, SourceNotFoundError, StoreError, UsageError
 from ...locations import has_scheme
-from ...spark.port import is_connect, java_broadcast, java_session, jvm, parallelism
+from ...spark.port import forget, is_connect, java_broadcast, java_session, jvm, keep, parallelism
 from ...spark.python_tasks import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
 from ..files.class_folders import ListedFile, Wanted, list_below, list_top
@@ -25,7 +25,7 @@ from .source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from .listing import ReadContents
 
@@ -39,12 +39,15 @@ class FolderListing:
     root: str  # The folder's URI
     files: DataFrame  # Rows of `FOLDER_LISTING`
     read_contents: ReadContents | None = None  # How the bytes are read, as `Listing.read_contents`
+    cached: tuple[DataFrame, ...] = ()  # What Spark keeps for it
+    keeps_names: bool | None = None  # As `Listing.keeps_names`
 
 
-def list_class_folders(spark: SparkSession, source: Source) -> Listing:
+def list_class_folders(spark: SparkSession, source: Source, *, keep_names: bool | None) -> Listing:
     """Lists a folder whose folders name the classes; raises as `list_folder`."""
-    folder = list_folder(spark, source.folder, Wanted(source.layout))
-    return Listing(completed(folder.files), folder.root, folder.read_contents)
+    folder = list_folder(spark, source.folder, Wanted(source.layout, keep_names=keep_names))
+    files = completed(folder.files)
+    return Listing(files, folder.root, folder.read_contents, cached=folder.cached, keeps_names=folder.keeps_names)
 
 
 def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderListing:
@@ -72,18 +75,54 @@ def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> Fold
     from pyspark.sql import functions as F
 
     qualified = qualified_folder(spark, root, wanted.layout)
-    below = F.substring("path", len(qualified.rstrip("/")) + 2, 1_000_000)
-    rule = _PathRule(wanted)
     files = _all_files(spark, qualified).select(
         F.col("path").alias(schema.PATH),
         F.col("length").alias(schema.SOURCE_LENGTH),
         F.col("modified").alias(schema.SOURCE_MODIFIED),
+    )
+    read = functools.partial(read_contents, spark)
+    if not wanted.has_classes:
+        return FolderListing(qualified, _with_classes(files, qualified, wanted), read)
+    kept = keep(files)
+    try:
+        wanted = _decided_by_spark(kept, qualified, wanted)
+    except BaseException:
+        forget(kept)
+        raise
+    return FolderListing(qualified, _with_classes(kept, qualified, wanted), read, (kept,), wanted.keep_names)
+
+
+def _with_classes(files: DataFrame, root: str, wanted: Wanted) -> DataFrame:
+    """Adds class, number and reason to the files below a folder."""
+    from pyspark.sql import functions as F
+
+    below, rule = _below(root), _PathRule(wanted)
+    return files.select(
+        *files.columns,
         # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.
         F.udf(rule.class_of, "string", useArrow=False)(below).alias(schema.LABEL_NAME),
         F.udf(rule.rank_of, "int", useArrow=False)(below).alias(LABEL_RANK),
         F.udf(rule.ignored_of, "string", useArrow=False)(below).alias(IGNORED),
     )
-    return FolderListing(qualified, files, functools.partial(read_contents, spark))
+
+
+def _decided_by_spark(files: DataFrame, root: str, wanted: Wanted) -> Wanted:
+    """Looks at the folders that hold images, by a job of its own, and decides about their names."""
+    from pyspark.sql import functions as F
+
+    is_listed = F.udf(_PathRule(wanted).is_listed, "boolean", useArrow=False)(_below(root))
+    folder = F.regexp_extract(_below(root), "^(.*)/", 1)
+    folders = [row[0].split("/") for row in files.where(is_listed).select(folder).distinct().collect() if row[0]]
+    wanted = wanted.decided({parts[0] for parts in folders})
+    wanted.check_folders(folders)
+    return wanted
+
+
+def _below(root: str) -> Column:
+    """The path of a file below a folder."""
+    from pyspark.sql import functions as F
+
+    return F.substring(schema.PATH, len(root.rstrip("/")) + 2, 1_000_000)
 
 
 def _all_files(spark: SparkSession, root: str) -> DataFrame:
@@ -156,6 +195,9 @@ class _PathRule:
     def rank_of(self, path: str) -> int | None:
         return self.wanted.rank_of(path.split("/"))
 
+    def is_listed(self, path: str) -> bool:
+        return self.ignored_of(path) is None
+
     def ignored_of(self, path: str) -> str | None:
         parts = path.split("/")
         if any(is_hidden(part) for part in parts):
@@ -173,15 +215,21 @@ def list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wante
     for batch in batches:
         for task in batch.column(0).to_pylist():
             top = list_top(root)
+            decided = wanted.decided(top.folder_names)
             try:
-                top.check(os.fsdecode(root), wanted)
+                top.check(os.fsdecode(root), decided)
+                yield _told(root, sight(top.kind(decided), os.fsdecode(root)))
+                # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
+                share = [name for name in top.names if zlib.crc32(name) % tasks == task]
+                listed = list_below(root, share, decided)
+                while rows := list(itertools.islice(listed, _LISTING_ROWS)):
+                    yield folder_batch(rows)
             except UsageError as error:
-                yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, refusal(error))])
-                continue
-            seen = sight(top.kind, os.fsdecode(root))
-            yield folder_batch([ListedFile(local_uri(root), -1, 0, None, None, seen)])
-            # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
-            share = [name for name in top.names if zlib.crc32(name) % tasks == task]
-            listed = list_below(root, share, wanted)
-            while rows := list(itertools.islice(listed, _LISTING_ROWS)):
-                yield folder_batch(rows)
+                yield _told(root, refusal(error))
+
+
+def _told(root: bytes, reason: str) -> pa.RecordBatch:
+    """Makes the row by which a task tells the driver what it sees."""
+    # Rows of one path become one in a plan; different reasons have to arrive.
+    path = f"{local_uri(root)}#{zlib.crc32(reason.encode())}"
+    return folder_batch([ListedFile(path, -1, 0, None, None, reason)])

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import forget, keep
 from ..annotations.record import ANNOTATION_ROWS, encodable
-from ..files.class_folders import ListedFile
+from ..files.class_folders import NUMBERED_FOLDERS, ListedFile
 from ..model import schema
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ def raise_refusal(reasons: Collection[str]) -> None:
         )
 
 
+def has_numbered_folders(seen: Collection[str]) -> bool:
+    """Returns whether the tasks have seen numbered class folders."""
+    return any(reason.startswith(SEEN + NUMBERED_FOLDERS) for reason in seen)
+
+
 @dataclass(frozen=True)
 class Listing:
     """The files of a source."""
@@ -89,6 +94,8 @@ class Listing:
     # How Spark reads the bytes; None when the Python workers open the local paths themselves
     read_contents: ReadContents | None = None
     has_annotations: bool = False  # Whether boxes and problems may be there
+    # Whether the names of class folders stay as they are, if Spark has listed them; else the tasks tell it
+    keeps_names: bool | None = None
     # What Spark keeps for this listing until `release`. It has to go: Spark would give a later listing of the same
     # place the files of this one
     cached: tuple[DataFrame, ...] = ()

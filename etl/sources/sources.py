@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..files.layouts import CLASS_FOLDERS, COCO, MANIFEST, NESTED_CLASS_FOLDERS, VOC
+from ..files.layouts import COCO, FOLDER_LAYOUTS, MANIFEST, VOC
 from .coco_source import list_coco
 from .dataframe_source import list_frame
 from .folders import list_class_folders
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LISTERS: Mapping[str, Callable[[SparkSession, Source], Listing]] = {
-    CLASS_FOLDERS: list_class_folders,
-    NESTED_CLASS_FOLDERS: list_class_folders,
     VOC: list_voc,
     COCO: list_coco,
     MANIFEST: list_manifest,
 }
 
 
-def list_source(spark: SparkSession, source: Source) -> Listing:
-    """Lists a source."""
+def list_source(spark: SparkSession, source: Source, *, keep_names: bool | None = None) -> Listing:
+    """Lists a source; `keep_names` as in `Recipe.keep_folder_names`."""
+    if not source.is_frame and source.layout in FOLDER_LAYOUTS:
+        return list_class_folders(spark, source, keep_names=keep_names)
     return (list_frame if source.is_frame else _LISTERS[source.layout])(spark, source)

@@ -12,23 +12,33 @@ from etl_pictures import write_image
 
 from lakelens import ImageTable
 from lakelens.errors import SourceNotFoundError
+from lakelens.etl.changes.planner import make_plan
+from lakelens.etl.changes.rules import PlanRules
 from lakelens.etl.files.class_folders import Wanted, list_below
 from lakelens.etl.model import schema
+from lakelens.etl.quarantine.reseen_files import COLUMNS
 from lakelens.etl.sources.folders import list_share
-from lakelens.etl.sources.listing import IGNORED, raise_refusal
+from lakelens.etl.sources.listing import FOLDER_LISTING, IGNORED, Listing, completed, raise_refusal
+from lakelens.etl.spark.local_frames import local_frame
+from lakelens.etl.spark.writing_session import writing_session
 
 TASKS = 4
 
 
-def listed(root, change):
-    """Lists a folder by four tasks, of which the last one sees it after a change; returns names and reasons."""
+def listed_batches(root, change):
+    """Lists a folder by four tasks, of which the last one sees it after a change."""
     batches = []
     for task in range(TASKS):
         if task == TASKS - 1:
             change()
         one = pa.record_batch([pa.array([task], pa.int64())], ["id"])
         batches += list_share([one], os.fsencode(root), TASKS, Wanted("class_folders"))
-    rows = pa.Table.from_batches(batches).to_pylist()
+    return batches
+
+
+def listed(root, change):
+    """Lists a folder as `listed_batches`; returns names and reasons."""
+    rows = pa.Table.from_batches(listed_batches(root, change)).to_pylist()
     reasons = {row[IGNORED] for row in rows if row[IGNORED]}
     return sorted(row[schema.PATH].rpartition("/")[2] for row in rows if row[IGNORED] is None), reasons
 
@@ -93,3 +103,27 @@ def test_a_listing_that_failed_is_not_taken_again(spark, tmp_path):
     document = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [], "categories": []}
     (source / "annotations" / "instances_train2017.json").write_text(json.dumps(document))
     assert table.ingest(source, layout="coco", size=32).stored == 1
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("left", [(), ("README.md",)], ids=["nothing", "a file"])
+def test_what_tasks_see_arrives_in_the_plan(spark, folder, left):
+    """One task has an empty mount: its rows look like those of a folder that was emptied."""
+
+    def change():
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for name in left:
+            (folder / name).touch()
+
+    session = writing_session(spark)
+    rows = pa.Table.from_batches(listed_batches(folder, change)).to_pylist()
+    files = local_frame(session, [tuple(row.values()) for row in rows], schema.ddl_of(FOLDER_LISTING))
+    listing = Listing(completed(files))
+    stored, bad = (local_frame(session, [], schema.ddl_of(kind)) for kind in (schema.IMAGE_TABLE, schema.QUARANTINE))
+    plan = make_plan(listing, stored, bad, bad.select(*COLUMNS), PlanRules())
+    try:
+        with pytest.raises(SourceNotFoundError, match="some executors see"):
+            raise_refusal(plan.seen)
+    finally:
+        plan.release()

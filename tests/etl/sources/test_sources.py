@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from etl_pictures import write_image
 from lakelens.errors import InvalidArgumentError, UnknownLayoutError
 from lakelens.etl.files.class_folders import ListedFile, Wanted, list_below, list_top
 from lakelens.etl.files.layouts import (
+    are_numbered,
     check_class_folders,
     check_layout,
     class_of_folder,
@@ -135,25 +137,87 @@ def test_a_name_that_is_not_utf8_and_hadoops_short_form_of_a_uri_are_paths():
     ],
 )
 def test_a_numbered_folder_names_its_class_without_the_number_and_gives_it(folder, name, number):
-    assert (class_of_folder(folder), number_of_folder(folder)) == (name, number)
+    assert (class_of_folder(folder, keep_name=False), number_of_folder(folder)) == (name, number)
+    assert class_of_folder(folder, keep_name=True) == folder
+
+
+@pytest.mark.parametrize(
+    ("folders", "numbered"),
+    [
+        (["001.ak47", "002.american-flag", "257.clutter"], True),
+        (["2001.été", "2002.犬"], True),
+        (["001.ak47"], True),
+        (["001.ak47", "cat"], False),
+        (["001.ak47", "0002.cat"], False),
+        (["001.ak47", "001.cat"], False),
+        (["2024.01", "2024.02"], False),
+        (["001.2", "002.cat"], False),
+        (["12.cat", "13.dog"], False),
+        ([], False),
+    ],
+)
+def test_numbers_of_folders_count_classes_where_all_have_one_as_in_caltech_256(folders, numbered):
+    assert are_numbered(folders) == numbered
+    assert Wanted("class_folders").decided([*folders, ".cache", "__MACOSX"]).keep_names == (not numbered)
+    for fixed in (False, True):  # the recipe of a table
+        assert Wanted("class_folders", keep_names=fixed).decided(folders).keep_names == fixed
 
 
 def test_a_number_that_no_row_can_hold_gives_no_rank():
-    rows = [ListedFile("file:///a", 1, 2, "cat", Wanted("class_folders").rank_of(["20240101123456.cat", "a"]), None)]
+    rows = [
+        ListedFile(
+            "file:///a",
+            1,
+            2,
+            "cat",
+            Wanted("class_folders", keep_names=False).rank_of(["20240101123456.cat", "a"]),
+            None,
+        )
+    ]
     assert folder_batch(rows).column(LABEL_RANK).to_pylist() == [None]
 
 
 def test_the_class_is_the_first_folder_or_all_of_them():
-    assert class_of_parts(["056.dog", "greg", "1.jpg"], "class_folders") == "dog"
-    assert class_of_parts(["animals", "dog", "1.jpg"], "nested_class_folders") == "animals/dog"
-    assert class_of_parts(["1.jpg"], "class_folders") is None
-    assert class_of_parts(["1.jpg"], "nested_class_folders") is None
+    assert class_of_parts(["056.dog", "greg", "1.jpg"], "class_folders", keep_names=False) == "dog"
+    assert class_of_parts(["056.dog", "greg", "1.jpg"], "class_folders", keep_names=True) == "056.dog"
+    assert class_of_parts(["animals", "dog", "1.jpg"], "nested_class_folders", keep_names=True) == "animals/dog"
+    assert class_of_parts(["1.jpg"], "class_folders", keep_names=True) is None
+    assert class_of_parts(["1.jpg"], "nested_class_folders", keep_names=True) is None
 
 
-def test_two_folders_of_one_class_are_refused():
+@pytest.mark.parametrize(
+    ("layout", "folders", "words"),
+    [
+        ("class_folders", ["dog", "001.cat", "cat/deep"], ("'001.cat' and 'cat'", "--keep-folder-names")),
+        ("class_folders", ["cafe\u0301/a", "caf\u00e9"], ("rename or merge",)),
+        ("nested_class_folders", ["pets/001.cat", "pets/002.cat"], ("'pets/001.cat' and 'pets/002.cat'",)),
+        ("nested_class_folders", ["pets/big cat", "pets/big  cat"], ("the class 'pets/big cat'", "rename or merge")),
+    ],
+)
+def test_two_folders_of_one_class_are_refused(layout, folders, words):
     with pytest.raises(InvalidArgumentError) as caught:
-        check_class_folders(["dog", "001.cat", "cat"])
-    assert all(word in str(caught.value) for word in ("'001.cat'", "'cat'", "rename"))
+        check_class_folders([folder.split("/") for folder in folders], layout, keep_names=False)
+    assert all(word in str(caught.value) for word in words)
+    assert ("--keep-folder-names" in str(caught.value)) == ("001" in str(folders))
+    check_class_folders([["a", "b"], ["a", "c"], ["a", "b"]], layout, keep_names=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        ("pets/big cat/1.jpg", "pets/big  cat/2.jpg", True),
+        ("pets/caf\u00e9/deep/1.jpg", "pets/cafe\u0301/deep/2.jpg", True),
+        ("pets/big cat/1.jpg", "pets/big  cat/notes.txt", False),
+        ("pets/big cat/1.jpg", "pets/big cat/2.jpg", False),
+    ],
+)
+def test_two_folders_of_images_below_a_folder_that_are_one_class_are_refused(tmp_path, one, other, refused):
+    write_image(tmp_path / one)
+    (tmp_path / other).parent.mkdir(exist_ok=True, parents=True)
+    (tmp_path / other).touch()
+    wanted = Wanted("nested_class_folders").decided(["pets"])
+    with pytest.raises(InvalidArgumentError, match="both name the class") if refused else nullcontext():
+        assert len(list(list_below(os.fsencode(tmp_path), [b"pets"], wanted))) == 2
 
 
 def test_an_unknown_layout_is_refused_with_those_that_exist():

@@ -58,7 +58,7 @@ def story(spark, mounted, tmp_path_factory):
     place = f"{uri}/images of é 50%"
     lost = ingest_while_a_file_goes(spark, table, place, source / "dog" / "going.jpg")
     commits_of_lost = list((Path(table.location) / "_delta_log").glob("*.json"))
-    first = table.ingest(place, size=16)
+    first = table.ingest(place, size=16, keep_folder_names=False)
     again = table.ingest(place)
     (source / "dog" / "text.jpg").write_bytes(encoded(picture(52)))
     (source / "dog" / "empty.jpg").write_bytes(encoded(picture(55)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from deltalake import DeltaTable
 from etl_pictures import write_image
+from mounted_folders import account, mount
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
@@ -103,10 +105,45 @@ def test_files_and_boxes_that_classes_left_out_are_taken_once_their_class_is_wan
     assert [box.label_name for box in row.annotations] == ["cat", "dog"]
 
 
+@pytest.mark.parametrize("scheme", ["", "abfs"])
+def test_the_first_ingest_decides_about_the_numbers_of_class_folders_and_the_table_keeps_it(spark, tmp_path, scheme):
+    def classes(table):
+        return {row.path.rpartition("/")[2]: row.label_name for row in stored_rows(table.location)}
+
+    for name in ("s/001.cat/1.jpg", "s/002.dog/2.jpg", "plain/cat/3.jpg"):
+        write_image(tmp_path / name, seed=len(name))
+    with (
+        mount(spark, scheme, f"images@{account()}.dfs.core.windows.net", tmp_path)
+        if scheme
+        else nullcontext(str(tmp_path)) as place
+    ):
+        numbered, plain = (ImageTable(spark, tmp_path / name) for name in ("numbered", "plain table"))
+        assert numbered.ingest(f"{place}/s", size=16).new_classes == ("cat", "dog")
+        plain.ingest(f"{place}/plain", size=16)
+        write_image(tmp_path / "s" / "misc" / "4.jpg", seed=4)
+        assert numbered.ingest(f"{place}/s").stored == 1
+        assert classes(numbered) == {"1.jpg": "cat", "2.jpg": "dog", "4.jpg": "misc"}
+        (tmp_path / "s" / "misc" / "4.jpg").unlink()
+        (tmp_path / "s" / "misc").rmdir()
+        plain.ingest(f"{place}/s")
+        assert classes(plain) == {"3.jpg": "cat", "1.jpg": "001.cat", "2.jpg": "002.dog"}
+        kept = ImageTable(spark, tmp_path / "kept")
+        kept.ingest(f"{place}/s", size=16, keep_folder_names=True)
+        assert set(classes(kept).values()) == {"001.cat", "002.dog"}
+        with pytest.raises(InvalidArgumentError, match="keep_folder_names = True, but the rows of"):
+            numbered.ingest(f"{place}/s", keep_folder_names=True)
+        for folder in ("big cat", "big  cat"):
+            write_image(tmp_path / "nested" / "pets" / folder / "1.jpg")
+        with pytest.raises(InvalidArgumentError, match="'pets/big  cat' and 'pets/big cat' both name the class"):
+            ImageTable(spark, tmp_path / "none").ingest(f"{place}/nested", layout="nested_class_folders", size=16)
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_table_is_not_ingested_into_by_another_folder_layout(spark, tmp_path):
     write_image(tmp_path / "s" / "001.pets" / "cat" / "1.jpg")
     table = ImageTable(spark, tmp_path / "t")
     table.ingest(tmp_path / "s", size=16)
+    assert {row.label_name for row in stored_rows(table.location)} == {"pets"}
     with pytest.raises(InvalidArgumentError, match=r"1 files .*'pets'.*'class_folders'.*'pets/cat'.*a new table"):
         table.ingest(tmp_path / "s", layout="nested_class_folders")
 
