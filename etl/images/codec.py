@@ -102,7 +102,8 @@ def decode_source(
         and not _needs_care(image)
     )
     try:
-        shown, seen = to_rgb(to_srgb(image), depth)
+        converted, of_profile = to_srgb(image)
+        shown, of_samples = to_rgb(converted, depth)
         image = upright(shown, remaining)
     except ImageError:
         raise
@@ -111,7 +112,7 @@ def decode_source(
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if remaining in _TURNED else size
-    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes + seen)
+    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes + of_profile + of_samples)
 
 
 def read_size(data: bytes) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from ...errors import ImageError
 WHITE = (255, 255, 255)
 ALPHA_IGNORED = "alpha_ignored"
 DARK_SAMPLES = "dark_samples"
+PROFILE_IGNORED = "profile_ignored"
 # Which samples of more than 8 bits become black and white: all that there may be, the image's own, or two numbers.
 FULL, OWN = DEPTHS = ("full", "image")
 Depth = str | tuple[float, float]
@@ -55,20 +56,23 @@ def _is_white_zero(image: Image.Image) -> bool:
     return tags is not None and tags.get(_PHOTOMETRIC) == 0
 
 
-def to_srgb(image: Image.Image) -> Image.Image:
-    """Converts an image with an embedded ICC profile to sRGB; a profile that does not fit the image is ignored."""
+def to_srgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Converts an image with an embedded ICC profile to sRGB.
+
+    A profile that cannot be read, or does not fit the image, is ignored: `PROFILE_IGNORED` is in the notes.
+    """
     profile_bytes = image.info.get("icc_profile")
     if not profile_bytes or image.mode not in ("RGB", "CMYK", "L", "RGBA"):
-        return image
+        return image, ()
     try:
         profile = ImageCms.ImageCmsProfile(io.BytesIO(profile_bytes))
         if "sRGB" in ImageCms.getProfileDescription(profile):
-            return image
+            return image, ()
         mode = "RGBA" if image.mode == "RGBA" else "RGB"
         transform = ImageCms.buildTransform(profile, _srgb(), image.mode, mode)
-        return _apply(image, transform)
+        return _apply(image, transform), ()
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        return image
+        return image, (PROFILE_IGNORED,)
 
 
 def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:

@@ -173,6 +173,7 @@ def _note(prepared: Prepared, decoded: DecodedFiles) -> str:
         source=source.name,
         user=user_name(),
         layout="dataframe" if source.is_frame else source.layout,
+        repairs=dict(decoded.repairs),
     )
 
 

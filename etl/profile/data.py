@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...log.commits import commits
 from ...log.snapshot import Snapshot
 from ...table import Table
+from ..commit.notes import note_of
 from ..images.recipe import RECIPE_PROPERTY
 from ..model.labels import NO_CLASS
 from ..quarantine.listing import iterate_quarantine
@@ -57,6 +60,8 @@ class TableProfile:
     class_boxes: pd.DataFrame  # The same for boxes
     # `path`, `reason` and `error` of the files that are in quarantine now, whatever version is profiled
     quarantine: pd.DataFrame
+    # Files and boxes that ingests repaired or left out, by reason, up to this version and as far back as the log goes
+    repairs: pd.Series
     # Samples by class name, of the classes that are shown
     samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     hidden_classes: int = 0  # Classes without samples because there are too many classes to look at
@@ -134,6 +139,7 @@ def read_numbers(snapshot: Snapshot, before: Snapshot | None = None, quarantine:
         quarantine=_read_quarantine(
             quarantine or Table.of(quarantine_location(snapshot.location), None, snapshot.table.storage_options)
         ),
+        repairs=_repairs_until(snapshot),
         comparison=None if before is None else _compare(class_images.sum(axis=1), snapshot, before),
     )
 
@@ -166,6 +172,17 @@ def _compare(after: pd.Series, snapshot: Snapshot, before: Snapshot) -> VersionC
     classes = classes.reindex([*after.index, *classes.index.difference(after.index)])
     changes = {kind: sum(getattr(changed, kind).values()) for kind in KINDS}
     return VersionComparison(before.version, before.timestamp, classes.fillna(0).astype(int), changes)
+
+
+def _repairs_until(snapshot: Snapshot) -> pd.Series:
+    """Adds up what the notes of ingests tell; replaced and deleted rows count too."""
+    import pandas as pd
+
+    found: Counter[str] = Counter()
+    for commit in commits(snapshot.table):
+        if commit.version <= snapshot.version:
+            found.update(note_of(commit.info.get("userMetadata")).get("repairs") or {})
+    return pd.Series(dict(found.most_common()), dtype="int64")
 
 
 def _read_quarantine(quarantine: Table) -> pd.DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..annotations.boxes import ORIENTATION_ASSUMED
+from ..images.colours import DARK_SAMPLES
 from ..model.labels import NO_CLASS
 from .data import TableProfile, VersionComparison
 
@@ -24,6 +26,14 @@ _SHARE_OFF = 0.1
 _NAMES_LISTED = 6
 
 
+# What ingests have counted that an option changes.
+_ADVICE = {
+    DARK_SAMPLES: "{} of more than 8 bits stored dark, below 1/16 of the range; ingest into a new table with --depth.",
+    ORIENTATION_ASSUMED: "{} turned by EXIF whose boxes were taken as drawn on the upright image; "
+    "--boxes-drawn-on in a new table decides.",
+}
+
+
 class ProfileFinding(NamedTuple):
     """One sentence about a table."""
 
@@ -33,7 +43,7 @@ class ProfileFinding(NamedTuple):
 
 def find_findings(profile: TableProfile) -> list[ProfileFinding]:
     """Lists what stands out, warnings first."""
-    parts = (_of_classes, _of_splits, _of_duplicates, _of_quarantine, _of_boxes, _of_comparison)
+    parts = (_of_classes, _of_splits, _of_duplicates, _of_quarantine, _of_repairs, _of_boxes, _of_comparison)
     findings = [ProfileFinding(*found) for part in parts for found in part(profile)]
     return sorted(findings, key=lambda finding: (WARNING, NOTE, GOOD).index(finding.level))
 
@@ -113,12 +123,20 @@ def _of_quarantine(profile: TableProfile) -> Iterator[tuple[str, str]]:
     yield level, f"{counted(total, 'file')} ({share:.1%} of all) {'is' if total == 1 else 'are'} in quarantine, {why}."
 
 
+def _of_repairs(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    for reason, advice in _ADVICE.items():
+        if reason in profile.repairs.index:
+            yield WARNING, advice.format(_images(profile.repairs[reason]))
+
+
 def _of_boxes(profile: TableProfile) -> Iterator[tuple[str, str]]:
     if profile.boxes.empty:
         return
     without = profile.rows - int((profile.images["boxes"] > 0).sum())
     if without:
         yield NOTE, f"{_images(without)} ({without / profile.rows:.1%}) without a box."
+    if profile.boxes["difficult"].all():
+        yield WARNING, "All boxes are difficult or of crowds: a detector trains on no object."
     small = (profile.boxes["width"] * profile.boxes["height"] < SMALL_AREA).mean()
     if small > 0.5:
         yield NOTE, f"{small:.0%} of the boxes are small (below 32 x 32 pixels of the stored image)."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 from PIL import Image
 from snapshots import open_snapshot
 
@@ -78,15 +78,16 @@ def warnings_of(found):
     return [text for level, text in find_findings(found) if level == WARNING]
 
 
-def write_table(location, rows, labels=None):
-    """Writes rows as one version of an image table."""
+def write_table(location, rows, labels=None, note=None):
+    """Writes rows as one version of an image table, with a note in its commit."""
     names = {row[schema.LABEL_NAME] for row in rows} - {None}
     numbers = labels if labels is not None else {name: i for i, name in enumerate(sorted(names))}
     for row in rows:
         row[schema.LABEL] = numbers.get(row[schema.LABEL_NAME])
     is_new = not (Path(location) / "_delta_log").exists()
     table = pa.Table.from_pylist(rows, schema=schema.IMAGE_TABLE)
-    write_deltalake(str(location), table, mode="append", partition_by=[schema.SPLIT])
+    told = None if note is None else CommitProperties(custom_metadata={"userMetadata": note})
+    write_deltalake(str(location), table, mode="append", partition_by=[schema.SPLIT], commit_properties=told)
     if is_new:
         _set_properties(
             Path(location), {LABELS_PROPERTY: json.dumps(numbers), RECIPE_PROPERTY: json.dumps({"size": 96})}

@@ -104,6 +104,7 @@ def _within_limits(boxes: Rows, images: ImagePlan) -> Rows:
     kept = boxes[(sides >= 1).all(axis=1)]
     counts, limit = images.left_out, images.output.box_limit
     counts.read += len(boxes)
+    counts.difficult += int(boxes[:, 5].sum())
     counts.small += len(boxes) - len(kept)
     if len(kept) <= limit:
         return kept

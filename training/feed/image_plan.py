@@ -37,6 +37,7 @@ class LeftOutBoxes:
     """The boxes and rows that a feed of boxes has left out, in this process, each time that they were read."""
 
     read: int = 0  # Boxes read
+    difficult: int = 0  # Those marked as difficult, or of a crowd
     small: int = 0  # Those narrower or lower than a pixel of the image that comes out
     beyond: int = 0  # Those beyond `box_limit`, the smallest of their image
     annotated: int = 0  # Rows with boxes, or with an empty list of them

@@ -100,6 +100,11 @@ def _report_left_out_rows(prepared: PreparedRank) -> None:
                 f"boxes: rank {prepared.world.rank} read {left.read} on {feed.split or 'all'} rows in all epochs; it "
                 f"left out {left.small} narrower or lower than a pixel and {left.beyond} beyond data.box_limit"
             )
+        if left.read and left.difficult == left.read:
+            process_context.log_to_driver(
+                f"boxes: all {left.read} that rank {prepared.world.rank} read on {feed.split or 'all'} rows are "
+                "difficult or of crowds, which a detector does not learn; see the table's profile"
+            )
         if left.unannotated:
             process_context.log_to_driver(
                 f"annotations: rank {prepared.world.rank} met rows with null {left.unannotated} times on "

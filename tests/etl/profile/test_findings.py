@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from profile_tables import gathered, image_row, jpeg, picture, warnings_of, write_quarantine, write_table
+from profile_tables import box, gathered, image_row, jpeg, picture, warnings_of, write_quarantine, write_table
 
+from lakelens.etl.commit.notes import write_note
 from lakelens.etl.profile.findings import find_findings
+from lakelens.etl.profile.page import render_page
 
 pytestmark = pytest.mark.unit
 
@@ -60,3 +62,33 @@ def test_good_news_is_named_too(tmp_path):
         ("good", "No image nearly equal to one of another split."),
         ("good", "Nothing is in quarantine."),
     ]
+
+
+def test_what_ingests_repaired_is_added_up_and_what_an_option_changes_is_a_warning(tmp_path):
+    location = tmp_path / "t"
+    notes = [
+        {"dark_samples": 2, "exif_turned": 1},
+        {},
+        {"dark_samples": 1, "orientation_assumed": 4},
+        {"dark_samples": 9},
+    ]
+    for number, repairs in enumerate(notes):
+        rows = [image_row("cat", jpeg(picture(number)), number, split="train")]
+        write_table(location, rows, note=write_note("ingest", batch_id=str(number), repairs=repairs))
+    write_table(location, [image_row("cat", jpeg(picture(9)), 9, split="train")], note="of another writer")
+    found = gathered(location, 2, near_duplicates=False)
+    assert dict(found.repairs) == {"orientation_assumed": 4, "dark_samples": 3, "exif_turned": 1}
+    told = warnings_of(found)
+    assert any(text.startswith("3 images of more than 8 bits stored dark") and "--depth" in text for text in told)
+    assert any(text.startswith("4 images turned by EXIF") and "--boxes-drawn-on" in text for text in told)
+    assert gathered(location, near_duplicates=False).repairs["dark_samples"] == 12
+    page = render_page(found, {})
+    assert '<td class="l">orientation_assumed</td>' in page
+
+
+@pytest.mark.parametrize(("marks", "warned"), [((True, True), True), ((True, False), False)])
+def test_a_table_whose_boxes_all_are_difficult_is_a_warning(tmp_path, marks, warned):
+    boxes = [[box("cat", 1, 1, 30, 30, mark)] for mark in marks]
+    rows = [image_row(None, jpeg(picture(i)), i, split="train", boxes=each) for i, each in enumerate(boxes)]
+    told = warnings_of(gathered(write_table(tmp_path / "t", rows), near_duplicates=False))
+    assert ("All boxes are difficult or of crowds: a detector trains on no object." in told) == warned

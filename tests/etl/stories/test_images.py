@@ -120,6 +120,16 @@ def test_a_format_is_told_by_the_bytes():
     assert decode_source(PLAIN_JPEG).file_format == "JPEG"
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize(
+    "profile", [b"none", bytes(200), ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()]
+)
+def test_a_colour_profile_that_is_none_or_of_other_colours_is_ignored_and_counted(mode, profile):
+    kind = "TIFF" if mode == "CMYK" else "PNG"
+    decoded = decode_source(encoded(picture().convert(mode), kind, icc_profile=profile))
+    assert decoded.notes == ("profile_ignored",)
+
+
 def test_a_colour_profile_is_converted_to_srgb():
     # A profile whose red is sRGB's green: what is stored as (255, 0, 0) has to look green.
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()

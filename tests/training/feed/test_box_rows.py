@@ -57,6 +57,12 @@ def test_boxes_below_a_pixel_and_beyond_the_limit_are_left_out_and_counted(tmp_p
     assert (feed.left_out.read, feed.left_out.small, feed.left_out.beyond) == (4, 1, 1)
 
 
+def test_boxes_that_a_detector_does_not_learn_are_counted(tmp_path):
+    feed = feed_of(tmp_path, [box(0, 0, 4, 4, difficult=True)], [box(0, 0, 9, 9, difficult=True), box(0, 0, 5, 5)], [])
+    next(feed.as_numpy(3, box_classes=1))
+    assert (feed.left_out.read, feed.left_out.difficult) == (3, 2)
+
+
 def test_a_box_over_the_edge_is_cut_there(tmp_path):
     _, labels, _ = next(feed_of(tmp_path, [box(-3, 2, 20, 40)]).as_numpy(1, box_classes=1))
     np.testing.assert_array_equal(labels[0, 0, :4], [0, 2, 16, 12])
