@@ -21,6 +21,7 @@ REPAIRED = "repaired"
 
 ANNOTATION_MISSING = "annotation_missing"
 ANNOTATION_UNREADABLE = "annotation_unreadable"
+ANNOTATION_SHARED = "annotation_shared"
 ANNOTATION_REPEATED = "annotation_repeated"
 FOUND_BY_NAME = "image_found_by_name"
 IMAGE_MISSING = "image_missing"
@@ -51,6 +52,7 @@ class Reason(NamedTuple):
 REASONS: dict[str, Reason] = {
     ANNOTATION_MISSING: Reason(QUARANTINED, "the source annotates its images, but not this one"),
     ANNOTATION_UNREADABLE: Reason(QUARANTINED, "the image's annotation breaks its own format"),
+    ANNOTATION_SHARED: Reason(QUARANTINED, "several images have the name that one annotation is for"),
     box_rules.SIZE_MISMATCH: Reason(QUARANTINED, "the annotation was drawn on an image of another size"),
     IMAGE_MISSING: Reason(QUARANTINED, "an annotation names an image that the source does not hold"),
     CONTENT_CONFLICT: Reason(QUARANTINED, "the source gives one path two contents"),

@@ -170,6 +170,12 @@ def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotati
     return with_split(annotation, names[0]) if names else annotation
 
 
+def splits_of_list(name: str) -> set[str | None]:
+    """Returns the splits that images of a list may have."""
+    lists = [[name], ["val"]] if name == _JOINT_LIST else [[name]]
+    return {with_split_lists(Annotation(""), each).split for each in lists}
+
+
 def _without_joint(lists: Iterable[str]) -> set[str]:
     names = set(lists)
     return names - {_JOINT_LIST} if names & {"train", "val"} else names

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...spark.port import forget, keep
-from ..annotations.record import PATH_UNUSABLE
+from ..annotations.record import IMAGE_MISSING, PATH_UNUSABLE
 from ..model import schema
 from ..model.labels import NO_CLASS, class_order
 from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS, SEEN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
@@ -33,7 +33,7 @@ WORK = (NEW, CHANGED)
 # Files that are alike in these are counted together; `Plan.add` takes the counts, which are the others.
 _GROUPED_BY = (STATUS, IGNORED, IN_QUARANTINE, schema.LABEL_NAME, STORED_CLASS)
 _FILES, _BYTES, _LARGEST, _RANK, _COMPARABLE = "files", "bytes", "largest", "rank", "comparable"
-_LOST_PATHS = "lost_paths"
+_LOST_PATHS, _MISSING = "lost_paths", "missing_images"
 # A file is counted in the row without a box's class, and each class of its boxes in one more row.
 _BOX_CLASS = "box_class"
 
@@ -76,6 +76,7 @@ class Plan:
     # Classes of the boxes of the source's files, by whether these are to be read
     box_classes: dict[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
     unusable_paths: int = 0  # Number of files to which the annotations give no path that can be read
+    missing_images: int = 0  # Number of new annotations and lines of lists that name no image of the source
     work_bytes: int = 0  # Bytes of the files that are to be read
     largest_bytes: int = 0  # Bytes of the largest of them
 
@@ -87,11 +88,11 @@ class Plan:
         plan = cls(keep(files))
         names = F.array_distinct(F.coalesce(F.col("boxes.label_name"), F.array().cast("array<string>")))
         with_file = F.array_union(F.array(F.lit(None).cast("string")), names)
-        is_unusable = F.coalesce(F.exists(PROBLEMS, lambda found: found["reason"] == PATH_UNUSABLE), F.lit(False))
         counted = files.withColumn(_BOX_CLASS, F.explode(with_file))
         groups = counted.groupBy(*_GROUPED_BY, _BOX_CLASS).agg(
             F.count("*").alias(_FILES),
-            F.count_if(is_unusable).alias(_LOST_PATHS),
+            F.count_if(_has_problem(PATH_UNUSABLE)).alias(_LOST_PATHS),
+            F.count_if(_has_problem(IMAGE_MISSING)).alias(_MISSING),
             F.sum(schema.SOURCE_LENGTH).alias(_BYTES),
             F.max(schema.SOURCE_LENGTH).alias(_LARGEST),
             F.min(LABEL_RANK).alias(_RANK),
@@ -133,6 +134,10 @@ class Plan:
         """Lists the paths of the files of a status, at most `limit`."""
         rows = self.files.where(self.files[STATUS] == status).select(schema.PATH)
         return [row[0] for row in rows.limit(limit).collect()]
+
+    def listed_files(self) -> DataFrame:
+        """The files of the source, and annotations without one."""
+        return self.files.where(f"{STATUS} IS NOT NULL AND {STATUS} <> '{GONE}'")
 
     def work_files(self) -> DataFrame:
         """The files that are to be read, as the source lists them, with `stored_class`."""
@@ -236,8 +241,15 @@ class Plan:
                 self.relabelled[stored_class, listed_class] += files
             return
         self.work_in_quarantine += files if in_quarantine else 0
+        self.missing_images += group[_MISSING]
         self.work_bytes += group[_BYTES] or 0
         self.largest_bytes = max(self.largest_bytes, group[_LARGEST] or 0)
         if listed_class is not None:
             ranks = [rank for rank in (self.class_ranks.get(listed_class), group[_RANK]) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)
+
+
+def _has_problem(reason: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.exists(PROBLEMS, lambda found: found["reason"] == reason), F.lit(False))

@@ -29,6 +29,7 @@ from ..sources.listing import Listing, has_numbered_folders, raise_refusal
 from ..sources.named_images import check_not_all_elsewhere
 from ..sources.source import Source
 from ..sources.sources import list_source
+from ..sources.voc_source import check_split_lists
 from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.local_frames import local_frame
 from ..spark.writing_session import writing_session
@@ -180,6 +181,7 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
         check_not_all_elsewhere(request.source, plan)
+        check_split_lists(request.source, plan)
         prepared.check_not_empty()
         prepared.check_layout_kept()
         return replace(prepared.with_plan(plan), opened=opened.pop_all())

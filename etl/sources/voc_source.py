@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from ...errors import AnnotationFileError
 from ...spark.port import forget, keep
 from ...spark.python_tasks import map_in_arrow
 from ..annotations import voc
 from ..annotations.record import (
     ANNOTATION_MISSING,
+    ANNOTATION_SHARED,
     ANNOTATIONS_DDL,
     IMAGE_MISSING,
     Annotation,
@@ -27,7 +29,7 @@ from ..model import schema
 from .annotation_frames import merged_by_path
 from .contents import read_contents
 from .folders import FolderListing, list_folder
-from .listing import IGNORED, Listing
+from .listing import IGNORED, PROBLEMS, Listing
 from .named_images import annotated_listing
 from .source import Source
 
@@ -35,12 +37,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from ..changes.plan import Plan
     from .annotation_frames import Batches
 
 _KEY = "image_key"
 _LISTS = "split_lists"
 _CONTENT = "content"
 _FILES_AT_ONCE = 500
+_IMAGES = "images"
+_LIST_NAMES = "the split list"
 # VOC keeps masks of the same names in SegmentationClass/ and SegmentationObject/, which are not images.
 _VOC_IMAGES = "/JPEGImages/"
 
@@ -87,7 +92,8 @@ def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_loca
     named = map_in_arrow(named, functools.partial(_read_lists, root=root), f"{_KEY} STRING, list STRING")
     by_key = named.groupBy(_KEY).agg(F.collect_set("list").alias(_LISTS))
     joined = (
-        images.select(_KEY, F.col("path").alias("image_path"))
+        images.groupBy(_KEY)
+        .agg(F.sort_array(F.collect_list("path")).alias(_IMAGES))
         .join(parsed, _KEY, "full_outer")
         .join(by_key.hint("merge"), _KEY, "full_outer")
     )
@@ -157,18 +163,44 @@ def _read_lists(batches: Batches, root: str) -> Iterator[pa.RecordBatch]:
 
 
 def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:
-    yield from annotation_batches(_matched_voc(row) for batch in batches for row in batch.to_pylist())
+    yield from annotation_batches(each for batch in batches for row in batch.to_pylist() for each in _matched_voc(row))
 
 
-def _matched_voc(row: dict[str, Any]) -> Annotation:
-    lists = row[_LISTS] or ()
-    if row["path"] is None and row["image_path"] is None:
+def _matched_voc(row: dict[str, Any]) -> Iterator[Annotation]:
+    images, lists = row[_IMAGES] or (), row[_LISTS] or ()
+    if row["path"] is None and not images:
         line = Annotation(f"{row[_KEY]}#{','.join(sorted(lists))}")
-        return line.with_problem(IMAGE_MISSING, f"the split list {' and '.join(sorted(lists))} names {row[_KEY]}")
-    if row["path"] is None:
-        annotation = Annotation(row["image_path"]).with_problem(ANNOTATION_MISSING, f"no XML file for {row[_KEY]}")
-        return voc.with_split_lists(annotation, lists)
-    annotation = annotation_of(row)
-    if row["image_path"] is None:
-        return annotation.with_problem(IMAGE_MISSING, f"no image for {row[_KEY]}")
-    return voc.with_split_lists(dataclasses.replace(annotation, path=row["image_path"]), lists)
+        yield line.with_problem(IMAGE_MISSING, f"{_LIST_NAMES} {' and '.join(sorted(lists))} names {row[_KEY]}")
+    elif not images:
+        yield annotation_of(row).with_problem(IMAGE_MISSING, f"no image for {row[_KEY]}")
+    for image in images:
+        if row["path"] is None:
+            annotation = Annotation(image).with_problem(ANNOTATION_MISSING, f"no XML file for {row[_KEY]}")
+        elif len(images) > 1:
+            annotation = Annotation(image).with_problem(ANNOTATION_SHARED, f"{row['path']}: {' and '.join(images)}")
+        else:
+            annotation = dataclasses.replace(annotation_of(row), path=image)
+        yield voc.with_split_lists(annotation, lists)
+
+
+def check_split_lists(source: Source, plan: Plan) -> None:
+    """Checks that each split list names an image; costs a job where a line names none."""
+    from pyspark.sql import functions as F
+
+    if source.is_frame or source.layout != VOC or not plan.missing_images:
+        return
+    is_line = F.exists(PROBLEMS, lambda found: found["detail"].startswith(_LIST_NAMES))
+    is_line = F.coalesce(is_line, F.lit(False))
+    lists = F.when(is_line, F.split(F.regexp_extract(schema.PATH, "#([a-z,]+)$", 1), ",")).otherwise(
+        F.array(schema.SPLIT)
+    )
+    named = plan.listed_files().select(is_line.alias("is_line"), F.explode(lists).alias("name"), schema.PATH)
+    found = named.groupBy("is_line", "name").agg(F.min(schema.PATH)).collect()
+    matched = {name for is_line, name, _ in found if not is_line}
+    for name, first in sorted((name, first) for is_line, name, first in found if is_line):
+        if not voc.splits_of_list(name) & matched:
+            raise AnnotationFileError(
+                f"{source.name}: no line of the split list {name}.txt names an image; the first is "
+                f"{first.rpartition('#')[0]!r}. A line is the name of an image below JPEGImages, with or without its "
+                "suffix; correct the list or remove it"
+            )

@@ -10,7 +10,14 @@ from problems import reasons
 from lakelens.etl.annotations import record as an
 from lakelens.etl.annotations.boxes import check_boxes
 from lakelens.etl.annotations.record import Annotation
-from lakelens.etl.annotations.voc import image_key, parse_split_list, parse_voc, split_list, with_split_lists
+from lakelens.etl.annotations.voc import (
+    image_key,
+    parse_split_list,
+    parse_voc,
+    split_list,
+    splits_of_list,
+    with_split_lists,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -222,3 +229,11 @@ def test_corners_in_the_wrong_order_mean_the_same_pixels(corners):
 def test_the_lists_that_name_an_image_give_its_split_and_two_splits_are_a_conflict(lists, split, found):
     named = with_split_lists(Annotation("a"), lists)
     assert (named.split, reasons(named)) == (split, found)
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [("train", {"train"}), ("val", {"validation"}), ("test", {"test"}), ("trainval", {"train", "validation"})],
+)
+def test_the_images_of_a_list_are_in_its_splits(name, splits):
+    assert splits_of_list(name) == splits

@@ -143,6 +143,9 @@ def voc_source(tmp_path_factory):
     write(root / "JPEGImages" / "other_size.png", marked(1))
     write(root / "Annotations" / "other_size.xml", voc_xml((WIDTH * 3, HEIGHT), scaled(1)))
     write(root / "JPEGImages" / "no_xml.png", marked(1))
+    for suffix in ("png", "jpg"):
+        write(root / "JPEGImages" / f"shared.{suffix}", marked(1))
+    write(root / "Annotations" / "shared.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
     write(root / "JPEGImages" / "broken.png", "no image")
     write(root / "Annotations" / "broken.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
     write(root / "Annotations" / "no_image.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
@@ -174,6 +177,8 @@ def test_voc_faults_are_counted_by_reason(voc):
     assert bad == {
         "other_size.png": "annotation_size_mismatch",
         "no_xml.png": "annotation_missing",
+        "shared.png": "annotation_shared",
+        "shared.jpg": "annotation_shared",
         "broken.png": "not_an_image",
         "no_image.xml": "image_missing",
         "in_two_splits.png": "split_conflict",
@@ -193,6 +198,23 @@ def test_the_lists_of_voc_are_its_splits(voc):
     assert [splits[name] for name in "1234"] == ["train", "train", "validation", "train"]
     # The list of a class is none of a split.
     assert [splits[name] for name in ("5", "of two words")] == ["by_content", "train"]
+
+
+@pytest.mark.parametrize(("name", "lines"), [("test", "3 0\n8.png\n"), ("val", "JPEGImages/1\n"), ("trainval", "one")])
+def test_a_list_of_which_no_line_names_an_image_is_an_error(spark, tmp_path, name, lines):
+    root = tmp_path / "voc"
+    for image in ("1", "2"):
+        write(root / "JPEGImages" / f"{image}.png", marked(int(image)))
+        write(root / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
+    write(root / "ImageSets" / "Main" / f"{name}.txt", lines)
+    table = ImageTable(spark, tmp_path / "t")
+    with pytest.raises(
+        AnnotationFileError, match=rf"no line of the split list {name}.txt names an image; the first is"
+    ):
+        table.ingest(root, "voc", size=16)
+    assert not (tmp_path / "t").exists()
+    write(root / "ImageSets" / "Main" / f"{name}.txt", f"{lines}\n1\n")
+    assert table.ingest(root, "voc", size=16).stored == 2
 
 
 # COCO, cropped.
