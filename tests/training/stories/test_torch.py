@@ -27,6 +27,9 @@ from lakelens.spark.java import find_java
 from lakelens.training.experiment.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+RULES = sorted(
+    path.relative_to(CHECKOUT / "tests").as_posix() for path in (CHECKOUT / "tests" / "pytorch").glob("test_*.py")
+)
 EPOCHS, BATCH = 3, 32
 # Rows of the versions 0 and 1: of both, the second shard has a row less; of version 0, a batch less too.
 ROWS = (897, 1797)
@@ -131,11 +134,10 @@ class TestPyTorch:
         done = run(torch_python, [tmp_path / "page.py"], tmp_path, PYSPARK_SUBMIT_ARGS=submit)
         assert done.returncode == 0, done.stderr[-5000:]
 
-    @pytest.mark.parametrize(
-        ("tests", "only"), [("pytorch", ""), ("notebooks/test_notebooks.py", "10_pytorch")], ids=["rules", "notebook"]
-    )
-    def test_what_needs_pytorch_passes_its_tests(self, torch_python, tests, only):
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-k", only, CHECKOUT / "tests" / tests]
+    @pytest.mark.parametrize("name", [*RULES, "notebooks/test_notebooks.py"])
+    def test_what_needs_pytorch_passes_its_tests(self, torch_python, name):
+        only = "" if name in RULES else "10_pytorch"
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-k", only, CHECKOUT / "tests" / name]
         done = run(torch_python, ["-m", "pytest", *options], CHECKOUT)
         assert done.returncode == 0, done.stdout[-5000:]
         assert "skipped" not in done.stdout.splitlines()[-1]
