@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
+import inspect
 import sys
+import textwrap
 import types
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TrialError
 from ..checkpoints.manifests import KERAS
+from .determined_code import check_not_determined
 from .framework import framework_of
 from .trial import Trial
 
@@ -38,6 +42,9 @@ class EntryPoint:
         if isinstance(entrypoint, type):
             _require_trial(entrypoint, entrypoint.__qualname__)
             name = f"{entrypoint.__module__}:{entrypoint.__qualname__}"
+            with contextlib.suppress(OSError, TypeError):  # a class without source, as one of `python -`
+                lines, first = inspect.getsourcelines(entrypoint)
+                check_not_determined(textwrap.dedent("".join(lines)), entrypoint.__name__, name, first)
             return cls(name, entrypoint.__module__, entrypoint.__qualname__, None, entrypoint, entrypoint.framework)
         target, colon, class_name = str(entrypoint).rpartition(":")
         if not colon or not target or not class_name.isidentifier():
@@ -52,6 +59,7 @@ class EntryPoint:
             raise TrialError(f"entry point {path}:{class_name}: there is no such file")
         source = path.read_text(encoding="utf-8")
         _require_name(source, str(path), class_name)
+        check_not_determined(source, class_name, str(path))
         absolute = str(path.absolute())
         framework = framework_of(source, class_name, [path.parent, *map(Path, sys.path)])
         return cls(f"{absolute}:{class_name}", absolute, class_name, source=source, framework=framework)
@@ -67,12 +75,13 @@ class EntryPoint:
         if spec is None:
             raise TrialError(
                 f"entry point '{module}:{class_name}': Python finds no module {module!r}; install it, "
-                f"or give path/to/file.py:{class_name}"
+                f"or give {_file_of(module)}:{class_name}"
             )
         # The loader finds the text: in a file, or in an archive sent by spark-submit.
         source = getattr(spec.loader, "get_source", lambda _: None)(module)
         if spec.origin and source is not None:
             _require_name(source, spec.origin, class_name)
+            check_not_determined(source, class_name, spec.origin)
         framework = framework_of(source or "", class_name, map(Path, sys.path), tuple(module.split(".")[:-1]))
         return cls(f"{module}:{class_name}", module, class_name, framework=framework)
 
@@ -131,6 +140,12 @@ def _binds_plainly(tree: ast.Module, class_name: str) -> bool:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names |= {alias.asname or alias.name for alias in node.names}
     return class_name not in names and "*" not in names and "__getattr__" not in _functions(tree)
+
+
+def _file_of(module: str) -> str:
+    """Names the file that is meant by a module of the working folder, which is not on Python's path."""
+    path = Path(*module.split(".")).with_suffix(".py")
+    return str(path) if path.is_file() else "path/to/file.py"
 
 
 def _functions(tree: ast.Module) -> set[str]:
