@@ -12,6 +12,20 @@ from .rules import rule_of, shown
 from .space import HyperparameterError
 from .yaml_file import Document, KeyPath
 
+# What has no key of its name at the top, as other tools have it.
+_MOVED = {
+    "epochs": "searcher: {max_length: {epochs: 10}}",
+    "num_epochs": "searcher: {max_length: {epochs: 10}}",
+    "max_epochs": "searcher: {max_length: {epochs: 10}}",
+    "batch_size": "hyperparameters: {global_batch_size: 64}",
+    "lr": "hyperparameters: {learning_rate: 0.001}",
+    "learning_rate": "hyperparameters: {learning_rate: 0.001}",
+    "seed": "reproducibility: {experiment_seed: 0}",
+    "metric": "searcher: {metric: val_loss}",
+}
+_TABLE = "data: {table: tables/photos}"
+_EXAMPLES: dict[KeyPath, str] = {("data",): _TABLE, ("data", "table"): _TABLE}
+
 
 def configuration_error(model: type[BaseModel], document: Document, error: ValidationError) -> ConfigurationError:
     """Makes the error that a user sees: a line for each problem, in the order of the file."""
@@ -32,7 +46,9 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
     known = _fields_at(model, path[:-1])
     rule = rule_of(found, known)
     if found["type"] == "extra_forbidden":
-        rule = instead_of(path) or rule
+        rule = instead_of(path) or _elsewhere(model, path) or rule
+    if path in _EXAMPLES:
+        rule = f"{rule}, as in {_EXAMPLES[path]}"
     dotted = ".".join(str(part) for part in path)
     if not dotted:  # keys that contradict each other: the rule begins with one of them
         place = document.place_of(tuple(rule.split()[0].split(".")))
@@ -40,6 +56,17 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
     place = document.place_of(path)
     subject = f"{place}, {dotted}" if place else dotted
     return f"{subject}: {rule}" if isinstance(value, dict) else f"{subject} is {shown(value)}: {rule}"
+
+
+def _elsewhere(model: type[BaseModel], path: KeyPath) -> str | None:
+    """Says in which section a key at the top belongs; None for others."""
+    name = str(path[-1])
+    if len(path) > 1 or not issubclass(model, BaseModel):
+        return None
+    if name in _MOVED:
+        return f"there is no such key at the top; write {_MOVED[name]}"
+    sections = [section for section in model.model_fields if name in _fields_at(model, (section,))]
+    return f"there is no such key at the top; it belongs into {sections[0]}" if len(sections) == 1 else None
 
 
 def _is_key(document: Document, location: tuple[Any, ...], part: Any) -> bool:

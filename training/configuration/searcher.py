@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...errors import InvalidArgumentError
-from ..trials.metrics import Goal
+from ..trials.metrics import Goal, near_metric
 from .lengths import Length
 
 SINGLE: Final = "single"
@@ -73,7 +73,8 @@ class SearcherConfig(BaseModel):
             return Goal.of(metric, None if smaller is None else "min" if smaller else "max")
         except InvalidArgumentError:
             raise ValueError(
-                f"searcher.metric {metric} does not imply whether smaller is better; set searcher.smaller_is_better"
+                f"searcher.metric {metric}{near_metric(metric)} does not imply whether smaller is better; set "
+                "searcher.smaller_is_better"
             ) from None
 
     @model_validator(mode="before")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...errors import InvalidArgumentError, MissingMetricError
+from ...options import closest
 
 _MODES = ("min", "max")
 # The names of metrics whose direction is known: Keras' metrics, losses and short names, and those of the tasks. A
@@ -38,6 +39,14 @@ _TOP = re.compile(r"(?<=top)_?\d+(?=_|$)")
 _COUNTED = re.compile(r"_\d+$")
 
 
+def near_metric(metric: str) -> str:
+    """Asks in parentheses for the known metric that is nearest to a name; Determined's is `validation_loss`."""
+    known = _SMALLER_IS_BETTER | _LARGER_IS_BETTER
+    name = re.sub("^(validation|valid|val)_", "", metric)
+    near = closest(name, known)
+    return f" (did you mean {near if name == metric else f'val_{near}'!r}?)" if near else ""
+
+
 @dataclass(frozen=True)
 class Goal:
     """The metric that decides which epoch was the best."""
@@ -52,7 +61,8 @@ class Goal:
             mode = _known_mode(metric)
             if mode is None:
                 raise InvalidArgumentError(
-                    f"metric {metric!r} does not imply whether less is better; give mode='min' or 'max'"
+                    f"metric {metric!r}{near_metric(metric)} does not imply whether less is better; give mode='min' or "
+                    "'max'"
                 )
         if mode not in _MODES:
             raise InvalidArgumentError(f"mode is {mode!r}; it must be one of {', '.join(_MODES)}")

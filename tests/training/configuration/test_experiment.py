@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from lakelens.errors import ConfigurationError
 from lakelens.training.configuration.experiment import ExperimentConfig, require_single
@@ -95,19 +98,31 @@ def test_overrides_are_applied_in_their_order(tmp_path: Path) -> None:
 
 
 REJECTED: list[tuple[dict[str, Any], str]] = [
-    ({"dta": 1}, "dta is 1: Extra inputs are not permitted; did you mean 'data'?"),
-    ({"data": {"tabel": "t"}}, "data.table: Field required"),
-    ({"data": {"table": "t", "split": "a"}}, "data.split is 'a': Extra inputs are not permitted; did you mean"),
+    ({"dta": 1}, "dta is 1: there is no such key; did you mean 'data'?"),
+    ({"data": {"tabel": "t"}}, "data.table: a required key is missing, as in data: {table: tables/photos}"),
+    ({"data": {"table": "t", "split": "a"}}, "data.split is 'a': there is no such key; did you mean"),
     ({"data": {"table": "t", "version": -1}}, "data.version is -1: versions count from 0"),
     ({"data": {"table": "t", "image_size": 0}}, "data.image_size is 0: give one side or [height, width]"),
     ({"task": "clasification"}, "must be one of 'classification', 'detection' (did you mean 'classification'?)"),
-    ({"max_restarts": "2"}, "max_restarts is '2': Input should be a valid integer"),
-    ({"max_restarts": -1}, "max_restarts is -1: Input should be greater than or equal to 0"),
-    ({"searcher": {"name": "asha"}}, "searcher.name is 'asha': Input should be 'single', 'random', 'grid'"),
+    ({"max_restarts": "2"}, "max_restarts is '2': give a whole number"),
+    ({"max_restarts": -1}, "max_restarts is -1: must be at least 0"),
+    ({"searcher": {"name": "asha"}}, "searcher.name is 'asha': must be one of 'single', 'random', 'grid'"),
     ({"searcher": {"max_length": {"epochs": 1, "batches": 2}}}, "give exactly one of epochs, batches and records"),
     ({"searcher": {"max_length": {}}}, "give exactly one of epochs, batches and records; none given"),
     ({"searcher": {"name": "random"}}, "searcher random needs max_trials"),
     ({"searcher": {"max_trials": 3}}, "max_trials does not go with searcher single"),
+    ({"searcher": {"metric": "validation_loss"}}, "metric validation_loss (did you mean 'val_loss'?) does not imply"),
+    ({"searcher": {"metric": "val_acuracy"}}, "metric val_acuracy (did you mean 'val_accuracy'?) does not imply"),
+    ({"searcher": {"metric": "acuracy"}}, "metric acuracy (did you mean 'accuracy'?) does not imply"),
+    (
+        {"data": "tables/photos"},
+        "data is 'tables/photos': give keys and their values, as in data: {table",
+    ),
+    ({"epochs": 5}, "epochs is 5: there is no such key at the top; write searcher: {max_length: {epochs: 10}}"),
+    ({"batch_size": 8}, "write hyperparameters: {global_batch_size: 64}"),
+    ({"lr": 0.1}, "write hyperparameters: {learning_rate: 0.001}"),
+    ({"max_trials": 3}, "max_trials is 3: there is no such key at the top; it belongs into searcher"),
+    ({"image_size": 96}, "image_size is 96: there is no such key at the top; it belongs into data"),
     ({"searcher": {"metric": "wow"}}, "does not imply whether smaller is better; set searcher.smaller_is_better"),
     ({"searcher": {"max_time": 3}}, "has no meaning here: use searcher.max_length"),
     ({"min_validation_period": {"epochs": 11}}, "min_validation_period (11 epochs) is longer than searcher.max_length"),
@@ -127,7 +142,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"entrypoint": ["python3", "train.py"]}, "is a command, as Determined's files have it"),
     ({"bind_mounts": []}, "mount folders on the machines"),
     ({"hyperparameters": {"global_batch_size": 0}}, "global_batch_size is 0: the global batch size is a whole number"),
-    ({"hyperparameters": {"lr": {"type": "log", "minval": 1}}}, "hyperparameters.lr.maxval: Field required"),
+    ({"hyperparameters": {"lr": {"type": "log", "minval": 1}}}, "hyperparameters.lr.maxval: a required key is missing"),
     ({"hyperparameters": {"a": {"b": {"type": "int", "minval": 3, "maxval": 1}}}}, "a.b: minval 3 is above maxval 1"),
     (
         {"hyperparameters": {"lr": {"type": "doble"}}},
@@ -135,7 +150,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"hyperparameters": {"lr": {"type": "int", "minval": 1, "maxval": 2, "cout": 2}}},
-        "hyperparameters.lr.cout is 2: Extra inputs are not permitted; did you mean 'count'?",
+        "hyperparameters.lr.cout is 2: there is no such key; did you mean 'count'?",
     ),
     (
         {"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}},
@@ -143,7 +158,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"hyperparameters": {"a.b": 1}}, "'a.b' is not a valid name: a name is text without dots"),
     ({"continue_from": "r", "warm_start": "m"}, "give one of them"),
-    ({"early_stopping": {}}, "early_stopping.patience: Field required"),
+    ({"early_stopping": {}}, "early_stopping.patience: a required key is missing"),
     ({"early_stopping": {"patience": 0}}, "early_stopping.patience is 0"),
     ({"data": {"table": "t", "bad_rows": "drop"}}, "data.bad_rows is 'drop'"),
     ({"data": {"table": "t", "read_timeout_s": 0}}, "data.read_timeout_s is 0"),
@@ -187,17 +202,17 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"optimizations": {"mixed_precision": "fp16"}},
-        "mixed_precision is 'fp16': Input should be 'float16' or 'bfloat16'",
+        "mixed_precision is 'fp16': must be one of 'float16', 'bfloat16'",
     ),
     (
         {"optimizations": {"aggregation_frequency": 0}},
-        "aggregation_frequency is 0: Input should be greater than or equal to 1",
+        "aggregation_frequency is 0: must be at least 1",
     ),
     (
         {"optimizations": {"gradient_compression": "bf16"}},
-        "gradient_compression is 'bf16': Input should be ",
+        "gradient_compression is 'bf16': must be one of ",
     ),
-    ({"optimizations": {"warmup_epochs": -1.0}}, "warmup_epochs is -1.0: Input should be greater than or equal to 0"),
+    ({"optimizations": {"warmup_epochs": -1.0}}, "warmup_epochs is -1.0: must be at least 0"),
 ]
 
 
@@ -219,9 +234,9 @@ def test_every_problem_of_a_file_has_its_line(tmp_path: Path) -> None:
         ExperimentConfig.read(path, ["max_restarts=-1"])
     assert str(caught.value).splitlines() == [
         f"{path}: 3 problems",
-        "  line 3, data.tabel is 3: Extra inputs are not permitted; did you mean 'table'?",
-        "  line 5, searcher.max_lenght: Extra inputs are not permitted; did you mean 'max_length'?",
-        "  --set max_restarts, max_restarts is -1: Input should be greater than or equal to 0",
+        "  line 3, data.tabel is 3: there is no such key; did you mean 'table'?",
+        "  line 5, searcher.max_lenght: there is no such key; did you mean 'max_length'?",
+        "  --set max_restarts, max_restarts is -1: must be at least 0",
     ]
     path = write(
         tmp_path, "data: {table: t}\nmin_validation_period: {epochs: 3}\nsearcher: {max_length: {epochs: 2}}\n"
@@ -274,3 +289,34 @@ def test_the_image_size_of_an_experiment_is_known_once_it_is_resolved() -> None:
     assert config(data={"table": "t", "image_size": 24}).image_size == (24, 24)
     with pytest.raises(ValueError, match=r"data\.image_size is null"):
         _ = config(data={"table": "t"}).image_size
+
+
+WRONG: list[Any] = [None, "x", "", -1, 0, 1.5, True, [], [1], {}, {"a": 1}, float("nan"), 10**400]
+
+
+def keys_of(section: str) -> list[str]:
+    """The keys of a section; none of another key."""
+    annotation = ExperimentConfig.model_fields[section].annotation
+    models = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
+    return [key for each in models if issubclass(each, BaseModel) for key in each.model_fields]
+
+
+@pytest.mark.parametrize("section", sorted(ExperimentConfig.model_fields))
+def test_no_sentence_of_pydantic_reaches_a_user(section: str) -> None:
+    """Each key with values of other types."""
+    given: list[dict[str, Any]] = [{section: value} for value in WRONG]
+    for key in keys_of(section):
+        given += [{section: {**({"table": "t"} if section == "data" else {}), key: value}} for value in WRONG]
+    for keys in given:
+        with contextlib.suppress(ConfigurationError):
+            config(**keys)
+            continue
+        with pytest.raises(ConfigurationError) as caught:
+            config(**keys)
+        told = str(caught.value)
+        assert not re.search(r"Input should|Field required|not permitted|Value error", told), told
+
+
+def test_a_file_without_a_table_is_told_how_to_name_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"data: a required key is missing, as in data: \{table: tables"):
+        ExperimentConfig.read({"name": "x"})

@@ -461,7 +461,7 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
             InvalidArgumentError,
             "'dev'.*data.validation_split: null trains without",
         ),
-        ({"config": {"pacience": 3}}, ConfigurationError, "pacience.*Extra inputs are not permitted"),
+        ({"config": {"pacience": 3}}, ConfigurationError, "pacience.*there is no such key"),
         ({"version": 7}, VersionNotFoundError, "7"),
         ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
         ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
