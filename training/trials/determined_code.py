@@ -80,10 +80,10 @@ def _lines_of(tree: ast.Module, class_name: str) -> Iterator[tuple[int, str, str
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     for node in ast.walk(tree):
-        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            modules = [node.module or ""]
-        for module in modules:
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        from_where = [node.module or "" if not node.level else ""] if isinstance(node, ast.ImportFrom) else None
+        for module in from_where or [alias.name for alias in node.names]:
             if module.partition(".")[0] == "determined":
                 yield node.lineno, f"import of {module}", _IMPORT
 
