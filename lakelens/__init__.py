@@ -9,6 +9,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import petastorm_names as _petastorm_names
 from .errors import (
     ConfigurationError,
     IngestLossError,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from .training.trials.trial import Trial
 
 __version__ = "0.1.0"
+
+_petastorm_names.install()  # so that an import of Petastorm after that of lakelens works with a newer pyarrow
 
 __all__ = [
     "ConfigurationError",

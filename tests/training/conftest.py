@@ -9,7 +9,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-import lakelens.training.feed  # noqa: F401  before any test module imports Petastorm
+import lakelens  # noqa: F401  before any test module imports Petastorm
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -4,7 +4,3 @@ version --plan_builder--> FeedPlan --reading--> row groups --rank_batches--> row
 
 A lane is one of the sequences of rows that an epoch interleaves; `plan.epoch_order` has the rule.
 """
-
-from .adapters import petastorm_names
-
-petastorm_names.install()  # so that `import lakelens.training.feed` before Petastorm's own imports makes them work

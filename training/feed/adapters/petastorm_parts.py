@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 
+from .... import petastorm_names
 from ....errors import MissingDependencyError
-from . import petastorm_names
 
-petastorm_names.install()
 petastorm_names.check_loaded()
 try:
     with warnings.catch_warnings():

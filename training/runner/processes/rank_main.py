@@ -24,7 +24,7 @@ from typing import Any
 
 from ....error_reports import message_of, report_of
 from ....errors import LaunchError
-from ...rank import lazy_imports, process_context
+from ...rank import horovod_names, lazy_imports, process_context
 from ...rank.driver_line import DriverLine
 from ...rank.frames import STACK_SIGNAL, Kind
 from ...rank.process_context import RankLink
@@ -46,6 +46,7 @@ def main(argument: str) -> None:
     # TensorFlow imports generated functions from the folder for temporary files, and leaves the bytecode there.
     sys.dont_write_bytecode = True
     lazy_imports.install()
+    horovod_names.install()
     with lazy_imports.without_collections():
         for name in spec["preload"]:
             _preload(name)

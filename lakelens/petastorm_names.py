@@ -14,9 +14,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
-from ....errors import MissingDependencyError
+from .errors import MissingDependencyError
 
-IMPORT = "import lakelens.training.feed"
+IMPORT = "import lakelens"
 
 
 class _Change(NamedTuple):
@@ -34,8 +34,19 @@ _DISTUTILS = _Change(
 )
 _UNICODE = _Change("numpy.unicode_", "np.unicode_", "np.str_")
 _STRING = _Change("numpy.string_", "np.string_", "np.bytes_")
+_READERS = (
+    "Petastorm reads files by pyarrow.localfs, which is gone from pyarrow; read the table with "
+    "lakelens.DeltaFeed(TABLE).petastorm_reader(), which takes the place of make_reader and make_batch_reader"
+)
 _CHANGES = {
     "petastorm.arrow_reader_worker": (_UNICODE,),
+    "petastorm.fs_utils": (
+        _Change(
+            "pyarrow.localfs",
+            "self._filesystem = pyarrow.localfs",
+            f"raise __import__('lakelens.errors', fromlist=['errors']).MissingDependencyError({_READERS!r})",
+        ),
+    ),
     "petastorm.hdfs.namenode": (
         _DISTUTILS,
         # Its HDFS client subclasses the legacy one; the adapters open no file systems of Petastorm.

@@ -27,9 +27,9 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_petastorm_loads_after_the_feed_whatever_names_are_missing() -> None:
+def test_petastorm_loads_after_lakelens_whatever_names_are_missing() -> None:
     code = f"""{NEWER}
-import lakelens.training.feed
+import lakelens
 assert "petastorm" not in sys.modules
 import petastorm
 from petastorm.unischema import Unischema, UnischemaField
@@ -53,13 +53,25 @@ decode_images(8, 8)
 """
     done = run(code)
     assert "MissingDependencyError: petastorm." in done.stderr
-    assert "`import lakelens.training.feed` before the first import of petastorm" in done.stderr
+    assert "`import lakelens` before the first import of petastorm" in done.stderr
+
+
+@pytest.mark.parametrize("reader", ["make_reader", "make_batch_reader"])
+def test_a_reader_of_petastorm_that_pyarrow_does_not_allow_names_that_of_the_feed(tmp_path: Path, reader: str) -> None:
+    code = f"""
+import lakelens, pyarrow
+assert not hasattr(pyarrow, "localfs")
+from petastorm import {reader}
+{reader}("file://{tmp_path}")
+"""
+    done = run(code)
+    assert "lakelens.DeltaFeed(TABLE).petastorm_reader(), which takes the place of make_reader" in done.stderr
 
 
 def test_modules_whose_names_all_exist_load_unchanged() -> None:
     code = """
-import lakelens.training.feed, petastorm.predicates
-from lakelens.training.feed.adapters import petastorm_names
+import lakelens, petastorm.predicates
+from lakelens import petastorm_names
 for name in petastorm_names._CHANGES:
     if name in sys.modules and not petastorm_names._needed(name):
         assert not isinstance(sys.modules[name].__loader__, petastorm_names._NamesLoader), name
