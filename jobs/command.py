@@ -80,8 +80,9 @@ class JobParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process."""
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        words = [str(one.metavar or one.dest.upper()) for one in self._positionals._group_actions]
+        print(f"usage: {' '.join([self.prog, *words])} [options] (see {self.prog} --help)", file=sys.stderr)
         print_json({"error": "UsageError", "message": f"{self.prog}: {message}"})
         sys.exit(EXIT_USAGE)
 
@@ -319,6 +320,7 @@ def _open_session(master: str | None, app_name: str, settings: dict[str, str]) -
     from lakelens.spark import port
     from lakelens.spark.session import spark_session
 
+    print(f"{app_name}: starting Spark", file=sys.stderr, flush=True)
     session = spark_session(master, app_name=app_name, conf=settings)
     if port.is_local(session):
         port.set_log_level(session, "ERROR")

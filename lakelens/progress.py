@@ -71,6 +71,8 @@ class ProgressLines:
         self._began = self._wrote = time.monotonic()
         self._first: float = 0
         self._last: float | None = None
+        self._unsaid: str | None = None  # The last line, if it was not due; None too if none was before
+        self._has_spoken = False
         self._numbers: dict[str, str] = {}
 
     def reached(self, place: str, done: float, total: float) -> None:
@@ -80,15 +82,17 @@ class ProgressLines:
             self._began = self._wrote = now
             self._first = done
         self._last = done
-        if now - self._wrote < self._every_s:
-            return
-        self._wrote = now
         rate = (done - self._first) / max(now - self._began, 1e-9)
         left = f", {tqdm.format_interval((total - done) / rate)} left" if rate else ""
         where = f" ({place})" if place else ""
         numbers = "".join(f", {name} {value}" for name, value in self._numbers.items())
         speed = f"{rate:,.1f}" if rate >= 1 or not rate else f"{rate:.2g}"
-        self.say(f"{self._name}: {done:,} of {total:,} {self._unit}{where}, {speed} {self._unit}/s{left}{numbers}")
+        line = f"{self._name}: {done:,} of {total:,} {self._unit}{where}, {speed} {self._unit}/s{left}{numbers}"
+        if now - self._wrote < self._every_s:
+            self._unsaid = line if self._has_spoken else None
+            return
+        self._wrote, self._has_spoken, self._unsaid = now, True, None
+        self.say(line)
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -102,7 +106,9 @@ class ProgressLines:
         """Does nothing."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Ends with the last amount, if there was a line before it."""
+        if self._unsaid is not None:
+            self.say(self._unsaid)
 
 
 def _number(value: float) -> str:
@@ -167,4 +173,4 @@ def image_progress(name: str, total: int, counted: Callable[[], tuple[int, int]]
         finally:
             over.set()
             watcher.join(_JOIN_S)
-        show()
+            show()

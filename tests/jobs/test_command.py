@@ -153,6 +153,7 @@ def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixt
         ([], "usage: lakelens "),
         (["nothing"], "usage: lakelens "),
         (["etl"], "usage: lakelens etl "),
+        (["ingest"], "usage: lakelens etl "),
         (["etl", "a", "b", "--sise", "3"], "usage: lakelens etl "),
         (["table", "nothing"], "usage: lakelens table "),
         (["table", "history", "t", "--limit", "x"], "usage: lakelens table history "),
@@ -166,7 +167,9 @@ def test_a_wrong_or_missing_flag_shows_the_usage_of_its_command_and_a_json_line(
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert (stopped.value.code, found["error"]) == (2, "UsageError")
-    assert captured.err.startswith(usage)
+    sentence, line = captured.err.splitlines()
+    assert ": error: " in sentence
+    assert line.startswith(usage)
     assert found["message"].startswith(usage.removeprefix("usage: ").strip())
 
 

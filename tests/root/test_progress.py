@@ -55,6 +55,15 @@ def test_what_many_tasks_count_is_added_up(tmp_path: Path) -> None:
         ),
         # The ranks took 40 s to start, which counts for no rate.
         (30, ((40, 16), (69, 306), (70, 316)), ("316 of 5,000 images, 10.0 images/s, 07:48 left, bad 3",)),
+        # A log that has a line ends with the last amount.
+        (
+            30,
+            ((0, 0), (30, 300), (31, 310)),
+            (
+                "300 of 5,000 images, 10.0 images/s, 07:50 left, bad 3",
+                "310 of 5,000 images, 10.0 images/s, 07:49 left, bad 3",
+            ),
+        ),
         # A training that goes back to a checkpoint begins its rate again.
         (30, ((0, 64), (20, 320), (40, 128), (70, 158)), ("158 of 5,000 images, 1.0 images/s, 1:20:42 left, bad 3",)),
     ],
@@ -69,6 +78,7 @@ def test_a_log_gets_a_line_when_it_is_due_with_count_rate_time_left_and_bad_ones
     shown.measured("bad", 3)
     for clock.now, images in reached:
         shown.reached("", images, 5000)
+    shown.close()
     assert file.getvalue() == "".join(f"train birds: {line}\n" for line in lines)
 
 

@@ -45,6 +45,9 @@ def run_segment(
     notice = "pausing after a checkpoint" if runner.can_pause else None
     with pausing(controls.pause, notice), shown_progress(runner.name or "train") as bar:
         job = replace(job, reports_progress=True)
+        bar.say(
+            f"{runner.name or 'train'}: starting the ranks, which load their framework and open {job.config.data.table}"
+        )
         while True:
             decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.config.goal))
             try:
