@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
+from ..etl.files.walk import local_path, local_uri
 from ..log.data_files import batches_of, open_stored
 from ..log.snapshot import Snapshot, open_snapshot
 from ..stores.parquet import rows_in_utc
@@ -86,7 +88,7 @@ def trace(
 
     Args:
         predictions: Path or URI of the predictions table, also as `table@version`.
-        path: The image, as the column `path` has it.
+        path: The image, as the column `path` has it; a local file also by its path.
         version: Version of the predictions table: a number, a time, or None for the latest.
         tracking_uri: As for `train`.
         storage_options: Access to an object store, under delta-rs' names.
@@ -105,16 +107,26 @@ def trace(
     snapshot = _predictions(Table.of(predictions, version, storage_options))
     task = task_of_columns(snapshot.schema)
     shown = SHARED if task is None else [name for name, kind in columns_of(task).items() if kind != _LISTS]
-    rows = list(rows_with(snapshot, "path", path, shown))
+    rows = next(filter(None, (list(rows_with(snapshot, "path", form, shown)) for form in _forms(path))), [])
     if not rows:
         raise InvalidArgumentError(
-            f"{snapshot.location}@{snapshot.version} has no prediction of {path!r}; a path is whole, as in "
-            "file:/a/b.jpg"
+            f"{snapshot.location}@{snapshot.version} has no prediction of {path!r}; give a value of its column path "
+            "or the whole path of a file, as in /a/b.jpg"
         )
     uri, client = open_existing_store(tracking_uri)
     rows.sort(key=lambda row: row["scored_at"], reverse=True)
     with as_tracking_errors(uri, "trace a prediction"):
         return [_traced(client, row, storage_options) for row in rows]
+
+
+def _forms(path: str) -> Iterator[str]:
+    """Yields a path as it is given, and as an ingest writes it if it is that of a local file."""
+    yield path
+    if path.startswith("file:/"):
+        yield local_uri(local_path(path))
+        yield local_uri(os.fsencode("/" + path.removeprefix("file:").lstrip("/")))  # not quoted
+    elif "://" not in path:
+        yield local_uri(os.fsencode(Path(path).absolute()))
 
 
 def trace_run(
