@@ -179,6 +179,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         return {"table": args.table, **dataclasses.asdict(streamed), "batches": len(streamed.batches)}
     result = ingest(spark, table, request)
     _tell_vanished(result.vanished_classes)
+    _tell_small(result.small_splits)
     _tell_ignored(args, result.ignored_suffixes)
     return {"table": args.table, **dataclasses.asdict(result)}
 
@@ -220,6 +221,17 @@ def _tell_vanished(classes: Sequence[str]) -> None:
         print(
             f"no file of the source has these classes any more: {', '.join(map(repr, classes[:_MOST_NAMED]))}{more}; "
             "their rows stay in the table unless an ingest deletes the rows of removed files",
+            file=sys.stderr,
+        )
+
+
+def _tell_small(splits: Mapping[str, Mapping[str, int]]) -> None:
+    for split, classes in splits.items():
+        shown = [f"{count} of {name!r}" for name, count in list(classes.items())[:_MOST_NAMED]]
+        more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
+        print(
+            f"few images in {split}: {', '.join(shown)}{more}; what is measured on so few is a guess. A new table with "
+            "--split train=0.6 --split validation=0.2 --split test=0.2 has more there",
             file=sys.stderr,
         )
 

@@ -32,6 +32,7 @@ class DecodedFiles:
     task: BatchTask  # What the tasks that read them know
     outcomes: DataFrame  # Rows of `schema.OUTCOMES`, kept on the executors' disks
     counts: Mapping[str, int] = field(default_factory=dict)  # Number of rows by class
+    in_splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # The same by split, then by class
     refused: Mapping[str, int] = field(default_factory=dict)  # Number of files that cannot be stored, by reason
     # Files that had a row and will have none, by the row's class and the reason
     lost: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -87,19 +88,21 @@ def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:
 
     counts, refused = Counter[str](), Counter[str]()
     lost = Counter[tuple[str, str]]()
+    in_splits: dict[str, Counter[str]] = {}
     repairs = Counter[str]()
     # A file is counted in the row without a problem, and each of its problems in one more row.
     problems = F.coalesce(F.col(schema.PROBLEMS), F.array().cast("array<string>"))
     counted = outcomes.withColumn(_PROBLEM, F.explode(F.concat(F.array(F.lit(None).cast("string")), problems)))
-    groups = counted.groupBy("reason", "stored_class", schema.LABEL_NAME, _PROBLEM).agg(F.count("*").alias(_ROWS))
-    for row in groups.collect():
+    groups = counted.groupBy("reason", "stored_class", schema.LABEL_NAME, schema.SPLIT, _PROBLEM)
+    for row in groups.agg(F.count("*").alias(_ROWS)).collect():
         if row[_PROBLEM] is not None:
             repairs[row[_PROBLEM]] += row[_ROWS]
             continue
         if row["reason"] is None:
             counts[row[schema.LABEL_NAME] or NO_CLASS] += row[_ROWS]
+            in_splits.setdefault(row[schema.SPLIT], Counter())[row[schema.LABEL_NAME] or NO_CLASS] += row[_ROWS]
             continue
         refused[row["reason"]] += row[_ROWS]
         if row["stored_class"] is not None:
             lost[row["stored_class"], row["reason"]] += row[_ROWS]
-    return DecodedFiles(task, outcomes, counts, refused, lost, dict(repairs.most_common()))
+    return DecodedFiles(task, outcomes, counts, in_splits, refused, lost, dict(repairs.most_common()))

@@ -76,6 +76,8 @@ class IngestResult(ReadableResult):
         committed: Whether a new version was made.
         vanished_classes: Classes of stored rows that no file of the source has any more; their rows stay.
         near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
+        small_splits: Of a first ingest, the splits after the first one that have fewer than 5 images of a class, with
+            the number of each such class.
     """
 
     version: int
@@ -95,6 +97,7 @@ class IngestResult(ReadableResult):
     vanished_classes: tuple[str, ...] = ()
     near_duplicates: NearDuplicates | None = None
     ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    small_splits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,7 @@ from ..commit.notes import INGEST, write_note
 from ..commit.transaction import Batch, create_image_table, user_name
 from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
+from ..model.labels import NO_CLASS
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import failure_of_source
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # Of files that could not be stored, in the message of an ingest that stored none.
 _MOST_NAMED, _MOST_CHARACTERS = 3, 200
+# Images of a class in a split; one of them is more than 20 % of its recall below that.
+_FEW = 5
 
 __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
 
@@ -124,7 +127,20 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         batch_id=batch_id,
         committed=committed is not None,
         ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
+        small_splits=_small_splits(prepared, decoded),
     )
+
+
+def _small_splits(prepared: Prepared, decoded: DecodedFiles) -> dict[str, dict[str, int]]:
+    """Finds splits of a new table in which a class has too few images for a validation or a test to tell much."""
+    classes = sorted(name for name in decoded.counts if name != NO_CLASS)
+    if prepared.transaction is not None or not classes:
+        return {}
+    small = {
+        split: {name: found for name in classes if (found := decoded.in_splits.get(split, {}).get(name, 0)) < _FEW}
+        for split in list(prepared.recipe.splits)[1:]
+    }
+    return {split: few for split, few in small.items() if few}
 
 
 def _require_some_stored(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles) -> None:

@@ -118,10 +118,16 @@ def test_the_first_ingest_decides_about_the_numbers_of_class_folders_and_the_tab
         else nullcontext(str(tmp_path)) as place
     ):
         numbered, plain = (ImageTable(spark, tmp_path / name) for name in ("numbered", "plain table"))
-        assert numbered.ingest(f"{place}/s", size=16).new_classes == ("cat", "dog")
+        first = numbered.ingest(f"{place}/s", size=16)
+        assert first.new_classes == ("cat", "dog")
+        assert {split: set(few) for split, few in first.small_splits.items()} == {
+            "validation": {"cat", "dog"},
+            "test": {"cat", "dog"},
+        }
         plain.ingest(f"{place}/plain", size=16)
         write_image(tmp_path / "s" / "misc" / "4.jpg", seed=4)
-        assert numbered.ingest(f"{place}/s").stored == 1
+        more = numbered.ingest(f"{place}/s")
+        assert (more.stored, more.small_splits) == (1, {})
         assert classes(numbered) == {"1.jpg": "cat", "2.jpg": "dog", "4.jpg": "misc"}
         (tmp_path / "s" / "misc" / "4.jpg").unlink()
         (tmp_path / "s" / "misc").rmdir()
@@ -219,3 +225,20 @@ def test_a_schema_that_the_catalog_does_not_have_is_named(spark, source):
         for call in ("history", "read", "optimize"):
             with pytest.raises(NotADeltaTableError, match=name):
                 getattr(ImageTable(spark, name), call)()
+
+
+def test_a_split_with_few_images_of_a_class_is_told_after_the_first_ingest(spark, tmp_path, capsys):
+    for name, first, count in (("cat", 0, 12), ("dog", 100, 8)):
+        for number in range(count):
+            write_image(tmp_path / "s" / name / f"{number}.jpg", seed=first + number)
+    command = ["etl", str(tmp_path / "s"), str(tmp_path / "t"), "--size", "16"]
+    assert main([*command, "--split", "train=0.01", "--split", "test=0.99"]) == 0
+    assert "few images" not in capsys.readouterr().err
+    assert (
+        main([*command[:2], str(tmp_path / "few"), *command[3:], "--split", "train=0.99", "--split", "val=0.01"]) == 0
+    )
+    captured = capsys.readouterr()
+    found = json.loads(captured.out.splitlines()[-1])["small_splits"]
+    assert set(found) == {"val"}
+    assert all(count < 5 for count in found["val"].values())
+    assert f"few images in val: {found['val']['cat']} of 'cat', {found['val']['dog']} of 'dog'; " in captured.err
