@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 # Each makes its table at a location; one that moves it returns where it is read.
@@ -245,6 +246,31 @@ def shallow_clone(spark, location):
     write_by_delta_rs(source, 0, 3)
     spark.sql(f"CREATE TABLE delta.`{location}` SHALLOW CLONE delta.`{source}`")
     write(spark, location, numbers(3, 5))
+
+
+@case
+def columns_in_another_case(spark, location):
+    """Files that spell columns, and fields of nested ones, in other cases; some of their rows are deleted."""
+    root = Path(location)
+    for number, names in enumerate((("Label", "Größe", "Point", "X"), ("LABEL", "GRÖßE", "POINT", "x"))):
+        label, size, point, field = names
+        ids = range(4 * number, 4 * number + 4)
+        nested = pa.array([[("k", {field: i})] for i in ids], pa.map_(pa.string(), pa.struct([(field, pa.int64())])))
+        columns = {label: pa.array(ids, pa.int32()), size: [i / 2 for i in ids], point: nested}
+        (root / f"Part={number}").mkdir(parents=True)
+        pq.write_table(pa.table(columns), root / f"Part={number}" / "rows.parquet", row_group_size=2)
+    spark.sql(f"CONVERT TO DELTA parquet.`{location}` PARTITIONED BY (part INT)")
+    spark.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{location}` WHERE label IN (1, 6)")  # noqa: S608
+
+
+@case
+def fields_in_another_case(spark, location):
+    """A struct whose fields later files spell in another case and lack."""
+    Path(location).mkdir()
+    for number, row in enumerate(({"Id": 1, "At": {"Left": 1, "Top": 2}}, {"ID": 2, "aT": {"LEFT": 3}})):
+        pq.write_table(pa.Table.from_pylist([row]), Path(location) / f"{number}.parquet")
+    spark.sql(f"CONVERT TO DELTA parquet.`{location}`")
 
 
 @case

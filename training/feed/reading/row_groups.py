@@ -76,7 +76,7 @@ def open_file(plan: FeedPlan, file: int) -> Any:
 def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.NDArray[np.int64]]:
     """Finds, in each row group of a file, the rows that are not deleted and that the plan's filters keep."""
     footer, found, first = parquet.metadata, [], 0
-    stored = stored_columns(plan.snapshot, [row_filter.column for row_filter in plan.filters], footer)
+    stored = stored_columns(plan.snapshot, file, [row_filter.column for row_filter in plan.filters], footer)
     for row_group in range(footer.num_row_groups):
         rows = footer.row_group(row_group).num_rows
         mask = plan.files.kept(file, first, rows)
@@ -133,7 +133,7 @@ class OpenRowGroup:
         self._first_row = layout.starts[row_group]
         group = layout.footer.row_group(row_group)
         self.rows = int(group.num_rows)
-        self._stored = list(stored_columns(plan.snapshot, columns, layout.footer).values())
+        self._stored = list(stored_columns(plan.snapshot, file, columns, layout.footer).values())
         step_bytes = min(_STEP_BYTES, max(1, plan.chunk_bytes // 4))
         step = max(1, step_bytes * self.rows // max(1, _bytes_of(group, self._stored)))
         self._open = ExitStack()
