@@ -279,3 +279,74 @@ def test_without_petastorm_the_extra_is_named_and_the_feed_works(uneven, tmp_pat
     assert lines[0] == "91.0"
     assert len(lines) == 3
     assert all("pip install 'lakelens[petastorm]'" in line for line in lines[1:])
+
+
+# --- what a transform declares ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory) -> DeltaFeed:
+    location = tmp_path_factory.mktemp("numbers")
+    columns = {"n": pa.array(range(4), pa.int64()), "x": [0.5, 1.5, 2.5, 3.5], "t": ["a", "b", "c", "d"]}
+    write_deltalake(str(location), pa.table(columns))
+    return DeltaFeed(location, image_column=None, label_column=None, shuffle=False)
+
+
+def transformed(feed: DeltaFeed, function, *edited, columns=("n", "x", "t")):
+    spec = TransformSpec(function, edit_fields=[(*field, False) for field in edited])
+    with feed.petastorm_reader(list(columns), transform_spec=spec) as reader:
+        return next(reader)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "declared", "said"),
+    [
+        ("n", [1, 2, 3, 3.5], None, "'n' is declared as int64.*convert it in the function"),
+        ("n", [1.0, 2.0, 3.0, NAN], None, "'n' is declared as int64.*float64"),
+        ("n", ["1", "2", "3", "4"], None, "'n' is declared as int64.*'1'"),
+        ("n", [1, 2, None, 4], "object", "'n' is declared as int64.*None"),
+        ("n", [0, 1, 2, 302], (np.uint8, ()), "'n' is declared as uint8.*302"),
+        ("n", [0, 1, 2, -1], (np.uint16, ()), "'n' is declared as uint16.*-1"),
+        ("n", [0, 1, 2, 2**70], "object", "'n' is declared as int64.*1180591620717411303424"),
+        ("n", [0, 1, 1, 0], (np.bool_, ()), "'n' is declared as bool"),
+        ("x", ["a", "b", "c", "d"], None, "'x' is declared as float64.*'a'"),
+        ("x", [1j, 2, 3, 4], None, "'x' is declared as float64"),
+        ("t", [1, 2, 3, 4], None, "'t' is declared as str.*1"),
+        ("t", [b"a", b"b", b"c", b"d"], None, "'t' is declared as str.*b'a'"),
+        ("t", ["a", None, "c", "d"], None, "'t' is declared as str.*(None|nan)"),
+        ("n", [[1.5, 2.0]] * 4, (np.int32, (2,)), "'n' is declared as int32.*1.5"),
+        ("n", [[1, 70_000]] * 4, (np.int16, (2,)), "'n' is declared as int16.*70000"),
+        ("n", [[1, 2], [1, [2]], [3, 4], [5, 6]], (np.int32, (2,)), "'n': a row has arrays of several lengths"),
+        ("n", ["2024-01-01"] * 4, (np.datetime64, ()), "'n' is declared as datetime64.*'2024-01-01'"),
+    ],
+)
+def test_a_transform_that_gives_another_type_than_it_declares_is_refused(numbers, name, values, declared, said):
+    kind = "object" if declared == "object" else None
+    edited = [(name, *declared)] if isinstance(declared, tuple) else []
+    with pytest.raises(InvalidArgumentError, match=said):
+        transformed(numbers, lambda frame: frame.assign(**{name: pd.Series(values, dtype=kind)}), *edited)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "declared", "given"),
+    [
+        ("n", pd.Series([0, 1, 2, 255]), (np.uint8, ()), [0, 1, 2, 255]),
+        ("n", pd.Series([True, False, True, True]), None, [1, 0, 1, 1]),
+        ("n", pd.Series([4, 3, 2, 1], dtype="Int64"), None, [4, 3, 2, 1]),
+        ("n", pd.Series([4, 3, 2, 1], dtype=object), (np.int8, ()), [4, 3, 2, 1]),
+        ("x", pd.Series([1, 2, 3, 4]), (np.float32, ()), [1.0, 2.0, 3.0, 4.0]),
+        ("x", pd.Series([0.5, NAN, 1, 2]), (np.float16, ()), [0.5, NAN, 1.0, 2.0]),
+        ("t", pd.Series(["a", "b", "c", "d"], dtype="string"), None, ["a", "b", "c", "d"]),
+        ("n", pd.Series([[1, 2]] * 4), (np.float32, (2,)), [[1.0, 2.0]] * 4),
+    ],
+)
+def test_a_transform_may_give_another_width_of_a_declared_type(numbers, name, values, declared, given):
+    item = transformed(
+        numbers, lambda frame: frame.assign(**{name: values}), *([(name, *declared)] if declared else [])
+    )
+    found = getattr(item, name)
+    np.testing.assert_array_equal(found, given)
+    assert declared is None or found.dtype == declared[0]
