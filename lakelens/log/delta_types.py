@@ -87,15 +87,22 @@ def type_name(declared: Any) -> str:
 
 
 def conform(column: pa.ChunkedArray, declared: str, location: str) -> pa.ChunkedArray:
-    """Gives a column of a data file the table's names of its fields, and nulls where its structs lack them."""
+    """Gives a column of a data file the table's type and names of its fields, and nulls where its structs lack them."""
     if not declared.startswith("{"):
-        return column
+        return _widened(column, arrow_type(declared))
     kind = json.loads(declared)
     if PHYSICAL_NAME in declared or not _has_fields_of(column.type, kind):
         column = pa.chunked_array([_renamed(chunk, kind, location) for chunk in column.chunks] or column)
     if _has_fields_of(column.type, kind):
         return column
     return pa.chunked_array([pa.array(column.to_pylist(), arrow_type(kind))])
+
+
+def _widened(column: pa.ChunkedArray, declared: pa.DataType) -> pa.ChunkedArray:
+    """Gives numbers and dates that were written before their column was widened the column's type."""
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
+    is_other = column.type != declared and any(is_kind(column.type) for is_kind in kinds)
+    return column.cast(declared) if is_other and not pa.types.is_null(declared) else column
 
 
 def _has_fields_of(found: pa.DataType, declared: Any) -> bool:

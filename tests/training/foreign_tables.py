@@ -249,6 +249,21 @@ def shallow_clone(spark, location):
 
 
 @case
+def widened_types(spark, location):
+    """Files from before and after their columns were widened."""
+    columns = "id INT, small BYTE, single FLOAT, amount DECIMAL(4, 2), part SHORT, s STRUCT<x: INT>"
+    table = f"delta.`{location}`"
+    properties = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING delta PARTITIONED BY (part) {properties}")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 2, 0.5, 1.25, 3, named_struct('x', 1))")  # noqa: S608
+    wider = {"id": "BIGINT", "small": "DOUBLE", "single": "DOUBLE", "amount": "DECIMAL(10, 4)", "part": "INT"}
+    for name, kind in {**wider, "s.x": "BIGINT"}.items():
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind}")
+    wide = "5000000000, 2.5, 0.1D, 1.2345, 70000, named_struct('x', 5000000000)"
+    spark.sql(f"INSERT INTO {table} VALUES ({wide})")  # noqa: S608
+
+
+@case
 def columns_in_another_case(spark, location):
     """Files that spell columns, and fields of nested ones, in other cases; some of their rows are deleted."""
     root = Path(location)
