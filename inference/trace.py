@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
 from ..etl.files.walk import local_path, local_uri
-from ..log.data_files import batches_of, open_stored
+from ..log.data_files import batches_of, open_stored, stored_columns
 from ..log.snapshot import Snapshot, open_snapshot
 from ..stores.parquet import rows_in_utc
 from ..table import Table, Version
@@ -177,7 +177,8 @@ def rows_with(snapshot: Snapshot, column: str, value: str, wanted: Collection[st
         if snapshot.files.partition_values(file).get(column, value) != value:
             continue
         with open_stored(snapshot, file) as parquet:
-            groups = list(_groups_with(parquet, snapshot.stored_names.get(column, column), value))
+            stored = stored_columns(snapshot, file, [column], parquet.metadata).get(column, column)
+            groups = list(_groups_with(parquet, stored, value))
             for batch in batches_of(snapshot, file, parquet, list(dict.fromkeys([column, *wanted])), groups):
                 yield from rows_in_utc(batch.filter(pc.equal(batch.column(column), value)))
 

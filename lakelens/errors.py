@@ -274,7 +274,7 @@ class InvalidHyperparameters(TrialError):
 
 
 class TrackingError(LakelensError):
-    """Raised when the MLflow store cannot be reached, or refuses a record."""
+    """Raised when the MLflow store cannot be reached, or refuses a call."""
 
 
 class Paused(KeyboardInterrupt):

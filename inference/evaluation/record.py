@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
 from ...stores.data_files import write_files
+from ...tracking.run_values import RunValues
 from ...tracking.run_writer import log_files
 from ...tracking.runs import as_tracking_errors, open_client
 from ...training.checkpoints.references import ModelRef
@@ -58,11 +60,10 @@ def record_evaluation(
     place = f"evaluation/{place_of(result.table, result.version, result.split)}"
     client = open_client(model.tracking_uri)
     with as_tracking_errors(model.tracking_uri, f"write an evaluation into run {model.run_id}"):
-        for name, value in result.evaluation.scores.items():
-            client.log_metric(model.run_id, f"{place}/{name}", value)
+        values, now = RunValues(client, model.run_id), int(time.time() * 1000)
+        values.log_metrics({f"{place}/{name}": value for name, value in result.evaluation.scores.items()}, 0, now)
         if other is not None and result.comparison is not None:
             place = f"{place}-vs-{short_name(other)}"
-            for name, value in result.comparison.scores.items():
-                client.log_metric(model.run_id, f"{place}/{name}", value)
+            values.log_metrics({f"{place}/{name}": value for name, value in result.comparison.scores.items()}, 0, now)
         log_files(client, model.run_id, files, place)
     return f"runs:/{model.run_id}/{place}"

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ...errors import DataFileError, NotAnImageTableError, VersionFilesMissingError
 from ...etl.model import schema
 from ...locations import absolute
+from ...log.spelling import spelled_in_file
 from ...spark.python_tasks import map_in_arrow
 from ...stores.parquet import open_parquet_file
 
@@ -88,7 +89,7 @@ class ImageFiles:
                 positions = self._positions(location, parquet, rows)
                 order = np.argsort(positions, kind="stable")
                 start = 0
-                for images in self._images(parquet, positions[order]):
+                for images in self._images(location, parquet, positions[order]):
                     taken = rows.take(pa.array(order[start : start + len(images)]))
                     passed = {name: taken.column(taken.schema.names.index(name)) for name in names}
                     yield pa.RecordBatch.from_pydict(passed | {schema.IMAGE: images})
@@ -103,10 +104,10 @@ class ImageFiles:
         """Finds the positions of rows in their file, where deleted rows count; of equal rows with a key, the first."""
         import pyarrow as pa
 
-        present = [name for name in self.keys.values() if name in parquet.schema_arrow.names]
-        stored = parquet.read(columns=present)
+        present = spelled_in_file(self.keys.values(), parquet.schema_arrow.names, location)
+        stored = parquet.read(columns=list(present.values()))
         columns = [
-            stored.column(name).cast(pa.string()).to_pylist() if name in present else [None] * stored.num_rows
+            stored.column(present[name]).cast(pa.string()).to_pylist() if name in present else [None] * stored.num_rows
             for name in self.keys.values()
         ]
         found: list[tuple[str | None, ...] | None] = list(zip(*columns, strict=True))
@@ -128,20 +129,23 @@ class ImageFiles:
                 )
         return np.array([first[key] for key in wanted], np.int64)
 
-    def _images(self, parquet: pq.ParquetFile, wanted: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
+    def _images(self, location: str, parquet: pq.ParquetFile, wanted: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
         """Reads the images at sorted positions of a file."""
         import pyarrow as pa
 
-        if self.column not in parquet.schema_arrow.names:  # the column was added to the table later
+        column = spelled_in_file([self.column], parquet.schema_arrow.names, location).get(self.column)
+        if column is None:  # it was added to the table later
             yield pa.nulls(len(wanted), pa.binary())
             return
         first = 0
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
-            yield from self._read_group(parquet, group, _within(wanted, first, rows))
+            yield from self._read_group(parquet, column, group, _within(wanted, first, rows))
             first += rows
 
-    def _read_group(self, parquet: pq.ParquetFile, group: int, wanted: npt.NDArray[np.int64]) -> Iterator[pa.Array]:
+    def _read_group(
+        self, parquet: pq.ParquetFile, column: str, group: int, wanted: npt.NDArray[np.int64]
+    ) -> Iterator[pa.Array]:
         if not len(wanted):
             return
         import pyarrow as pa
@@ -149,7 +153,7 @@ class ImageFiles:
         described = parquet.metadata.row_group(group)
         size = max(1, min(described.num_rows, self.batch_bytes * described.num_rows // described.total_byte_size))
         first = 0
-        for batch in parquet.iter_batches(size, row_groups=[group], columns=[self.column]):
+        for batch in parquet.iter_batches(size, row_groups=[group], columns=[column]):
             found = _within(wanted, first, batch.num_rows)
             first += batch.num_rows
             if len(found):

@@ -19,6 +19,7 @@ from ..stores.watched import STALL_TIMEOUT_S, watched_each
 from .delta_types import arrow_type, conform, parse_partition_value
 from .opening import open_table, ranges_of
 from .snapshot import Snapshot
+from .spelling import spelled_in_file
 
 if TYPE_CHECKING:
     from ..table import Table
@@ -62,7 +63,7 @@ def batches_of(
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Reads as `read_batches` does, from a data file that is open."""
-    stored = list(stored_columns(snapshot, columns, parquet.metadata).values())
+    stored = list(stored_columns(snapshot, file, columns, parquet.metadata).values())
     counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
     for group in range(len(counts)) if row_groups is None else row_groups:
         first = sum(counts[:group])
@@ -77,20 +78,27 @@ def batches_of(
             yield from (shown if mask.all() else shown.filter(pa.array(mask))).to_batches()
 
 
-def stored_columns(snapshot: Snapshot, columns: Iterable[str], footer: pq.FileMetaData) -> dict[str, str]:
+def stored_columns(snapshot: Snapshot, file: int, columns: Iterable[str], footer: pq.FileMetaData) -> dict[str, str]:
     """Finds those of some columns that a file holds itself, with their names in it."""
-    stored = set(footer.schema.to_arrow_schema().names)
-    names = {name: snapshot.stored_names.get(name, name) for name in columns if name in snapshot.schema}
-    return {name: own for name, own in names.items() if own in stored and name not in snapshot.partition_columns}
+    of_rows = [name for name in columns if name in snapshot.schema and name not in snapshot.partition_columns]
+    return _spelled(snapshot, file, of_rows, footer.schema.to_arrow_schema().names)
+
+
+def _spelled(snapshot: Snapshot, file: int, columns: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    own = {name: snapshot.stored_names.get(name, name) for name in columns}
+    found = spelled_in_file(own.values(), names, snapshot.file_location(file))
+    return {name: found[stored] for name, stored in own.items() if stored in found}
 
 
 def complete(snapshot: Snapshot, file: int, read: pa.Table, columns: Sequence[str], rows: int) -> pa.Table:
     """Adds to what a file holds the partition columns, from the log, and the columns that it lacks, as nulls."""
     arrays = []
+    stored = _spelled(snapshot, file, columns, read.column_names)
     for name in columns:
-        own = snapshot.stored_names.get(name, name)
-        if own in read.column_names:
-            arrays.append(conform(_in_utc(read.column(own)), snapshot.schema[name]))
+        if name in stored:
+            arrays.append(
+                conform(_in_utc(read.column(stored[name])), snapshot.schema[name], snapshot.file_location(file))
+            )
         else:
             arrays.append(pa.chunked_array([_constant(snapshot, file, name, rows)]))
     return pa.table(arrays, names=list(columns))

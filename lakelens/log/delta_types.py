@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from .snapshot import PHYSICAL_NAME
+from .spelling import spelled_in_file
 
 # Delta's types of whole numbers.
 INTEGERS = ("byte", "short", "integer", "long")
@@ -85,54 +86,61 @@ def type_name(declared: Any) -> str:
     return f"map<{type_name(declared['keyType'])},{type_name(declared['valueType'])}>"
 
 
-def conform(column: pa.ChunkedArray, declared: str) -> pa.ChunkedArray:
-    """Gives a column the table's names of its fields, and as nulls those that its structs have gained since."""
+def conform(column: pa.ChunkedArray, declared: str, location: str) -> pa.ChunkedArray:
+    """Gives a column of a data file the table's type and names of its fields, and nulls where its structs lack them."""
     if not declared.startswith("{"):
-        return column
+        return _widened(column, arrow_type(declared))
     kind = json.loads(declared)
-    column = pa.chunked_array([_logical(chunk, declared) for chunk in column.chunks] or column)
-    if _has_every_field(column.type, kind):
+    if PHYSICAL_NAME in declared or not _has_fields_of(column.type, kind):
+        column = pa.chunked_array([_renamed(chunk, kind, location) for chunk in column.chunks] or column)
+    if _has_fields_of(column.type, kind):
         return column
     return pa.chunked_array([pa.array(column.to_pylist(), arrow_type(kind))])
 
 
-def _has_every_field(found: pa.DataType, declared: Any) -> bool:
+def _widened(column: pa.ChunkedArray, declared: pa.DataType) -> pa.ChunkedArray:
+    """Gives numbers and dates that were written before their column was widened the column's type."""
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
+    is_other = column.type != declared and any(is_kind(column.type) for is_kind in kinds)
+    return column.cast(declared) if is_other and not pa.types.is_null(declared) else column
+
+
+def _has_fields_of(found: pa.DataType, declared: Any) -> bool:
     if isinstance(declared, str):
         return True
     if declared["type"] == "struct":
         fields = {found.field(i).name: found.field(i).type for i in range(found.num_fields)}
-        return all(
-            field["name"] in fields and _has_every_field(fields[field["name"]], field["type"])
-            for field in declared["fields"]
-        )
+        wanted = {field["name"]: field["type"] for field in declared["fields"]}
+        return fields.keys() == wanted.keys() and all(_has_fields_of(fields[name], wanted[name]) for name in wanted)
     if declared["type"] == "array":
-        return _has_every_field(found.value_type, declared["elementType"])
+        return _has_fields_of(found.value_type, declared["elementType"])
     pairs = ((found.key_type, declared["keyType"]), (found.item_type, declared["valueType"]))
-    return all(_has_every_field(kind, wanted) for kind, wanted in pairs)
+    return all(_has_fields_of(kind, wanted) for kind, wanted in pairs)
 
 
-def _logical(array: pa.Array, declared: str) -> pa.Array:
-    """Gives the fields of a nested column the names that the table has for them, where column mapping changes them."""
-    return _renamed(array, json.loads(declared)) if PHYSICAL_NAME in declared else array
-
-
-def _renamed(array: pa.Array, declared: Any) -> pa.Array:
+def _renamed(array: pa.Array, declared: Any, location: str) -> pa.Array:
+    """Gives the fields of a nested column the table's names, where column mapping or case makes them others."""
     if not isinstance(declared, Mapping):
         return array
     mask = array.is_null()
     if declared["type"] == "struct":
         stored = {array.type.field(i).name: array.field(i) for i in range(array.type.num_fields)}
-        names, parts = [], []
-        for field in declared["fields"]:
-            part = stored.get(field["metadata"].get(PHYSICAL_NAME, field["name"]))
-            if part is not None:
-                names.append(field["name"])
-                parts.append(_renamed(part, field["type"]))
+        own = {field["name"]: field["metadata"].get(PHYSICAL_NAME, field["name"]) for field in declared["fields"]}
+        found = spelled_in_file(own.values(), stored, location)
+        present = [field for field in declared["fields"] if own[field["name"]] in found]
+        if not present:
+            return array
+        names = [field["name"] for field in present]
+        parts = [
+            _renamed(stored[found[own[name]]], field["type"], location)
+            for name, field in zip(names, present, strict=True)
+        ]
         return pa.StructArray.from_arrays(parts, names=names, mask=mask)
     if declared["type"] == "map":
-        keys, items = _renamed(array.keys, declared["keyType"]), _renamed(array.items, declared["valueType"])
+        keys = _renamed(array.keys, declared["keyType"], location)
+        items = _renamed(array.items, declared["valueType"], location)
         return pa.MapArray.from_arrays(_offsets(array), keys, items)
-    return pa.ListArray.from_arrays(_offsets(array), _renamed(array.values, declared["elementType"]))
+    return pa.ListArray.from_arrays(_offsets(array), _renamed(array.values, declared["elementType"], location))
 
 
 def _offsets(array: pa.Array) -> pa.Array:

@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from ..table import Table
 
 # Reader features that change nothing about which rows the files of a version hold, or that this module applies.
-_READER_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors", "columnMapping"}
+_READER_FEATURES = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 ROWS_UNKNOWN = -1
 # No path holds this character.

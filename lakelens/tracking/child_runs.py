@@ -10,7 +10,8 @@ from typing import Any
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat
 from .model_names import quoted
 from .run_listing import all_pages
-from .runs import PARENT_TAG, TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
+from .run_values import RunValues, tags_for
+from .runs import PARENT_TAG, RunReference, as_tracking_errors, open_client
 
 TRIAL_TAG = "lakelens.trial"
 
@@ -42,9 +43,9 @@ class ChildRuns:
         with as_tracking_errors(parent.tracking_uri, f"create a run for trial {trial} of run {parent.run_id}"):
             client = open_client(parent.tracking_uri)
             known = {PARENT_TAG: parent.run_id, TRIAL_TAG: str(trial)}
-            run = client.create_run(parent.experiment_id, run_name=name, tags={**tags, **known})
+            run = client.create_run(parent.experiment_id, run_name=name, tags=tags_for({**tags, **known}))
             reference = self._reference(str(run.info.run_id))
-            log_params(client, reference.run_id, params)
+            RunValues(client, reference.run_id).log_params(params)
             client.update_run(reference.run_id, status="SCHEDULED")
             return reference
 
@@ -55,8 +56,7 @@ class ChildRuns:
             given = dict(tags) | ({FAILURE_TAG: failure} if failure else {})
             if status == "RUNNING":
                 given[HEARTBEAT_TAG] = str(Heartbeat.now())
-            for name, value in given.items():
-                client.set_tag(run.run_id, name, value[:TAG_LIMIT])
+            RunValues(client, run.run_id).set_tags(given)
             if not failure and FAILURE_TAG in client.get_run(run.run_id).data.tags:
                 client.delete_tag(run.run_id, FAILURE_TAG)
             if status in ("RUNNING", "SCHEDULED"):

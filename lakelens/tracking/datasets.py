@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import VersionNotFoundError
-from .runs import TABLE_ID_TAG, TABLE_TAG, TAG_LIMIT, VERSION_TAG, RunReference, as_tracking_errors, open_client
+from .run_values import TAG_LIMIT
+from .runs import TABLE_ID_TAG, TABLE_TAG, VERSION_TAG, RunReference, as_tracking_errors, open_client
 
 _SOURCE_TYPE = "delta_table"
 _DIGEST_LENGTH = 36  # MLflow's limit

@@ -13,8 +13,10 @@ _ALIAS = re.compile(rf"(?!v\d+\Z)[\w-]{{1,{_LONGEST_ALIAS}}}", re.IGNORECASE)
 
 def require_model_name(name: str) -> None:
     """Checks the name of a registered model by MLflow's rules."""
-    if not name.strip() or name in (".", "..") or any(character in name for character in "/:"):
-        raise InvalidArgumentError(f"{name!r} cannot name a registered model: give a name without '/' and ':'")
+    if not name.strip() or name == "." or name.startswith("..") or any(character in name for character in "/:"):
+        raise InvalidArgumentError(
+            f"{name!r} cannot name a registered model: give a name without '/' and ':' that does not begin with '..'"
+        )
 
 
 def require_alias(alias: str) -> None:

@@ -15,6 +15,7 @@ from ..extras import require
 from ..locations import without_password
 from .heartbeat import FAILURE_TAG, end_lost_runs
 from .model_names import quoted
+from .run_names import metric_of
 from .runs import (
     DIGEST_TAG,
     ENTRYPOINT_TAG,
@@ -226,7 +227,7 @@ def experiment_names(client: MlflowClient) -> dict[str, str]:
 def summary_of(run: Run, experiment: str) -> RunSummary:
     """Reads what a list shows of a run."""
     info, tags = run.info, run.data.tags
-    metric = tags.get(METRIC_TAG, "").partition(":")[0] or None
+    metric = tags.get(METRIC_TAG, "").rpartition(":")[0] or None
     ended = info.end_time or time.time() * 1000
     version = tags.get(VERSION_TAG, "")
     failure = tags.get(FAILURE_TAG)
@@ -240,7 +241,7 @@ def summary_of(run: Run, experiment: str) -> RunSummary:
         version=int(version) if version.isdecimal() else None,
         entrypoint=tags.get(ENTRYPOINT_TAG),
         metric=metric,
-        value=run.data.metrics.get(f"best_{metric}"),
+        value=metric_of(run, f"best_{metric}"),
         started=datetime.fromtimestamp(info.start_time / 1000, timezone.utc).isoformat(timespec="seconds"),
         seconds=round(max(0.0, (ended - info.start_time) / 1000), 1),
         digest=tags.get(DIGEST_TAG),

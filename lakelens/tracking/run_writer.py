@@ -23,7 +23,8 @@ from ..errors import TrackingError
 from ..stores.data_files import write_files
 from .heartbeat import HEARTBEAT_TAG, RENEW_S, Heartbeat
 from .run_records import RECORDS_FILE, RunRecord, read_records, remove_records
-from .runs import TAG_LIMIT, RunReference, as_tracking_errors, log_params, open_client
+from .run_values import RunValues
+from .runs import RunReference, as_tracking_errors, open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,7 +40,8 @@ _RETRY_S = 5.0
 class RunWriter:
     """Writes records into a run as they come, in their order, and renews the run's heartbeat.
 
-    If the store refuses, they stay in their file and are tried again. Use as a context manager: leaving it ends the
+    If the store does not answer, they stay in their file and are tried again; values that it refuses are warnings of
+    the run. Use as a context manager: leaving it ends the
     writing, after one more attempt if the body has failed.
     """
 
@@ -55,6 +57,7 @@ class RunWriter:
         self._folder = folder
         self._alive = alive
         self._seen = 0
+        self._values: RunValues | None = None
         self._tasks: deque[Callable[[MlflowClient, str], None]] = deque()
         self._beat_at = time.monotonic() + RENEW_S
         self._error: Exception | None = None
@@ -77,16 +80,11 @@ class RunWriter:
 
     def log(self, record: RunRecord) -> None:
         """Writes a record of the driver's own."""
-        self.add(lambda client, run_id: _write(client, run_id, record))
+        self.add(lambda client, run_id: self._write(self._values_in(client, run_id), record))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Writes tags."""
-
-        def write(client: MlflowClient, run_id: str) -> None:
-            for name, value in tags.items():
-                client.set_tag(run_id, name, value[:TAG_LIMIT])
-
-        self.add(write)
+        self.add(lambda client, run_id: self._values_in(client, run_id).set_tags(tags))
 
     def log_files(self, files: Mapping[str, bytes]) -> None:
         """Writes artifacts: contents by path."""
@@ -144,16 +142,25 @@ class RunWriter:
         if not records and not self._tasks and not beats:
             return
         client, run_id = open_client(self._run.tracking_uri), self._run.run_id
+        if beats:
+            client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+            self._beat_at = time.monotonic() + RENEW_S
         for record in records:
             if not (record.metrics and record.step in self._recorded):
-                _write(client, run_id, record)
+                self._write(self._values_in(client, run_id), record)
             self._seen += 1
         while self._tasks:
             self._tasks[0](client, run_id)
             self._tasks.popleft()
-        if beats:
-            client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
-            self._beat_at = time.monotonic() + RENEW_S
+
+    def _values_in(self, client: MlflowClient, run_id: str) -> RunValues:
+        if self._values is None:
+            self._values = RunValues(client, run_id)
+        return self._values
+
+    def _write(self, values: RunValues, record: RunRecord) -> None:
+        values.log_params(record.params)
+        values.log_metrics(record.metrics, record.step, record.time_ms)
 
     def _unwritten(self) -> bool:
         return bool(self._tasks) or len(read_records(self._folder)) > self._seen
@@ -164,12 +171,3 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, bytes], pla
     with tempfile.TemporaryDirectory(prefix="lakelens-files-") as folder:
         write_files(Path(folder), files)
         client.log_artifacts(run_id, folder, place)
-
-
-def _write(client: MlflowClient, run_id: str, record: RunRecord) -> None:
-    from mlflow.entities import Metric
-
-    log_params(client, run_id, record.params)
-    metrics = [Metric(name, float(value), record.time_ms, record.step) for name, value in record.metrics.items()]
-    if metrics:
-        client.log_batch(run_id, metrics=metrics, synchronous=True)

@@ -22,6 +22,8 @@ from ..errors import InvalidArgumentError, TrackingError
 from ..extras import require
 from ..locations import absolute_path, without_password
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
+from .run_names import changed_names
+from .run_values import TAG_LIMIT, RunValues, tags_for
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,9 +48,6 @@ CHECKPOINT_ARTIFACT = "checkpoint"
 _LOCAL_STORE = "mlflow.db"
 # MLflow's own defaults keep a call to a server that never answers for 20 minutes.
 _HTTP_SETTINGS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-# MLflow's limit for a tag's value is 8,000 characters, of some backends 5,000.
-TAG_LIMIT = 5000
-_PARAM_LIMIT = 6000
 
 
 def resolve_tracking_uri(tracking_uri: str | None = None) -> str:
@@ -128,13 +127,13 @@ def tracked_run(
         experiment_id = _experiment_id(client, tracking_uri, experiment_name)
         end_lost_runs(client, experiment_id)
         kept_by = {HEARTBEAT_TAG: str(Heartbeat.now())}
-        run = client.create_run(
-            experiment_id, run_name=run_name, tags={**_parent_tag(tracking_uri), **(tags or {}), **kept_by}
-        )
+        given = tags_for({**_parent_tag(tracking_uri), **(tags or {}), **kept_by})
+        run = client.create_run(experiment_id, run_name=run_name, tags=given)
     with _ended(
         client, RunReference(tracking_uri, experiment_id, str(run.info.run_id), socket.gethostname())
     ) as opened:
-        log_params(client, opened.run_id, params or {})
+        with as_tracking_errors(tracking_uri, f"write the parameters of run {opened.run_id}"):
+            RunValues(client, opened.run_id).log_params(params or {})
         yield opened
 
 
@@ -197,20 +196,22 @@ def steps_of(run: RunReference) -> set[int]:
 
 
 def measured_points(tracking_uri: str, run_id: str) -> list[Metric]:
-    """Returns all points of a run's metrics, without those of its best checkpoint (`best_...`) and of its machine."""
+    """Returns all points of a run's metrics, without those of its best checkpoint (`best_...`) and of its machine.
+
+    They have the names that the training gave them.
+    """
+    from mlflow.entities import Metric
+
     with as_tracking_errors(tracking_uri, f"read the metrics of run {run_id}"):
         client = open_client(tracking_uri)
-        names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(("best_", "system/"))]
-        return [point for name in names for point in client.get_metric_history(run_id, name)]
-
-
-def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
-    """Writes parameters; long values are cut at MLflow's limit."""
-    from mlflow.entities import Param
-
-    entries = [Param(name, str(value)[:_PARAM_LIMIT]) for name, value in params.items()]
-    for start in range(0, len(entries), 100):  # MLflow takes 100 at once
-        client.log_batch(run_id, params=entries[start : start + 100])
+        data = client.get_run(run_id).data
+        given = {own: name for name, own in changed_names(data.tags).items()}
+        return [
+            Metric(given.get(own, own), point.value, point.timestamp, point.step)
+            for own in data.metrics
+            if not given.get(own, own).startswith(("best_", "system/"))
+            for point in client.get_metric_history(run_id, own)
+        ]
 
 
 def _experiment_id(client: MlflowClient, tracking_uri: str, name: str) -> str:

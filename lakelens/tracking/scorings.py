@@ -8,7 +8,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from .runs import TAG_LIMIT, open_client
+from .run_values import TAG_LIMIT
+from .runs import open_client
 
 logger = logging.getLogger(__name__)
 

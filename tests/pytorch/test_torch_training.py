@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 from torch_jobs import BATCH, EPOCHS, STEPS, Place, assert_equal_to_the_bit, by_hand, history, place_in, tensors, train
 
+import lakelens
 from lakelens.errors import CheckpointError, MissingMetricError, NotFiniteError, RankFailedError, TrialError
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.checkpoints.torch_files import OPTIMIZER_FILE, read_values
@@ -29,6 +32,17 @@ def whole(place, ranks):
     job = place.job(f"whole {ranks}")
     outcome = train(job, ranks=ranks)
     return history(job), open_checkpoint(outcome.last), outcome
+
+
+def test_the_example_of_the_docstring_learns(tmp_path):
+    place = place_in(tmp_path)
+    example = doctest.DocTestParser().get_examples(lakelens.TorchTrial.__doc__)
+    source = "".join(part.source for part in example)
+    (tmp_path / "trials.py").write_text(f"import lakelens\n\n{source}")
+    job = place.job("example", "Linear", epochs=6, hyperparameters={"learning_rate": 0.05})
+    outcome, measured = train(job), history(job)
+    assert (len(example), outcome.epochs) == (1, 6)
+    assert measured[-1]["val_loss"] < measured[0]["val_loss"]
 
 
 def test_a_model_learns_and_its_metrics_are_those_of_the_task_and_of_the_step(place):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 # Each makes its table at a location; one that moves it returns where it is read.
@@ -245,6 +246,46 @@ def shallow_clone(spark, location):
     write_by_delta_rs(source, 0, 3)
     spark.sql(f"CREATE TABLE delta.`{location}` SHALLOW CLONE delta.`{source}`")
     write(spark, location, numbers(3, 5))
+
+
+@case
+def widened_types(spark, location):
+    """Files from before and after their columns were widened."""
+    columns = "id INT, small BYTE, single FLOAT, amount DECIMAL(4, 2), part SHORT, s STRUCT<x: INT>"
+    table = f"delta.`{location}`"
+    properties = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING delta PARTITIONED BY (part) {properties}")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 2, 0.5, 1.25, 3, named_struct('x', 1))")  # noqa: S608
+    wider = {"id": "BIGINT", "small": "DOUBLE", "single": "DOUBLE", "amount": "DECIMAL(10, 4)", "part": "INT"}
+    for name, kind in {**wider, "s.x": "BIGINT"}.items():
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind}")
+    wide = "5000000000, 2.5, 0.1D, 1.2345, 70000, named_struct('x', 5000000000)"
+    spark.sql(f"INSERT INTO {table} VALUES ({wide})")  # noqa: S608
+
+
+@case
+def columns_in_another_case(spark, location):
+    """Files that spell columns, and fields of nested ones, in other cases; some of their rows are deleted."""
+    root = Path(location)
+    for number, names in enumerate((("Label", "Größe", "Point", "X"), ("LABEL", "GRÖßE", "POINT", "x"))):
+        label, size, point, field = names
+        ids = range(4 * number, 4 * number + 4)
+        nested = pa.array([[("k", {field: i})] for i in ids], pa.map_(pa.string(), pa.struct([(field, pa.int64())])))
+        columns = {label: pa.array(ids, pa.int32()), size: [i / 2 for i in ids], point: nested}
+        (root / f"Part={number}").mkdir(parents=True)
+        pq.write_table(pa.table(columns), root / f"Part={number}" / "rows.parquet", row_group_size=2)
+    spark.sql(f"CONVERT TO DELTA parquet.`{location}` PARTITIONED BY (part INT)")
+    spark.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{location}` WHERE label IN (1, 6)")  # noqa: S608
+
+
+@case
+def fields_in_another_case(spark, location):
+    """A struct whose fields later files spell in another case and lack."""
+    Path(location).mkdir()
+    for number, row in enumerate(({"Id": 1, "At": {"Left": 1, "Top": 2}}, {"ID": 2, "aT": {"LEFT": 3}})):
+        pq.write_table(pa.Table.from_pylist([row]), Path(location) / f"{number}.parquet")
+    spark.sql(f"CONVERT TO DELTA parquet.`{location}`")
 
 
 @case

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...errors import ModelNotFoundError
+from ...tracking.run_names import metric_of
 from ...tracking.runs import METRIC_TAG
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def best_run(uri: str, runs: Iterable[Run], metric: str | None = None) -> Run:
     for run in runs:
         goal = run.data.tags.get(METRIC_TAG, _DEFAULT_GOAL)
         name, _, mode = goal.rpartition(":")
-        value = run.data.metrics.get(f"best_{name}")
+        value = metric_of(run, f"best_{name}")
         if value is not None and not math.isnan(value):
             loss = -float(value) if mode == "max" else float(value)
             by_goal.setdefault(goal, []).append((loss, run.info.start_time, run.info.run_id, run))

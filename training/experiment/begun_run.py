@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...tracking.datasets import log_table
+from ...tracking.run_values import TAG_LIMIT
 from ...tracking.runs import (
     ENTRYPOINT_TAG,
     LABELS_TAG,
     METRIC_TAG,
     TABLE_TAG,
-    TAG_LIMIT,
     VERSION_TAG,
     RunReference,
     resolve_tracking_uri,

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ...tracking.run_names import changed_names
 from ...tracking.runs import CHECKPOINT_ARTIFACT, as_tracking_errors, open_client
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.manifests import TORCH
@@ -43,8 +44,10 @@ def _checkpoint(client: MlflowClient, run_id: str, folder: Path) -> Checkpoint:
 
 
 def _in_metric(client: MlflowClient, name: str, first: str, second: str) -> list[str]:
+    own = [changed_names(client.get_run(run).data.tags).get(name, name) for run in (first, second)]
     one, other = (
-        {point.step: point.value for point in client.get_metric_history(run, name)} for run in (first, second)
+        {point.step: point.value for point in client.get_metric_history(run, name)}
+        for run, name in zip((first, second), own, strict=True)
     )
     return [
         f"{name} at {step}: {one.get(step)} and {other.get(step)}"

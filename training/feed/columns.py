@@ -126,6 +126,8 @@ def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]
 
 def _fitting(value: Any, declared: str) -> Any:
     """Gives a value as a column of a Delta type holds it."""
+    if value is None:
+        raise TypeError("it is null")
     if isinstance(value, np.generic) and value.dtype.kind != "M":
         value = value.item()
     if NUMPY_TYPES.get(declared, "").startswith("datetime64"):
@@ -140,8 +142,8 @@ def _fitting(value: Any, declared: str) -> Any:
         raise TypeError(f"it is {type(value).__name__}")
     if declared in ("string", "binary") and not isinstance(value, str if declared == "string" else bytes):
         raise TypeError(f"it is {type(value).__name__}")
-    pa.array([value], arrow_type(declared))
-    return value
+    held = pa.array([value], arrow_type(declared))
+    return held.to_pylist()[0] if declared.startswith("{") else value
 
 
 def column_array(plan: FeedPlan, batch: RowBatch, name: str, fill: Mapping[str, Any]) -> npt.NDArray[Any]:
@@ -153,7 +155,7 @@ def column_array(plan: FeedPlan, batch: RowBatch, name: str, fill: Mapping[str, 
         values = [None if view is None else view.tobytes() for view in batch.bytes_of(name)]
     else:
         values = batch.values_of(name)
-    if None in values and has_tensors(declared):
+    if None in values and (has_tensors(declared) or name in fill):
         values = [_filled(plan, batch, i, name, fill) if value is None else value for i, value in enumerate(values)]
     if declared in NUMPY_TYPES:
         kind = np.dtype(NUMPY_TYPES[declared])

@@ -62,15 +62,31 @@ class DecodedImages:
     first_rows: npt.NDArray[np.int64]  # int64 [files], the number of each file's first row among all stored rows
 
     @classmethod
-    def load(cls, folder: Path, plan: FeedPlan) -> DecodedImages:
-        """Maps the entry of a plan into memory, and notes that it was used."""
-        described = folder / "entry.json"
-        with suppress(PermissionError):  # another user's entry
-            os.utime(described)
-        bad = {int(row): reason for row, reason in json.loads(described.read_text(encoding="utf-8"))["bad"].items()}
-        images = np.asarray(np.load(folder / "images.npy", mmap_mode="r"))  # views of a memmap cost microseconds each
-        sizes, rows = np.load(folder / "sizes.npy"), np.load(folder / "rows.npy")
-        return cls(images.reshape(len(images), -1), sizes, rows, bad, _first_rows(plan))
+    def load(cls, folder: Path, wanted: ImagePlan) -> DecodedImages | None:
+        """Maps the entry of a plan into memory, and notes that it was used; None if it is not there, or damaged."""
+        described, rows = folder / "entry.json", wanted.plan.rows
+        try:
+            with suppress(PermissionError):  # another user's entry
+                os.utime(described)
+            listed = json.loads(described.read_text(encoding="utf-8"))["bad"].items()
+            bad = {int(row): str(reason) for row, reason in listed}
+            images = _load(folder / "images.npy", (rows, *wanted.size, CHANNELS), np.uint8, mmap_mode="r")
+            sizes = _load(folder / "sizes.npy", (rows, 2), np.int32)
+            numbers = _load(folder / "rows.npy", (rows,), np.int64)
+        except FileNotFoundError:
+            return None
+        except (
+            ValueError,
+            NotADirectoryError,
+            IsADirectoryError,
+            EOFError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ) as error:
+            logger.warning("the entry %s of the cache is damaged: %s", folder, error)
+            return None
+        return cls(images.reshape(rows, -1), sizes, numbers, bad, _first_rows(wanted.plan))
 
     def indices(self, origins: IntArray) -> IntArray:
         """Finds rows in `images`: int64 [rows], of int64 [rows, 2], file index and row of the file."""
@@ -100,12 +116,15 @@ def decoded_images(wanted: ImagePlan) -> DecodedImages:
     """Opens the entry of a plan's images; the first process that asks decodes them."""
     cache, key = folder_of(wanted.output.cache), _key(wanted)
     try:
-        with suppress(FileNotFoundError):
-            return DecodedImages.load(cache / key, wanted.plan)  # needs no lock, which another user may own
+        found = DecodedImages.load(cache / key, wanted)  # needs no lock, which another user may own
+        if found is not None:
+            return found
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / f"{key}.lock"):
-            with suppress(FileNotFoundError):
-                return DecodedImages.load(cache / key, wanted.plan)
+            found = DecodedImages.load(cache / key, wanted)
+            if found is not None:
+                return found
+            _remove(cache / key)
             return _write(wanted, cache, key)
     except LakelensError:  # of the table or its store, which can be an OSError too
         raise
@@ -161,6 +180,14 @@ def _decoder_versions(by_simplejpeg: bool) -> tuple[str, ...]:
     return PIL.__version__, simplejpeg.__version__
 
 
+def _load(path: Path, shape: tuple[int, ...], kind: type[np.generic], **how: Any) -> npt.NDArray[Any]:
+    """Loads an array of an entry, of the shape and type that it was written with."""
+    found = np.asarray(np.load(path, allow_pickle=False, **how))  # views of a memmap cost microseconds each
+    if found.shape != shape or found.dtype != kind:
+        raise ValueError(f"{path.name} is {found.dtype} {list(found.shape)}, expected is {list(shape)}")
+    return found
+
+
 @contextmanager
 def _locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Holds a lock that the kernel releases when the process ends, however it ends."""
@@ -195,7 +222,9 @@ def _write(wanted: ImagePlan, cache: Path, key: str) -> DecodedImages:
             json.dump(entry, file)
             file.flush()
             os.fsync(file.fileno())
-        written = DecodedImages.load(folder, plan)  # before it has the name by which another process may remove it
+        written = DecodedImages.load(folder, wanted)  # before it has the name by which another process may remove it
+        if written is None:
+            raise OSError(f"{folder} was removed or changed while it was written")
         folder.rename(cache / key)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -278,17 +307,15 @@ def _make_room(cache: Path, key: str, needed: int, limit: int) -> None:
         )
     held = in_progress = _remove_interrupted(cache, key)
     used: list[tuple[float, int, Path]] = []
-    for described in cache.glob(f"{_KEY}/entry.json"):
+    for entry in cache.glob(_KEY):
         with suppress(OSError):  # removed by hand meanwhile, or closed to this user
-            used.append((described.stat().st_mtime, _bytes_of(described.parent), described.parent))
+            used.append((_used_at(entry), _bytes_of(entry), entry))
     held += sum(size for _, size, _ in used)
     for _, size, oldest in sorted(used):
         if held + needed <= limit:
             break
-        gone = oldest.with_name(f".{oldest.name}.{uuid.uuid4().hex}")
-        with suppress(OSError):  # removed by hand meanwhile, or of another user
-            oldest.rename(gone)  # a process that has mapped it keeps its pages
-            shutil.rmtree(gone, ignore_errors=True)
+        with suppress(OSError):  # of another user
+            _remove(oldest)
             logger.info("removed %s from the cache: %d MiB, used longest ago", oldest, size >> 20)
             held -= size
     if held + needed > limit:
@@ -298,6 +325,17 @@ def _make_room(cache: Path, key: str, needed: int, limit: int) -> None:
         )
     if needed > shutil.disk_usage(cache).free:
         raise _disk_full(cache, needed)
+
+
+def _remove(entry: Path) -> None:
+    """Removes an entry; a process that has mapped it keeps its pages."""
+    gone = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        entry.rename(gone)
+        if gone.is_dir():
+            shutil.rmtree(gone, ignore_errors=True)
+        else:
+            gone.unlink()
 
 
 def _remove_interrupted(cache: Path, key: str) -> int:
@@ -318,6 +356,14 @@ def _disk_full(cache: Path, needed: int) -> InvalidArgumentError:
         f"cache: the decoded images take {needed} bytes, the disk of {cache} has {shutil.disk_usage(cache).free} free; "
         "name another folder, or train without cache"
     )
+
+
+def _used_at(entry: Path) -> float:
+    """Returns when an entry was used, in seconds since 1970; 0 if it is damaged."""
+    try:
+        return (entry / "entry.json").stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _bytes_of(entry: Path) -> int:

@@ -425,7 +425,8 @@ class DeltaFeed:
 
         Args:
             columns: Names of the columns, regular expressions or fields of a Unischema; None is all that have a tensor
-                form, of those that `as_column_numpy` gives.
+                form, of those that `as_column_numpy` gives. Arrays of several lengths, or with nulls, have none; a
+                `transform_spec` that names them in `edit_fields` receives them.
             num_epochs: Epochs until the data ends; None never ends.
             cur_shard: This process's shard; with `shard_count`, or neither for all rows.
             shard_count: Number of shards.

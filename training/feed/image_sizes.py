@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...errors import BadRowError, ImageError, InvalidArgumentError
 from ...etl.images.stored_image import StoredImage, size_of
 from ...etl.model.schema import HEIGHT, WIDTH
-from ...log.data_files import open_stored
+from ...log.data_files import open_stored, stored_columns
 from .plan.feed_plan import FeedPlan, naming_file
 from .plan_builder import of_files
 from .reading.row_groups import FileLayout, OpenRowGroup, kept_rows
@@ -81,9 +81,9 @@ def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
 
 def _sizes_in(plan: FeedPlan, file: int) -> set[tuple[int | None, int | None]]:
     """Lists the different heights and widths of the rows of a file."""
-    columns = [plan.stored_name(name) for name in plan.columns.sizes]
     with open_stored(plan.snapshot, file) as parquet:
-        if not columns or not set(columns) <= set(parquet.schema_arrow.names):
+        columns = list(stored_columns(plan.snapshot, file, plan.columns.sizes, parquet.metadata).values())
+        if not columns or len(columns) < len(plan.columns.sizes):
             return {(None, None)}
         kept = enumerate(kept_rows(plan, file, parquet))
         read = pa.concat_tables(parquet.read_row_group(i, columns).take(rows) for i, rows in kept)

@@ -22,7 +22,7 @@ from ...options import whole_number
 from ...stores.watched import STALL_TIMEOUT_S, watched_each
 from .plan.epoch_order import GlobalOrder
 from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, lanes_within, naming_file
-from .reading.row_groups import kept_rows
+from .reading.row_groups import kept_rows, matches
 
 Result = TypeVar("Result")
 
@@ -119,8 +119,10 @@ def _filter_files(snapshot: Snapshot, filters: Mapping[str, Any]) -> tuple[DataF
         present = [
             None if text is None else parse_partition_value(text, snapshot.schema[name]) for text in column.values
         ]
-        codes = [i for i, value in enumerate(present) if value in _typed(snapshot, name, values)]
-        if not codes:
+        row_filter = RowFilter(name, _typed(snapshot, name, values))
+        declared = snapshot.schema[name]
+        codes = np.flatnonzero(matches(pa.array(present, arrow_type(declared)), row_filter, declared))
+        if not len(codes):
             raise InvalidArgumentError(
                 f"{snapshot.location}@{snapshot.version} has no rows with {name}={wanted!r}; "
                 f"{name} is one of {_listed(snapshot.files.partitions[name], present)}"

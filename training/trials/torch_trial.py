@@ -30,8 +30,11 @@ class TorchTrial(Trial, ABC):
         >>> class Linear(lakelens.TorchTrial):
         ...     def build_model(self):
         ...         from torch import nn
+        ...         class OfPixels(nn.Linear):
+        ...             def forward(self, images):
+        ...                 return super().forward(images.flatten(1).float() / 255)
         ...         height, width = self.context.image_size
-        ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * height * width, self.context.num_classes))
+        ...         return OfPixels(3 * height * width, self.context.num_classes)
         ...
         ...     def build_optimizer(self, model):
         ...         import torch
@@ -40,7 +43,7 @@ class TorchTrial(Trial, ABC):
         ...     def training_step(self, model, batch):
         ...         from torch.nn.functional import cross_entropy
         ...         images, labels = batch
-        ...         return cross_entropy(model(images.float() / 255), labels)
+        ...         return cross_entropy(model(images), labels)
     """
 
     framework: ClassVar[str] = TORCH

@@ -73,7 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained = metadata | {"run_id": "abc"}
     write_checkpoint(models, files=files, metadata=trained, name="t").path.rename(folder / "trained")
     write_deltalake(folder / "widened", rows)
-    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    features = {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}
     change_log(folder / "widened", "protocol", minReaderVersion=3, minWriterVersion=7, **features)
     return folder
 

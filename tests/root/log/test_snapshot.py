@@ -182,9 +182,9 @@ os.wait()
 
 def test_a_feature_that_plain_parquet_would_get_wrong_is_refused_by_name(tmp_path):
     write(tmp_path / "t", rows(0, 2))
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["typeWidening"]}
-    change_log(tmp_path / "t", 0, protocol={**protocol, "readerFeatures": ["typeWidening"]})
-    with pytest.raises(UnsupportedTableFeatureError, match="typeWidening"):
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["variantType"]}
+    change_log(tmp_path / "t", 0, protocol={**protocol, "readerFeatures": ["variantType"]})
+    with pytest.raises(UnsupportedTableFeatureError, match="variantType"):
         open_snapshot(tmp_path / "t")
 
 

@@ -16,8 +16,8 @@ from lakelens.training.configuration.experiment import ExperimentConfig
 
 NAMES = ("birds", "kid's photos", 'the "best"', 'kid\'s "best"', "lake.nature.owls", "a@b", "Ünì", "x; y", "a%b")
 ALIASES = ("champion", "A-b_1", "vv1", "v1a", "5", "früh")
-NO_NAMES = ("", " ", "a/b", "a:b", ".", "..")
-NO_ALIASES = ("", "v1", "V22", "latest", "Latest", "with space", "a/b", "a.b", "a" * 256)
+NO_NAMES = ("", " ", "a/b", "a:b", ".", "..", "..owls", "...")
+NO_ALIASES = ("", "v1", "a\tb", "a@b", "V22", "latest", "Latest", "with space", "a/b", "a.b", "a" * 256)
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,14 @@ def test_what_a_silent_server_does_not_take_stays_in_its_file(silent_server, tmp
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_the_store_refuses_is_raised_at_the_end_and_stays_in_its_file(store, tmp_path, caplog):
-    with tracked_run(store, "refused", params={"epochs": 1}) as run:
+def test_what_a_run_that_was_deleted_does_not_take_is_raised_at_the_end_and_stays_in_its_file(store, tmp_path, caplog):
+    with tracked_run(store, "refused") as run:
         RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, params={"epochs": 2}))
+        open_client(store).delete_run(run.run_id)
         with RunWriter(run, tmp_path) as writer:
             with pytest.raises(TrackingError, match=rf"write into run {run.run_id}.* is in {tmp_path}/{RECORDS_FILE}"):
                 writer.finish()
+        open_client(store).restore_run(run.run_id)
     assert (tmp_path / RECORDS_FILE).exists()
     assert "the training continues, and it is tried again" in caplog.text
 

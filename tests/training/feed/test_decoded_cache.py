@@ -80,6 +80,65 @@ def test_boxes_labels_and_bad_rows_are_those_of_a_feed_without_cache(tmp_path):
         list(feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache"))
 
 
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def put_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("name", ["images.npy", "sizes.npy", "rows.npy", "entry.json"])
+@pytest.mark.parametrize("damage", [cut, empty, Path.unlink, put_folder])
+def test_a_damaged_entry_is_made_again(uneven, tmp_path, name, damage):
+    feed = DeltaFeed(uneven, split="train")
+    plain = list(feed.as_numpy(16, image_size=SIZE))
+    for _ in range(2):
+        list(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
+        (entry,) = entries(tmp_path)
+        damage(entry / name)
+        assert_same(feed.as_numpy(16, image_size=SIZE, cache=tmp_path), plain)
+        assert (entry / name).stat().st_size > 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"bad": []}', '{"bad": {"x": 1}}', "\xff", "null"])
+def test_an_entry_with_another_description_is_made_again(uneven, tmp_path, text, caplog):
+    feed = DeltaFeed(uneven, split="train")
+    list(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
+    (entry,) = entries(tmp_path)
+    (entry / "entry.json").write_bytes(text.encode("latin-1"))
+    assert_same(feed.as_numpy(16, image_size=SIZE, cache=tmp_path), list(feed.as_numpy(16, image_size=SIZE)))
+    assert f"{entry} of the cache is damaged" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "put"), [("images.npy", np.zeros((3, 8, 10, 3), np.uint8)), ("rows.npy", np.ones(91))]
+)
+def test_arrays_of_other_shapes_or_types_are_made_again(uneven, tmp_path, name, put):
+    feed = DeltaFeed(uneven)
+    list(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
+    (entry,) = entries(tmp_path)
+    np.save(entry / name, put)
+    assert_same(feed.as_numpy(16, image_size=SIZE, cache=tmp_path), list(feed.as_numpy(16, image_size=SIZE)))
+
+
+def test_an_entry_that_lacks_its_description_makes_room_first_and_a_file_in_its_place_is_removed(uneven, tmp_path):
+    feed = DeltaFeed(uneven)
+    list(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
+    (entry,) = entries(tmp_path)
+    (entry / "entry.json").unlink()
+    list(feed.as_numpy(16, image_size=(4, 4), cache=tmp_path, cache_bytes=91 * SIZE[0] * SIZE[1] * 3 + 2000))
+    assert not entry.exists()
+    entry.write_bytes(b"no folder")
+    assert_same(feed.as_numpy(16, image_size=SIZE, cache=tmp_path), list(feed.as_numpy(16, image_size=SIZE)))
+
+
 def rename_columns(table: Path, version: int, **stored: str) -> None:
     """Commits a version in which some columns have other stored names, as a rename by column mapping does."""
     log = table / "_delta_log"

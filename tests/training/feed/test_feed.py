@@ -7,7 +7,9 @@ from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from feed_tables import append, changed, flat, image_rows, labels_of, real
 
 from lakelens import DeltaFeed
@@ -130,3 +132,34 @@ def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, e
 def test_a_dataset_that_cannot_be_is_refused_before_the_first_step(feed, arguments, words):
     with pytest.raises(InvalidArgumentError, match=words):
         feed.as_dataset(**arguments)
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (float("nan"), [1, 4]),
+        ([float("nan"), None], [1, 2, 4]),
+        (0.0, [0, 3]),
+        (-0.0, [0, 3]),
+        (np.float64(0), [0, 3]),
+        ([1.5, None], [2, 5]),
+    ],
+)
+def test_filters_compare_floats_as_spark_does_in_columns_and_partitions(tmp_path, partitioned, wanted, found):
+    nan = float("nan")
+    values = pa.array([0.0, nan, None, -0.0, -nan, 1.5], pa.float64())
+    rows = pa.table({"f": values, "n": pa.array(range(6), pa.int64())})
+    write_deltalake(str(tmp_path), rows, partition_by=["f"] if partitioned else None)
+    feed = DeltaFeed(tmp_path, image_column=None, label_column=None, filters={"f": wanted})
+    columns, _ = next(feed.as_column_numpy(6, columns=["n"]))
+    assert sorted(columns["n"][: feed.rows].tolist()) == found
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+@pytest.mark.parametrize("wanted", [2.5, [float("inf"), -1.0]])
+def test_values_that_no_row_has_are_refused(tmp_path, partitioned, wanted):
+    rows = pa.table({"f": [0.0, float("nan"), 1.5], "n": pa.array(range(3), pa.int64())})
+    write_deltalake(str(tmp_path), rows, partition_by=["f"] if partitioned else None)
+    with pytest.raises((InvalidArgumentError, EmptyFeedError), match=r"no rows with f="):
+        DeltaFeed(tmp_path, image_column=None, label_column=None, filters={"f": wanted})

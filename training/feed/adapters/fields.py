@@ -15,6 +15,7 @@ from ....options import near_miss
 from ..columns import NUMPY_TYPES, chosen_columns, lacks_values
 from ..plan.feed_plan import FeedPlan
 from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
+from .uneven import uneven_columns
 
 # Delta type -> the type that Petastorm gives such a column.
 _TYPES: dict[str, Any] = {name: np.dtype(kind).type for name, kind in NUMPY_TYPES.items()}
@@ -33,12 +34,13 @@ _TENSOR_TYPES = {
 _NOT_IN_TORCH = (np.str_, np.bytes_, np.datetime64)
 
 
-def matching_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]:
+def matching_columns(plan: FeedPlan, columns: Sequence[Any] | None, transform: Any = None) -> list[str]:
     """Finds the columns that are meant by names, by regular expressions or by fields of a Unischema.
 
     Args:
         plan: The feed's plan.
-        columns: As Petastorm's `schema_fields`; None is all that have a tensor form.
+        columns: As Petastorm's `schema_fields`; None is all that have a tensor form, or a transform makes one of.
+        transform: A TransformSpec, or None.
 
     Returns:
         Names in the order of the table.
@@ -57,11 +59,22 @@ def matching_columns(plan: FeedPlan, columns: Sequence[Any] | None) -> list[str]
         for name in (str(getattr(column, "name", column)) for column in columns):
             meant += [name] if name in known else [other for other in known if _matches(name, other)] or [name]
         columns = sorted(set(meant), key=[*known, *meant].index)
-    return chosen_columns(
-        plan,
-        columns,
-        lambda name: _field(name, known[name]).numpy_dtype is not _NESTED and not lacks_values(known, name),
-    )
+    uneven = _left_uneven(plan, transform) if columns is None else set[str]()
+
+    def has_tensors(name: str) -> bool:
+        is_nested = _field(name, known[name]).numpy_dtype is _NESTED
+        return not is_nested and name not in uneven and not lacks_values(known, name)
+
+    return chosen_columns(plan, columns, has_tensors)
+
+
+def _left_uneven(plan: FeedPlan, transform: Any) -> set[str]:
+    """Finds columns of arrays without one length that a transform does not change."""
+    return uneven_columns(plan, [name for name in plan.schema if name not in _edited(transform)])
+
+
+def _edited(transform: Any) -> set[str]:
+    return {field[0] for field in transform.edit_fields} if transform is not None else set()
 
 
 def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[Any, Any]:
@@ -108,11 +121,12 @@ def torch_columns(plan: FeedPlan, transform: Any) -> list[str]:
     Raises:
         InvalidArgumentError: If there are none.
     """
-    edited = {field[0] for field in transform.edit_fields} if transform is not None else set()
+    edited, uneven = _edited(transform), _left_uneven(plan, transform)
 
     def has_tensors(name: str) -> bool:
         kind = _field(name, plan.schema[name]).numpy_dtype
-        return name in edited or (kind not in (*_NOT_IN_TORCH, _NESTED) and not lacks_values(plan.schema, name))
+        has_none = kind in (*_NOT_IN_TORCH, _NESTED) or name in uneven or lacks_values(plan.schema, name)
+        return name in edited or not has_none
 
     return chosen_columns(plan, None, has_tensors)
 

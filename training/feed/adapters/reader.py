@@ -27,6 +27,7 @@ from ..shard import Shard
 from ..tf_pipeline import dataset_of
 from .fields import as_tensors, as_vectors, matching_columns, schema_of, tensor_specs
 from .transforms import ImageDecoding, apply_transform
+from .uneven import length_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -60,7 +61,7 @@ class FeedReader:
         self._plan = plan
         self._output = output
         self._transform = output.transform_spec
-        columns = matching_columns(plan, output.columns)
+        columns = matching_columns(plan, output.columns, self._transform)
         self._stored, self.schema = schema_of(plan, columns, self._transform)
         self._decoding = self._transform if isinstance(self._transform, ImageDecoding) else None
         read = list(columns)
@@ -225,18 +226,22 @@ class FeedReader:
             array[:] = [str(value) for value in array]
         if not field.shape:
             return array
-        if any(value is None or None in value for value in array):
-            raise InvalidArgumentError(
-                f"column {name!r} of {self._plan.location} holds nulls, or arrays with a null; leave the column out, "
-                "or replace them in the table"
-            )
-        lengths = {len(value) for value in array}
-        if len(lengths) > 1:
-            raise InvalidArgumentError(
-                f"column {name!r} of {self._plan.location} holds arrays of lengths {min(lengths)} to {max(lengths)}; a "
-                "tensor has one length: leave the column out, or pad it in the table"
-            )
-        return as_vectors(array.tolist(), field.numpy_dtype)
+        lengths = [length_of(value) for value in array]
+        if None not in lengths and len(set(lengths)) <= 1:
+            return as_vectors(array.tolist(), field.numpy_dtype)
+        if self._transform is not None and self._transform.func is not None and self._decoding is None:
+            for row, value in enumerate(array):
+                array[row] = _vector_of(value, field.numpy_dtype)
+            return array
+        row = next(row for row, length in enumerate(lengths) if length is None or length != lengths[0])
+        what = f"an array of length {lengths[row]}, others have {lengths[0]}"
+        if lengths[row] is None:
+            what = "null" if array[row] is None else "an array with a null"
+        raise InvalidArgumentError(
+            f"column {name!r} of {self._plan.describe_row(*batch.origins()[row].tolist())} holds {what}, and a tensor "
+            "has one length and no null: leave the column out, make its arrays equal in a transform_spec, or give what "
+            f"stands for a null array: fill={{{name!r}: [...]}}"
+        )
 
     def _row_bytes(self) -> int:
         """Bytes of a row, on average: as it is stored, and its arrays of known shape."""
@@ -249,6 +254,11 @@ class FeedReader:
 
     def _rows_of_an_item(self) -> int:
         return min(_MOST_ROWS, max(1, _ITEM_BYTES // self._row_bytes()))
+
+
+def _vector_of(value: Any, kind: Any) -> Any:
+    """Gives a transform one array of several lengths; None for null, and an array of objects with a null."""
+    return None if value is None else as_vectors(value, np.str_ if None in value else kind)
 
 
 def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:

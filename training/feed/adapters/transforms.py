@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from .petastorm_parts import TransformSpec
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Types of text in a Unischema, and what holds it.
+_TEXTS: dict[Any, type] = {np.str_: str, np.bytes_: bytes}
 
 
 class ImageDecoding(TransformSpec):  # type: ignore[misc]
@@ -104,13 +108,10 @@ def apply_transform(spec: Any, columns: Columns, given: Any) -> Columns:
 
 def _array(name: str, values: pd.Series[Any], field: Any) -> npt.NDArray[Any]:
     if not field.shape:
-        array: npt.NDArray[Any] = values.to_numpy()
-        if array.dtype.kind in "biuf":
-            array = array.astype(field.numpy_dtype, copy=False)
-        return array
+        return _typed(name, values.to_numpy(), np.dtype(field.numpy_dtype).type)
     if values.empty:
         return np.empty((0, *(side or 0 for side in field.shape)), dtype=field.numpy_dtype)
-    found = [as_vectors(value, field.numpy_dtype) for value in values]
+    found = [_vector(name, value, field.numpy_dtype) for value in values]
     for value in found:
         fits = len(value.shape) == len(field.shape) and all(
             expected in (None, side) for expected, side in zip(field.shape, value.shape, strict=True)
@@ -121,3 +122,62 @@ def _array(name: str, values: pd.Series[Any], field: Any) -> npt.NDArray[Any]:
                 "all rows; make them equal in the transform_spec"
             )
     return as_vectors(found, field.numpy_dtype)
+
+
+def _vector(name: str, value: Any, declared: Any) -> npt.NDArray[Any]:
+    try:
+        found = as_vectors(value, declared) if declared in _TEXTS else np.asarray(value)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"column {name!r}: a row has arrays of several lengths; make them equal in the transform_spec"
+        ) from error
+    return _typed(name, found, np.dtype(declared).type)
+
+
+def _typed(name: str, found: npt.NDArray[Any], declared: Any) -> npt.NDArray[Any]:
+    """Gives values the declared type if they are of its kind and it holds them."""
+    if declared in _TEXTS:
+        if found.dtype.kind == ("U" if declared is np.str_ else "S"):
+            return found
+        others = [value for value in found.flat if not isinstance(value, _TEXTS[declared])]
+        if others:
+            raise _other_type(name, others[0], declared)
+        return found
+    if declared is np.object_:
+        return found
+    if found.dtype.kind == "O":  # of Python numbers or times
+        return _typed_objects(name, found, declared)
+    kind = np.dtype(declared)
+    if found.dtype.kind in "biu" and kind.kind in "iu":
+        limits = np.iinfo(kind)
+        outside = found.size and not (limits.min <= int(found.min()) and int(found.max()) <= limits.max)
+        if outside:
+            value = found.max() if int(found.max()) > limits.max else found.min()
+            raise _other_type(name, value, declared)
+    elif not (found.dtype.kind == kind.kind == "M" or np.can_cast(found.dtype, kind, "same_kind")):
+        raise _other_type(name, found.flat[0] if found.size else None, declared, found.dtype)
+    return found if kind.kind == "M" else found.astype(kind, copy=False)
+
+
+def _typed_objects(name: str, found: npt.NDArray[Any], declared: Any) -> npt.NDArray[Any]:
+    for value in found.flat:
+        if np.dtype(declared).kind == "M":
+            fits = isinstance(value, (date, np.datetime64))
+        else:
+            fits = isinstance(value, (int, float, np.generic)) and np.asarray(value).dtype.kind in "biuf"
+        if not fits:
+            raise _other_type(name, value, declared)
+    if np.dtype(declared).kind == "M":
+        return found.astype("datetime64[us]")
+    numbers = np.array(found.tolist()) if found.size else found.astype(declared)
+    if numbers.dtype.kind == "O":  # beyond 64 bits
+        raise _other_type(name, max(found.flat, key=abs), declared)
+    return _typed(name, numbers, declared)
+
+
+def _other_type(name: str, value: Any, declared: Any, kind: Any = None) -> InvalidArgumentError:
+    shown = np.dtype(declared).name if declared not in _TEXTS else _TEXTS[declared].__name__
+    return InvalidArgumentError(
+        f"transform_spec: column {name!r} is declared as {shown}, and its function gave {value!r} "
+        f"({kind or type(value).__name__}); convert it in the function, or declare its type in edit_fields"
+    )

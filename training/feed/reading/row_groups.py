@@ -76,7 +76,7 @@ def open_file(plan: FeedPlan, file: int) -> Any:
 def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.NDArray[np.int64]]:
     """Finds, in each row group of a file, the rows that are not deleted and that the plan's filters keep."""
     footer, found, first = parquet.metadata, [], 0
-    stored = stored_columns(plan.snapshot, [row_filter.column for row_filter in plan.filters], footer)
+    stored = stored_columns(plan.snapshot, file, [row_filter.column for row_filter in plan.filters], footer)
     for row_group in range(footer.num_row_groups):
         rows = footer.row_group(row_group).num_rows
         mask = plan.files.kept(file, first, rows)
@@ -85,17 +85,26 @@ def kept_rows(plan: FeedPlan, file: int, parquet: pq.ParquetFile) -> list[npt.ND
             for row_filter in plan.filters:
                 name = stored.get(row_filter.column)
                 column = table.column(name) if name is not None else pa.nulls(rows, pa.null())
-                mask &= _matches(column, row_filter, plan.schema[row_filter.column])
+                mask &= matches(column, row_filter, plan.schema[row_filter.column])
         found.append(np.flatnonzero(mask))
         first += rows
     return found
 
 
-def _matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[np.bool_]:
+def matches(column: Any, row_filter: RowFilter, declared: str) -> npt.NDArray[np.bool_]:
+    """Finds the values of a column that a filter keeps. As in SQL, NaN is equal to NaN and 0.0 to -0.0."""
     if declared.startswith("{"):  # compared with null alone
         return np.asarray(pc.is_null(column), dtype=bool)
     kind = arrow_type(declared)
-    return np.asarray(pc.is_in(column.cast(kind), value_set=pa.array(row_filter.values, kind)), dtype=bool)
+    values = row_filter.values
+    found = column.cast(kind)
+    kept = np.asarray(pc.is_in(found, value_set=pa.array(values, kind)), dtype=bool)
+    if pa.types.is_floating(kind):  # Arrow compares these by their bits
+        if 0.0 in values:
+            kept |= np.asarray(pc.fill_null(pc.equal(found, pa.scalar(0.0, kind)), False), dtype=bool)
+        if any(value != value for value in values):
+            kept |= np.asarray(pc.fill_null(pc.is_nan(found), False), dtype=bool)
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +142,7 @@ class OpenRowGroup:
         self._first_row = layout.starts[row_group]
         group = layout.footer.row_group(row_group)
         self.rows = int(group.num_rows)
-        self._stored = list(stored_columns(plan.snapshot, columns, layout.footer).values())
+        self._stored = list(stored_columns(plan.snapshot, file, columns, layout.footer).values())
         step_bytes = min(_STEP_BYTES, max(1, plan.chunk_bytes // 4))
         step = max(1, step_bytes * self.rows // max(1, _bytes_of(group, self._stored)))
         self._open = ExitStack()

@@ -279,3 +279,165 @@ def test_without_petastorm_the_extra_is_named_and_the_feed_works(uneven, tmp_pat
     assert lines[0] == "91.0"
     assert len(lines) == 3
     assert all("pip install 'lakelens[petastorm]'" in line for line in lines[1:])
+
+
+# --- what a transform declares ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory) -> DeltaFeed:
+    location = tmp_path_factory.mktemp("numbers")
+    columns = {"n": pa.array(range(4), pa.int64()), "x": [0.5, 1.5, 2.5, 3.5], "t": ["a", "b", "c", "d"]}
+    write_deltalake(str(location), pa.table(columns))
+    return DeltaFeed(location, image_column=None, label_column=None, shuffle=False)
+
+
+def transformed(feed: DeltaFeed, function, *edited, columns=("n", "x", "t")):
+    spec = TransformSpec(function, edit_fields=[(*field, False) for field in edited])
+    with feed.petastorm_reader(list(columns), transform_spec=spec) as reader:
+        return next(reader)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "declared", "said"),
+    [
+        ("n", [1, 2, 3, 3.5], None, "'n' is declared as int64.*convert it in the function"),
+        ("n", [1.0, 2.0, 3.0, NAN], None, "'n' is declared as int64.*float64"),
+        ("n", ["1", "2", "3", "4"], None, "'n' is declared as int64.*'1'"),
+        ("n", [1, 2, None, 4], "object", "'n' is declared as int64.*None"),
+        ("n", [0, 1, 2, 302], (np.uint8, ()), "'n' is declared as uint8.*302"),
+        ("n", [0, 1, 2, -1], (np.uint16, ()), "'n' is declared as uint16.*-1"),
+        ("n", [0, 1, 2, 2**70], "object", "'n' is declared as int64.*1180591620717411303424"),
+        ("n", [0, 1, 1, 0], (np.bool_, ()), "'n' is declared as bool"),
+        ("x", ["a", "b", "c", "d"], None, "'x' is declared as float64.*'a'"),
+        ("x", [1j, 2, 3, 4], None, "'x' is declared as float64"),
+        ("t", [1, 2, 3, 4], None, "'t' is declared as str.*1"),
+        ("t", [b"a", b"b", b"c", b"d"], None, "'t' is declared as str.*b'a'"),
+        ("t", ["a", None, "c", "d"], None, "'t' is declared as str.*(None|nan)"),
+        ("n", [[1.5, 2.0]] * 4, (np.int32, (2,)), "'n' is declared as int32.*1.5"),
+        ("n", [[1, 70_000]] * 4, (np.int16, (2,)), "'n' is declared as int16.*70000"),
+        ("n", [[1, 2], [1, [2]], [3, 4], [5, 6]], (np.int32, (2,)), "'n': a row has arrays of several lengths"),
+        ("n", ["2024-01-01"] * 4, (np.datetime64, ()), "'n' is declared as datetime64.*'2024-01-01'"),
+    ],
+)
+def test_a_transform_that_gives_another_type_than_it_declares_is_refused(numbers, name, values, declared, said):
+    kind = "object" if declared == "object" else None
+    edited = [(name, *declared)] if isinstance(declared, tuple) else []
+    with pytest.raises(InvalidArgumentError, match=said):
+        transformed(numbers, lambda frame: frame.assign(**{name: pd.Series(values, dtype=kind)}), *edited)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "declared", "given"),
+    [
+        ("n", pd.Series([0, 1, 2, 255]), (np.uint8, ()), [0, 1, 2, 255]),
+        ("n", pd.Series([True, False, True, True]), None, [1, 0, 1, 1]),
+        ("n", pd.Series([4, 3, 2, 1], dtype="Int64"), None, [4, 3, 2, 1]),
+        ("n", pd.Series([4, 3, 2, 1], dtype=object), (np.int8, ()), [4, 3, 2, 1]),
+        ("x", pd.Series([1, 2, 3, 4]), (np.float32, ()), [1.0, 2.0, 3.0, 4.0]),
+        ("x", pd.Series([0.5, NAN, 1, 2]), (np.float16, ()), [0.5, NAN, 1.0, 2.0]),
+        ("t", pd.Series(["a", "b", "c", "d"], dtype="string"), None, ["a", "b", "c", "d"]),
+        ("n", pd.Series([[1, 2]] * 4), (np.float32, (2,)), [[1.0, 2.0]] * 4),
+    ],
+)
+def test_a_transform_may_give_another_width_of_a_declared_type(numbers, name, values, declared, given):
+    item = transformed(
+        numbers, lambda frame: frame.assign(**{name: values}), *([(name, *declared)] if declared else [])
+    )
+    found = getattr(item, name)
+    np.testing.assert_array_equal(found, given)
+    assert declared is None or found.dtype == declared[0]
+
+
+# --- arrays of several lengths, or with nulls ------------------------------------------------------------------------
+
+
+ARRAYS = {
+    "lengths": pa.array([[float(n)] * (n % 3 + 1) for n in range(6)], pa.list_(pa.float32())),
+    "nulls": pa.array([[1, 2], None, [3, 4], [5, 6], None, [7, 8]], pa.list_(pa.int64())),
+    "holes": pa.array([["a"], [None], ["b", "c"], [], ["d"], ["e"]], pa.list_(pa.string())),
+    "even": pa.array([[n, n] for n in range(6)], pa.list_(pa.int32())),
+    "n": pa.array(range(6), pa.int64()),
+}
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory) -> DeltaFeed:
+    location = tmp_path_factory.mktemp("arrays")
+    write_deltalake(str(location), pa.table(ARRAYS))
+    return DeltaFeed(location, image_column=None, label_column=None, shuffle=False)
+
+
+def padded(column: str, kind: type, length: int, empty) -> TransformSpec:
+    """Makes the arrays of a column equally long, a null an array of `empty` alone."""
+
+    def pad(frame):
+        found = np.full((len(frame), length), empty, dtype=object if kind is np.str_ else kind)
+        for row, value in enumerate(frame[column]):
+            assert value is None or isinstance(value, np.ndarray)
+            for place, item in enumerate([] if value is None else value):
+                found[row, place] = empty if item is None else item
+        return frame.assign(**{column: list(found)})
+
+    return TransformSpec(pad, edit_fields=[(column, kind, (length,), False)])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 6])
+@pytest.mark.parametrize(
+    ("spec", "column", "given"),
+    [
+        (padded("lengths", np.float32, 3, -1), "lengths", [[0, -1, -1], [1, 1, -1], [2, 2, 2]]),
+        (padded("nulls", np.int64, 2, 0), "nulls", [[1, 2], [0, 0], [3, 4]]),
+        (padded("holes", np.str_, 2, ""), "holes", [["a", ""], ["", ""], ["b", "c"]]),
+    ],
+)
+def test_arrays_of_several_lengths_and_with_nulls_reach_the_transform(arrays, batch_size, spec, column, given):
+    with arrays.petastorm_reader([column], transform_spec=spec, batch_size=batch_size) as reader:
+        found = [row for item in reader for row in getattr(item, column).tolist()]
+    assert (found[:3], len(found)) == (given, 6)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("lengths", "row 1 of .* holds an array of length 2, others have 1"),
+        ("nulls", "row 1 of .* holds null.*fill={'nulls'"),
+        ("holes", "row 1 of .* holds an array with a null"),
+    ],
+)
+def test_without_a_transform_they_are_refused_with_their_row(arrays, column, said):
+    with arrays.petastorm_reader([column]) as reader, pytest.raises(InvalidArgumentError, match=said):
+        next(reader)
+    unchanged = TransformSpec(lambda frame: frame)
+    with arrays.petastorm_reader([column], transform_spec=unchanged) as reader:
+        with pytest.raises(InvalidArgumentError, match=f"column '{column}'"):
+            next(reader)
+
+
+def test_without_columns_they_are_left_out_unless_a_transform_changes_them(arrays):
+    with pytest.warns(UserWarning, match="left out: lengths, nulls, holes"), arrays.petastorm_reader() as reader:
+        assert next(reader)._fields == ("even", "n")
+    with pytest.warns(UserWarning, match="left out: nulls, holes"):
+        reader = arrays.petastorm_reader(transform_spec=padded("lengths", np.float32, 3, 0))
+    with reader:
+        assert sorted(next(reader)._fields) == ["even", "lengths", "n"]
+    kept = DeltaFeed(arrays.plan.location, image_column=None, label_column=None, filters={"n": [0, 3]})
+    with pytest.warns(UserWarning, match="left out: holes"), kept.petastorm_reader() as reader:
+        assert next(reader).nulls.shape == (2, 2)
+
+
+@pytest.mark.parametrize("fill", [[0, 0], np.array([0, 0])])
+def test_an_array_stands_for_a_null_array(arrays, fill):
+    with arrays.petastorm_reader(["nulls"], fill={"nulls": fill}) as reader:
+        assert next(reader).nulls.tolist() == [[1, 2], [0, 0], [3, 4], [5, 6], [0, 0], [7, 8]]
+    columns, _ = next(arrays.as_column_numpy(6, columns=["nulls"], fill={"nulls": fill}))
+    assert columns["nulls"].tolist() == [[1, 2], [0, 0], [3, 4], [5, 6], [0, 0], [7, 8]]
+
+
+@pytest.mark.parametrize("fill", [{"nulls": 0}, {"nulls": ["a"]}, {"holes": [1]}, {"nulls": None}, {"n": None}])
+def test_what_cannot_stand_for_an_array_is_refused(arrays, fill):
+    with pytest.raises(InvalidArgumentError, match="does not fit the column's type"):
+        arrays.petastorm_reader(list(fill), fill=fill)
