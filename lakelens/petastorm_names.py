@@ -73,11 +73,7 @@ def install() -> None:
 
 
 def check_loaded() -> None:
-    """Checks that no module of Petastorm was imported before `install`, without its changes.
-
-    Raises:
-        MissingDependencyError: If one was; names the import to add before it.
-    """
+    """Checks that no module of Petastorm was imported before `install`, without its changes."""
     for name in _CHANGES:
         module = sys.modules.get(name)
         if module is not None and not isinstance(module.__loader__, _NamesLoader) and _needed(name):
