@@ -167,3 +167,64 @@ def test_an_error_ends_a_watch_and_the_next_call_scores_what_remains(spark, chec
     write_table(table, [row(1)])
     results += watched(spark, checkpoint.path, table, predictions, (interrupt,))[0]
     assert [(result.table_version, result.scored, result.carried) for result in results] == [(0, 1, 0), (3, 1, 1)]
+
+
+UNREAD = {
+    "rename": ("RENAME COLUMN camera TO device",),
+    "drop": ("DROP COLUMN device",),
+    "widen": ("ALTER COLUMN shot TYPE BIGINT", "ALTER COLUMN label TYPE BIGINT"),
+    "add": ("ADD COLUMNS (owner STRING AFTER path)",),
+}
+
+
+def widenable_table(spark, location):
+    """A table whose columns may be renamed, dropped and widened, with two that scoring does not read."""
+    write_table(location, [row(0), row(1)])
+    table = f"delta.`{location}`"
+    properties = "'delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true'"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({properties})")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMNS (camera STRING, shot INT)")
+    return table
+
+
+def test_a_watch_survives_columns_that_it_does_not_read_being_renamed_dropped_widened_and_added(
+    spark, checkpoint, tmp_path
+):
+    table = widenable_table(spark, tmp_path / "images")
+    version = DeltaTable(tmp_path / "images").version()
+    copied = "split, image, label, label_name, format, height, width"
+
+    def change(statements):
+        def run():
+            for statement in statements:
+                spark.sql(f"ALTER TABLE {table} {statement}")
+            names = {field.name for field in DeltaTable(tmp_path / "images").schema().fields}
+            known = [name for name in copied.split(", ") if name in names]
+            taken = ", ".join(known)
+            number = f"'file:/{'-'.join(statements[0].split()[:3])}.jpg'"
+            spark.sql(f"INSERT INTO {table} (path, {taken}) SELECT {number}, {taken} FROM {table} LIMIT 1")  # noqa: S608
+
+        return run
+
+    steps = [change(statements) for statements in UNREAD.values()]
+    results, _ = watched(spark, checkpoint.path, tmp_path / "images", tmp_path / "predictions", (*steps, interrupt))
+    assert results[0].table_version == version
+    assert [result.scored + result.carried for result in results] == [2, 3, 4, 5, 6]
+    last = [one for one in read(tmp_path / "predictions") if one["version"] == results[-1].table_version]
+    assert (len(last), {one["error"] for one in last}) == (6, {None})
+
+
+@pytest.mark.parametrize(
+    ("statement", "column"), [("RENAME COLUMN path TO uri", "path"), ("DROP COLUMN image", "image")]
+)
+def test_a_watch_ends_with_the_name_and_the_version_of_a_column_that_it_reads(
+    spark, checkpoint, tmp_path, statement, column
+):
+    table = widenable_table(spark, tmp_path / "images")
+
+    def change(_):
+        spark.sql(f"ALTER TABLE {table} {statement}")
+
+    version = DeltaTable(tmp_path / "images").version() + 1
+    with pytest.raises(NotAnImageTableError, match=rf"images@{version} has no column '{column}'"):
+        score(spark, checkpoint.path, tmp_path / "images", tmp_path / "predictions", watch_s=0.05, on_pass=change)
