@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, LakelensError
 from ...results import ReadableResult
 from ...spark.port import kept
 from ...table import Table
@@ -36,7 +38,8 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
     """Deletes the rows that meet a condition, as one commit.
 
     Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
-    process is killed between the two commits, the rows are still there, and the next ingest removes the entries.
+    process is killed between the two commits, the rows are still there, and the next ingest removes the entries. A
+    deletion that fails removes them itself.
     """
     check_condition(where)
     edit = open_edit(spark, table)
@@ -47,8 +50,17 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
         ledger = sound_classes(edit.spark, edit.transaction).ledger
         counts = Counter(stored_classes(edit.spark, edit.transaction, ledger))
         counts.subtract(deleted)
-        Quarantine(edit.spark, table).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
-        version = edit.commit(DELETE, found, None, counts, where=where)
+        quarantine = Quarantine(edit.spark, table)
+        # No other deletion has the time.
+        error = f"deleted by {edit.user} at {datetime.now(timezone.utc).isoformat()} where {where}"
+        try:
+            quarantine.record(_quarantined(found, error), None)
+            version = edit.commit(DELETE, found, None, counts, where=where)
+        except BaseException as failure:
+            if edit.is_uncommitted(failure):
+                with contextlib.suppress(LakelensError):  # the commit's error is what matters
+                    quarantine.forget(error)
+            raise
     return DeleteResult(version, dict(sorted(deleted.items())), committed=True)
 
 
