@@ -125,12 +125,26 @@ def test_deleted_files_stay_out_until_their_content_changes_or_their_rows_are_re
 
 def test_a_deletion_of_nothing_commits_nothing_and_a_wrong_condition_is_named(table):
     assert (table.delete("width > 1000").committed, table.version) == (False, 0)
+    table.spark.udf.register("beheaded", lambda path: path[1 // 0 :], "string")
     for where, words in (
         ("colour = 'red'", "colour"),
         ("path = (", "is not a condition"),
+        # Values of another type, with the column and both types
+        ("height = 'tall'", "two types: 'tall' is a STRING, and not a BIGINT. In the table height is int"),
+        ("split IN (5, 6)", "'train' is a STRING, and not a BIGINT. In the table split is string"),
+        ("source_modified BETWEEN 'then' AND 'now'", "'then' is a STRING, .* source_modified is timestamp"),
+        ("content_hash < CAST(path AS DATE)", "is a STRING, and not a DATE. .* path is string"),
+        # What Spark, Java or a Python worker raises once the condition is computed
+        ("width % (height - height) = 0", "BY_ZERO.* height is int, width is int"),
+        ("array(1, 2)[width] = 1", "INVALID_ARRAY_INDEX"),
+        ("path RLIKE '[a'", "PATTERN|PatternSyntax"),
+        ("(SELECT explode(array(1, 2))) = label", "More than one row"),
+        ("java_method('java.net.URI', 'create', ':') = ''", "URISyntaxException: Expected scheme name"),
+        ("beheaded(path) = ''", "ZeroDivisionError: division by zero"),
     ):
         with pytest.raises(InvalidArgumentError, match=words):
             table.delete(where)
+    assert (run_refused("delete", table.location, "height = 'tall'"), table.version) == (2, 0)
     write_deltalake(f"{table.location}-3", pa.table({"id": [0, 1, 2]}))
     with pytest.raises(NotAnImageTableError, match="lakelens did not create it"):
         ImageTable(table.spark, f"{table.location}-3").delete("true")
