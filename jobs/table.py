@@ -253,7 +253,7 @@ def _optimize(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _delete(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.delete import check_condition
+    from lakelens.etl.spark.conditions import check_condition
 
     check_condition(args.where)
     return _edited(args, "delete", lambda table: table.delete(args.where))

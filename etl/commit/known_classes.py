@@ -106,13 +106,21 @@ def ledger_of(spark: SparkSession, table: Table) -> Ledger:
 
 
 def record_classes(
-    table: Table, version: int, counts: Mapping[str, int] | None, labels: Mapping[str, int] | None = None
+    table: Table,
+    version: int,
+    counts: Mapping[str, int] | None,
+    labels: Mapping[str, int] | None = None,
+    renamed: tuple[str, str] | None = None,
 ) -> None:
-    """Records the rows by class of a version just committed. If it fails, the next writer looks at the rows."""
+    """Records the rows by class of a version just committed, and the old and new name of a class that it renames.
+
+    If it fails, the next writer looks at the rows.
+    """
 
     def recorded(ledger: Ledger) -> Ledger:
         new = {(name, number): 0 for name, number in (labels or {}).items() if name not in ledger.numbers}
         settled, _ = ledger.settled(new)
+        settled = settled if renamed is None else settled.renamed(*renamed)
         return settled if counts is None else settled.recorded(version, counts)
 
     try:

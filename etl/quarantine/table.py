@@ -73,6 +73,19 @@ class Quarantine:
         """Writes bad files, one row per path, and removes those that are repaired, in one commit."""
         RETRIES.run(lambda: self._write(bad, leaving), f"{self.location}: other writers kept committing first.")
 
+    def forget(self, error: str) -> None:
+        """Removes the entries with one error text, in one commit."""
+        from pyspark.sql import functions as F
+
+        def forgotten() -> None:
+            transaction = Transaction(self._spark, self._table)
+            entries = read_table(self._spark, self.location, transaction.version).where(F.col("error") == error)
+            none = local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE))
+            transaction.commit(Batch(none, _note(), entries.select(schema.PATH)))
+
+        if self.exists():
+            RETRIES.run(forgotten, f"{self.location}: other writers kept committing first.")
+
     def _write(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         if not self.exists():
             if bad is not None:
@@ -82,5 +95,8 @@ class Quarantine:
         rows = local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE)) if bad is None else bad
         paths = [frame.select(schema.PATH) for frame in (bad, leaving) if frame is not None]
         stale = functools.reduce(lambda one, other: one.union(other), paths)
-        note = json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})
-        Transaction(self._spark, self._table).commit(Batch(rows, note, stale))
+        Transaction(self._spark, self._table).commit(Batch(rows, _note(), stale))
+
+
+def _note() -> str:
+    return json.dumps({"lakelens": "quarantine", "commit": uuid.uuid4().hex})

@@ -27,6 +27,12 @@ _MISSING_FILE = re.compile(
 )
 
 
+# Of what a task has raised: the exception of Java, and the last line of a traceback of Python.
+_OF_TASK = re.compile(r"most recent failure: .*?\(TID \d+\)(?: \([^)\n]*\))?: (?P<cause>[^\n]+)")
+_OF_PYTHON = re.compile(r"^\s*(?P<cause>(?:\w+\.)*\w+(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
+_AROUND = re.compile(r"^org\.apache\.spark\.\w+: |\s*SQLSTATE: \w{5}\b.*$")
+_LONGEST_CAUSE = 500
+
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
 _Place = TypeVar("_Place", str, Table)
@@ -56,6 +62,26 @@ def failures_named(location: str) -> Iterator[None]:
         if named is None:
             raise
         raise named from error
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether Spark, Java or the connection to it has raised an error."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, (PySparkException, Py4JError))
+
+
+def cause_of(error: BaseException) -> str:
+    """Writes the innermost cause of an error of Spark in one line."""
+    java, report = getattr(error, "java_exception", None), str(error)
+    while java is not None:
+        report, java = str(java.toString()), java.getCause()
+    python = _OF_PYTHON.findall(report) if "Traceback (most recent call last)" in report else []
+    task = _OF_TASK.search(report)
+    found = python[-1] if python else task["cause"] if task is not None else report
+    lines = [line.strip() for line in found.splitlines() if line.strip()]
+    return _AROUND.sub("", lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]
 
 
 def failure_of(report: str, location: str, within: str | None = None) -> LakelensError | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
+from ...errors import LakelensError
 from ...results import ReadableResult
 from ...spark.port import kept
 from ...table import Table
@@ -14,6 +16,7 @@ from ..commit.known_classes import count_classes, sound_classes, stored_classes
 from ..commit.notes import DELETE
 from ..model import schema
 from ..quarantine.table import DELETED, Quarantine
+from ..spark.conditions import check_condition, condition_named, rows_where
 from ..spark.failures import naming_failures
 from ..spark.path_forms import column_in_one_form
 from .edits import open_edit
@@ -36,41 +39,34 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
     """Deletes the rows that meet a condition, as one commit.
 
     Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
-    process is killed between the two commits, the rows are still there, and the next ingest removes the entries.
+    process is killed between the two commits, the rows are still there, and the next ingest removes the entries. A
+    deletion that fails removes them itself.
     """
     check_condition(where)
     edit = open_edit(spark, table)
-    with kept(_select(edit.rows(), where)) as found:
-        deleted = count_classes(found)
+    rows = edit.rows()
+    small = [name for name in rows.columns if name not in (schema.IMAGE, schema.ANNOTATIONS)]
+    with ExitStack() as stack:
+        with condition_named(rows, where):
+            found = stack.enter_context(kept(rows_where(rows, where).select(*small)))
+            deleted = count_classes(found)
         if not deleted:
             return DeleteResult(edit.transaction.version)
         ledger = sound_classes(edit.spark, edit.transaction).ledger
         counts = Counter(stored_classes(edit.spark, edit.transaction, ledger))
         counts.subtract(deleted)
-        Quarantine(edit.spark, table).record(_quarantined(found, f"deleted by {edit.user} where {where}"), None)
-        version = edit.commit(DELETE, found, None, counts, where=where)
+        quarantine = Quarantine(edit.spark, table)
+        # No other deletion has the time.
+        error = f"deleted by {edit.user} at {datetime.now(timezone.utc).isoformat()} where {where}"
+        try:
+            quarantine.record(_quarantined(found, error), None)
+            version = edit.commit(DELETE, found, None, counts, where=where)
+        except BaseException as failure:
+            if edit.is_uncommitted(failure):
+                with suppress(LakelensError):  # the commit's error is what matters
+                    quarantine.forget(error)
+            raise
     return DeleteResult(version, dict(sorted(deleted.items())), committed=True)
-
-
-def check_condition(where: str) -> None:
-    """Checks what can be known of a condition without Spark; raises as `delete`."""
-    if not isinstance(where, str) or not where.strip():
-        raise InvalidArgumentError(f"where={where!r}: give a SQL condition, such as \"label_name = 'cat'\"")
-
-
-def _select(rows: DataFrame, where: str) -> DataFrame:
-    from pyspark.errors import PySparkException
-
-    try:
-        small = [name for name in rows.columns if name not in (schema.IMAGE, schema.ANNOTATIONS)]
-        found = rows.where(where).select(*small)
-        _ = found.schema  # a Connect session looks at the condition now
-    except PySparkException as error:
-        first = str(error).strip().splitlines()[0]
-        raise InvalidArgumentError(
-            f"where={where!r} is not a condition on the columns of the table: {first}"
-        ) from error
-    return found
 
 
 def _quarantined(rows: DataFrame, reason: str) -> DataFrame:

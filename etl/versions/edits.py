@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import TableConflictError
+from ...errors import LakelensError, TableConflictError
+from ...log.opening import open_table
 from ...table import Table
 from ..commit.known_classes import record_classes
 from ..commit.notes import write_note
@@ -37,18 +38,35 @@ class TableEdit:
         return read_table(self.spark, self.transaction.path, self.transaction.version)
 
     def commit(
-        self, kind: str, stale: DataFrame, rows: DataFrame | None, counts: Mapping[str, int], **noted: object
+        self,
+        kind: str,
+        stale: DataFrame,
+        rows: DataFrame | None,
+        counts: Mapping[str, int],
+        renamed: tuple[str, str] | None = None,
+        **noted: object,
     ) -> int:
-        """Replaces the rows of some paths as one commit; returns its version."""
+        """Replaces the rows of some paths as one commit, which may rename a class; returns its version."""
         paths = stale.select(column_in_one_form(schema.PATH).alias(schema.PATH)).distinct()
         new = local_frame(self.spark, [], schema.ddl_of(schema.IMAGE_TABLE)) if rows is None else rows
+        noted = noted if renamed is None else {**noted, "renamed": list(renamed)}
         # No other commit has the note, by which public writers find theirs.
         note = write_note(kind, user=self.user, id=uuid.uuid4().hex, **noted)
         version = self.transaction.commit(Batch(new, note, paths))
         if version is None:
             raise TableConflictError(f"{self.table}: the rows to be changed are gone; try again")
-        record_classes(self.transaction.table, version, counts)
+        record_classes(self.transaction.table, version, counts, renamed=renamed)
         return version
+
+    def is_uncommitted(self, error: BaseException) -> bool:
+        """Whether it is certain that a commit which ended in an error changed no row; an interrupted one still may."""
+        if isinstance(error, TableConflictError):
+            return True
+        try:
+            latest = open_table(self.transaction.table).version()
+        except LakelensError:
+            return False
+        return isinstance(error, Exception) and latest == self.transaction.version
 
 
 def open_edit(spark: SparkSession, table: Table) -> TableEdit:

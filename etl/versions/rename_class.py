@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError, LakelensError, TableConflictError
+from ...errors import InvalidArgumentError, LakelensError
 from ...ledger.ledger import Ledger
 from ...ledger.store import change, read
-from ...log.opening import open_table
 from ...options import suggestion
 from ...results import ReadableResult
 from ...spark.port import count_rows
 from ...table import Table
-from ..commit.known_classes import record_classes, sound_classes, stored_classes
+from ..commit.known_classes import sound_classes, stored_classes
 from ..commit.notes import RENAME
 from ..model import schema
 from ..model.class_names import MAX_NAME_LENGTH, class_name
 from ..model.labels import NO_CLASS
 from ..spark.failures import naming_failures
-from .edits import TableEdit, open_edit
+from .edits import open_edit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,37 +48,31 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
     known = sound_classes(edit.spark, edit.transaction)
     _check_names(table.location, known.ledger, old, new)
     number = known.ledger.numbers[old]
-    before = next(one for one in known.ledger.classes if one.number == number)
     counts = Counter[str]()
     for name, stored in stored_classes(edit.spark, edit.transaction, known.ledger).items():
         counts[new if name == old else name] += stored
     found = edit.rows().where(_has_name(old))
     rows = count_rows(found.select(schema.PATH))
     version = edit.transaction.version
-    # The name is written first: rows of a former name are still rows of the class, whenever this process dies.
-    change(known.table, lambda ledger: ledger.settled(known.rows or {})[0].renamed(old, new))
-    try:
+
+    def begun(ledger: Ledger) -> Ledger:
+        settled, _ = ledger.settled(known.rows or {})
+        _check_names(table.location, settled, old, new)
         if rows:
-            version = edit.commit(RENAME, found, _renamed(found, old, new), counts, renamed=[old, new])
-        else:
-            record_classes(known.table, version, counts)
-    except BaseException as error:
-        if _is_uncommitted(edit, error):
-            change(known.table, lambda ledger: ledger.put_back(before, new))
-        else:  # rows may have the new name
-            change(known.table, lambda ledger: ledger.renamed(new, before.name) if new in ledger.labels else ledger)
-        raise
+            return settled.begun(old, new, version)
+        return settled.renamed(old, new).recorded(version, counts)
+
+    # The rename is noted first: rows of the new name are rows of the class, whenever this process dies.
+    change(known.table, begun)
+    if rows:
+        try:
+            version = edit.commit(RENAME, found, _renamed(found, old, new), counts, (old, new))
+        except BaseException as error:
+            if edit.is_uncommitted(error):
+                with contextlib.suppress(LakelensError):  # the commit's error is what matters
+                    change(known.table, lambda ledger: ledger.given_up(old, new))
+            raise
     return RenameResult(version, old, new, number, rows)
-
-
-def _is_uncommitted(edit: TableEdit, error: BaseException) -> bool:
-    """Whether it is certain that no row has the new name. A call that was interrupted may still commit."""
-    if isinstance(error, TableConflictError):
-        return True
-    try:
-        return isinstance(error, Exception) and open_table(edit.transaction.table).version() == edit.transaction.version
-    except LakelensError:
-        return False
 
 
 def check_names(table: Table, old: str, new: str) -> None:

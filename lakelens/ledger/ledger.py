@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,6 +14,13 @@ from ..liveness import Process
 MOST_COUNTED = 50_000
 
 
+class Renaming(NamedTuple):
+    """A rename that has begun: the class gets the name once the commit of its rows is recorded."""
+
+    name: str  # The name that the class is to get
+    version: int  # The version whose rows are renamed; a later one that lacks the name ends the rename
+
+
 @dataclass(frozen=True)
 class LabelClass:
     """A class. Its number is never given to another class, nor is any name that it has had."""
@@ -20,13 +28,14 @@ class LabelClass:
     number: int  # What models and rows call it
     name: str  # Its name
     former: tuple[str, ...] = ()  # The names that it had, the oldest first
+    renaming: Renaming | None = None  # The rename that has begun
 
     def named(self, name: str) -> LabelClass:
         """Returns the class under another name; the present one becomes a former one."""
         if name == self.name:
             return self
         former = tuple(other for other in (*self.former, self.name) if other != name)
-        return replace(self, name=name, former=former)
+        return replace(self, name=name, former=former, renaming=None)
 
 
 class ClassRows(NamedTuple):
@@ -137,14 +146,23 @@ class Ledger:
         return replace(self, classes=tuple(classes))
 
     def renamed(self, old: str, new: str) -> Ledger:
-        """Gives the class that has or had the name `old` a name that no other class has or had."""
-        return self._with_names({self.numbers[old]: new})
+        """Gives the class that has or had the name `old` another name.
 
-    def put_back(self, one: LabelClass, renamed: str) -> Ledger:
-        """Makes a class what it was before it got the name `renamed`, unless it has another name by now."""
-        return replace(
-            self, classes=tuple(one if (now.number, now.name) == (one.number, renamed) else now for now in self.classes)
-        )
+        A class of that name with another number goes: an ingest has reserved it that lost against the rename.
+        """
+        number = self.numbers[old]
+        own = tuple(one for one in self.classes if one.number == number or new not in (one.name, *one.former))
+        return replace(self, classes=own)._with_names({number: new})
+
+    def begun(self, old: str, new: str, version: int) -> Ledger:
+        """Notes that the rows of a class in a version are about to get the name `new`."""
+        return self._with_renaming(self.numbers[old], Renaming(new, version))
+
+    def given_up(self, old: str, new: str) -> Ledger:
+        """Forgets a rename that has committed nothing."""
+        number = self.numbers[old]
+        is_begun = any(one.number == number and one.renaming and one.renaming.name == new for one in self.classes)
+        return self._with_renaming(number, None) if is_begun else self
 
     def settled(self, rows: Mapping[tuple[str, int], int]) -> tuple[Ledger, tuple[WrongNumber, ...]]:
         """Takes over the classes that others have written, and finds rows that contradict the ledger.
@@ -152,12 +170,12 @@ class Ledger:
         A name that no class has becomes a class if its number is free: of several, the one with most rows. A class
         whose rows all have a former name has that name again, as after a RESTORE.
         """
-        classes, numbers = {one.number: one for one in self.classes}, self.numbers
+        classes, numbers, begun = {one.number: one for one in self.classes}, self.numbers, self._begun()
         wrong, seen = [], dict[int, list[str]]()
         for (name, number), count in sorted(rows.items(), key=lambda item: (-item[1], item[0])):
             if name not in numbers and number not in classes:
                 classes[number], numbers[name] = LabelClass(number, name), number
-            if numbers.get(name) == number:
+            if numbers.get(name) == number or (name, number) in begun:
                 seen.setdefault(number, []).append(name)
             elif number in classes:
                 wrong.append(WrongNumber(name, number, count, f"which is that of {classes[number].name!r}"))
@@ -169,17 +187,30 @@ class Ledger:
 
     def recorded(self, version: int, counts: Mapping[str, int]) -> Ledger:
         """Remembers the rows by class of a version; the names of its rows become the names of the classes."""
-        numbers, current = self.numbers, {one.number: one.name for one in self.classes}
+        numbers, current = {**dict(self._begun()), **self.numbers}, {one.number: one.name for one in self.classes}
         names = {numbers[name]: name for name, rows in counts.items() if rows and name in numbers}
         named = self
         if version >= max(self.versions, default=version):  # else another writer has recorded a later one meanwhile
             gone = {number: name for number, name in names.items() if not counts.get(current[number])}
-            named = self._with_names(gone)
+            named = self._with_names(gone)._without_begun_before(version)
         found = {one.name: ClassRows(one.number, counts.get(one.name, 0)) for one in named.classes}
         others = sorted(name for name, rows in counts.items() if rows and name not in found)
         found |= {name: ClassRows(numbers.get(name), counts[name]) for name in others}
         versions = {**named.versions, version: found}
         return replace(named, versions=_bounded(versions, set(self.protected())))
+
+    def _begun(self) -> set[tuple[str, int]]:
+        """Returns the names, with their numbers, that classes are about to get."""
+        return {(one.renaming.name, one.number) for one in self.classes if one.renaming}
+
+    def _with_renaming(self, number: int, renaming: Renaming | None) -> Ledger:
+        classes = (replace(one, renaming=renaming) if one.number == number else one for one in self.classes)
+        return replace(self, classes=tuple(classes))
+
+    def _without_begun_before(self, version: int) -> Ledger:
+        """Forgets renames of versions before one whose rows are known: of two writers of a version one commits."""
+        over = [one.number for one in self.classes if one.renaming and one.renaming.version < version]
+        return functools.reduce(lambda ledger, number: ledger._with_renaming(number, None), over, self)
 
     def _with_names(self, names: Mapping[int, str]) -> Ledger:
         classes = tuple(one.named(names.get(one.number, one.name)) for one in self.classes)

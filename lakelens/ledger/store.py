@@ -24,7 +24,7 @@ from ..stores.clients import require_known_store, require_no_fork, store_error
 from ..stores.data_files import has_conditional_writes, local_form, names_in, read_bytes
 from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
 from ..stores.options import delta_options
-from .ledger import ClassRows, LabelClass, Ledger, Pin, Use, Vacuum
+from .ledger import ClassRows, LabelClass, Ledger, Pin, Renaming, Use, Vacuum
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,7 +279,8 @@ def _read_rows(table: Table, found: DeltaTable) -> list[dict[str, str]]:
 
 
 def _class_of(row: Mapping[str, Any]) -> LabelClass:
-    return LabelClass(row["number"], row["name"], tuple(row["former"]))
+    begun = row.get("renaming")
+    return LabelClass(row["number"], row["name"], tuple(row["former"]), None if begun is None else Renaming(*begun))
 
 
 def _use_of(row: Mapping[str, Any]) -> Use:

@@ -19,7 +19,13 @@ from deltalake import DeltaTable, write_deltalake
 from etl_pictures import write_image
 
 from lakelens import ImageTable, spark_session
-from lakelens.errors import InvalidArgumentError, NotAnImageTableError, TableConflictError
+from lakelens.errors import (
+    ConstraintError,
+    InvalidArgumentError,
+    LakelensError,
+    NotAnImageTableError,
+    TableConflictError,
+)
 from lakelens.etl.commit.known_classes import record_classes
 from lakelens.etl.model import schema
 from lakelens.etl.versions.edits import TableEdit
@@ -119,12 +125,26 @@ def test_deleted_files_stay_out_until_their_content_changes_or_their_rows_are_re
 
 def test_a_deletion_of_nothing_commits_nothing_and_a_wrong_condition_is_named(table):
     assert (table.delete("width > 1000").committed, table.version) == (False, 0)
+    table.spark.udf.register("beheaded", lambda path: path[1 // 0 :], "string")
     for where, words in (
         ("colour = 'red'", "colour"),
         ("path = (", "is not a condition"),
+        # Values of another type, with the column and both types
+        ("height = 'tall'", "two types: 'tall' is a STRING, and not a BIGINT. In the table height is int"),
+        ("split IN (5, 6)", "'train' is a STRING, and not a BIGINT. In the table split is string"),
+        ("source_modified BETWEEN 'then' AND 'now'", "'then' is a STRING, .* source_modified is timestamp"),
+        ("content_hash < CAST(path AS DATE)", "is a STRING, and not a DATE. .* path is string"),
+        # What Spark, Java or a Python worker raises once the condition is computed
+        ("width % (height - height) = 0", "BY_ZERO.* height is int, width is int"),
+        ("array(1, 2)[width] = 1", "INVALID_ARRAY_INDEX"),
+        ("path RLIKE '[a'", "PATTERN|PatternSyntax"),
+        ("(SELECT explode(array(1, 2))) = label", "More than one row"),
+        ("java_method('java.net.URI', 'create', ':') = ''", "URISyntaxException: Expected scheme name"),
+        ("beheaded(path) = ''", "ZeroDivisionError: division by zero"),
     ):
         with pytest.raises(InvalidArgumentError, match=words):
             table.delete(where)
+    assert (run_refused("delete", table.location, "height = 'tall'"), table.version) == (2, 0)
     write_deltalake(f"{table.location}-3", pa.table({"id": [0, 1, 2]}))
     with pytest.raises(NotAnImageTableError, match="lakelens did not create it"):
         ImageTable(table.spark, f"{table.location}-3").delete("true")
@@ -186,11 +206,67 @@ def test_a_rename_that_failed_leaves_no_name_behind_and_one_that_was_killed_is_c
         with pytest.raises(TableConflictError):
             table.rename_class("dog", "hound")
     assert read(place) == before
-    change(place, lambda ledger: ledger.renamed("dog", "hound"))  # killed before its commit
+    change(place, lambda ledger: ledger.begun("dog", "hound", table.version))  # killed before its commit
     found = table.rename_class("dog", "hound")
     assert (found.number, found.rows, table.labels()) == (1, 3, {"cat": 0, "hound": 1})
     assert table.class_counts() == {"cat": 4, "hound": 3}
     assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
+
+
+def before_the_commit(monkeypatch, meanwhile):
+    """Lets another writer do its work between what an edit writes first and its commit."""
+    own = TableEdit.commit
+
+    def late(self, *args, **kwargs):
+        monkeypatch.setattr(TableEdit, "commit", own)
+        meanwhile()
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(TableEdit, "commit", late)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "labels"),
+    [
+        (lambda table, source: table.ingest(source), {"cat": 0, "dog": 1, "wolf": 2}),  # takes the same name
+        (lambda table, _: refuse_wolves(table), {"cat": 0, "dog": 1}),
+    ],
+    ids=["ingest", "constraint"],
+)
+def test_a_rename_that_lost_leaves_the_new_name_to_a_new_class(table, source, monkeypatch, meanwhile, labels):
+    with another_file(source / "wolf" / "0.jpg", seed=600):
+        before_the_commit(monkeypatch, lambda: meanwhile(ImageTable(table.spark, table.location), source))
+        with pytest.raises((TableConflictError, ConstraintError)):
+            table.rename_class("dog", "wolf")
+        ledger = read(Table.of(table.location))
+        assert (table.labels(), [one.renaming for one in ledger.classes if one.renaming]) == (labels, [])
+        assert "wolf" not in ledger.aliases
+        DeltaTable(table.location).alter.drop_constraint("no_wolves", raise_if_not_exists=False)
+        table.ingest(source)
+    assert names_and_numbers(table) == {*labels.items(), ("wolf", 2)}
+    assert table.repair(dry_run=True).findings == ()
+
+
+def refuse_wolves(table: ImageTable) -> None:
+    DeltaTable(table.location).alter.add_constraint({"no_wolves": "label_name <> 'wolf'"})
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda table, source: table.ingest(source),
+        lambda table, _: table.rename_class("dog", "hound"),
+    ],
+    ids=["ingest", "rename"],
+)
+def test_a_deletion_that_failed_leaves_nothing_in_quarantine(table, source, monkeypatch, meanwhile):
+    table.delete("path LIKE '%/cat/3.jpg'")
+    with another_file(source / "dog" / "new.jpg", seed=601):
+        before_the_commit(monkeypatch, lambda: meanwhile(ImageTable(table.spark, table.location), source))
+        with pytest.raises(LakelensError):
+            table.delete("path LIKE '%/0.jpg'")
+        assert [entry.path.rsplit("/", 1)[1] for entry in table.quarantine().files] == ["3.jpg"]
+    assert sum(table.class_counts().values()) >= 6
 
 
 def test_a_name_that_is_taken_or_unknown_is_refused_with_the_nearest(table):

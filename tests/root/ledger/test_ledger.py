@@ -33,10 +33,33 @@ def test_a_renamed_class_keeps_its_number_and_every_name_that_it_had():
 
 
 def test_a_rename_that_failed_leaves_no_name_behind_and_one_that_was_killed_can_be_repeated():
-    (cat, _), lion = CATS.classes, CATS.renamed("cat", "lion")
-    assert lion.put_back(cat, "lion") == CATS
-    assert lion.renamed("lion", "tiger").put_back(cat, "lion").labels == {"tiger": 0, "dog": 1}
-    assert lion.renamed("cat", "lion") == lion
+    begun = CATS.begun("cat", "lion", 3)
+    assert (begun.labels, begun.aliases) == (CATS.labels, {})
+    assert begun.given_up("cat", "lion") == CATS
+    assert begun.given_up("cat", "tiger") == begun
+    assert begun.begun("cat", "lion", 4).renamed("cat", "lion") == CATS.renamed("cat", "lion")
+
+
+@pytest.mark.parametrize(
+    ("version", "counts", "labels", "is_begun"),
+    [
+        (4, {"lion": 2, "dog": 1}, {"lion": 0, "dog": 1}, False),  # killed after its commit
+        (4, {"cat": 2, "dog": 1}, {"cat": 0, "dog": 1}, False),  # another writer was faster
+        (3, {"cat": 2, "dog": 1}, {"cat": 0, "dog": 1}, True),  # the writer before it was slower to record its version
+    ],
+)
+def test_a_rename_that_has_begun_ends_with_the_next_version(version, counts, labels, is_begun):
+    begun = CATS.begun("cat", "lion", 3)
+    ledger = begun.recorded(version, counts)
+    assert (ledger.labels, ledger.classes[0].renaming is not None) == (labels, is_begun)
+    settled, wrong = begun.settled({(name, CATS.labels.get(name, 0)): rows for name, rows in counts.items()})
+    assert (settled.labels, wrong) == (labels, ())
+
+
+def test_a_name_that_an_ingest_reserved_during_a_rename_goes_with_the_commit_of_the_rename():
+    reserved = CATS.begun("cat", "lion", 3).reserved(["lion"])
+    assert reserved.labels == {"cat": 0, "dog": 1, "lion": 2}
+    assert reserved.renamed("cat", "lion") == CATS.renamed("cat", "lion")
 
 
 def test_classes_of_other_writers_keep_their_numbers_where_they_are_free():

@@ -40,6 +40,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 def test_a_ledger_is_read_as_it_was_written(table):
     assert store.read(table) == Ledger()
     whole = Ledger().reserved(["cat", "dög", "key"]).renamed("cat", "lion").recorded(3, {"lion": 2, "(no class)": 1})
+    whole = whole.begun("key", "clé", 3)
     whole = whole.with_pin(Pin("gold", 3, NOW)).with_use(Use("run/7", 2, NOW, NOW, Process.this(), "file:///m"))
     whole = replace(whole, vacuum=Vacuum("v", (1, 2), 9, 7, Process.this()))
     assert store.change(table, lambda _: whole) == whole
