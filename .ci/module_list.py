@@ -1,6 +1,6 @@
-"""A hook of MkDocs: writes the list of all modules into the page about the architecture.
+"""A hook of MkDocs: writes the list of all packages and modules into the page about the architecture.
 
-The line of a module is the first sentence of its docstring, so the list is never out of date.
+The line of each is the first sentence of its docstring, so the list is never out of date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def listing() -> str:
-    """Every module with one line, in Markdown."""
+    """Every package and module with one line, in Markdown."""
     parts = []
     for folder in FOLDERS:
         packages = sorted({path.parent for path in (ROOT / folder).rglob("__init__.py")})
@@ -29,12 +29,13 @@ def listing() -> str:
             modules = [path for path in sorted(package.glob("*.py")) if path.name != "__init__.py"]
             lines = [f"- `{path.name}`: {first_sentence(path)}" for path in modules]
             if lines:
-                parts.append("\n".join([f"### `{package.relative_to(ROOT).as_posix()}`", "", *lines, ""]))
+                title = f"### `{package.relative_to(ROOT).as_posix()}`"
+                parts.append("\n".join([title, "", f"{first_sentence(package / '__init__.py')}.", "", *lines, ""]))
     return "\n".join(parts)
 
 
 def first_sentence(path: Path) -> str:
-    """The first sentence of a module's docstring, without its full stop.
+    """The first sentence of a module's or package's docstring, without its full stop.
 
     Raises:
         ValueError: If the module has none.

@@ -1,45 +1,34 @@
-"""Writes the generated parts of docs/: the flags of every command, and the keys of the experiment file.
+"""A hook of MkDocs: writes the parts of pages that are made of the code and of the benchmarks' results.
 
-    python .ci/references.py
-
-A test fails if a page differs from the parsers or the models that it is made of.
+They are the flags of every command, the keys of the experiment file and of Determined that are refused, the aims of
+benchmarks, and the table of faults. A page has the mark of a part where the part goes.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from benchmarks import fault_page, summary
 from lakelens.jobs.cli import build_parser
 from lakelens.training.configuration.determined import INSTEAD
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.hyperparameters import KINDS
 from lakelens.training.configuration.lengths import Length
 
-COMMAND = "python .ci/references.py"
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-_MARK = f"<!-- What follows is written by `{COMMAND}`. -->"
+_MARK = re.compile(r"^<!-- generated: ([a-z ]+) -->$", re.MULTILINE)
 _MANY = 3  # commands from which a flag is listed as shared
 
 
-def pages() -> dict[Path, str]:
-    """Makes the generated pages by their paths; what stands above the mark of a page stays."""
-    made = {
-        "commands.md": command_flags(),
-        "experiments.md": markdown_lists(),
-        "migration/determined.md": refused_keys(),
-    }
-    written = {}
-    for name, reference in made.items():
-        above, _, _ = (DOCS / name).read_text(encoding="utf-8").partition(_MARK)
-        written[DOCS / name] = f"{above}{_MARK}\n\n{reference}"
-    return written
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replaces each mark of a page by its part."""
+    return _MARK.sub(lambda found: PARTS[found[1]](), markdown)
 
 
 class Command(NamedTuple):
@@ -183,6 +172,10 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-if __name__ == "__main__":
-    for page, text in pages().items():
-        page.write_text(text, encoding="utf-8")
+PARTS: dict[str, Callable[[], str]] = {
+    "flags of commands": command_flags,
+    "keys of experiments": markdown_lists,
+    "refused keys": refused_keys,
+    "aims of benchmarks": summary.tables,
+    "faults": fault_page.table,
+}

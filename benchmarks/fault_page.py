@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .harness import write_between
-
-BEGIN = "<!-- table: python -m benchmarks.faults --results benchmarks/results/faults.json --page docs/faults.md -->"
-END = "<!-- end of table -->"
+RESULTS = Path(__file__).resolve().parent / "results" / "faults.json"
 
 
-def write_page(path: Path, found: Mapping[str, Any], faults: Sequence[str], launchers: Sequence[str]) -> None:
-    """Replaces what lies between the page's two marks."""
-    write_between(path, BEGIN, END, table(found, faults, launchers))
-
-
-def table(found: Mapping[str, Any], faults: Sequence[str], launchers: Sequence[str]) -> str:
-    """Writes the Markdown table: a row for each fault, a column for each launcher."""
-    results = {(one["launcher"], one["fault"]): one for one in found["results"]}
+def table() -> str:
+    """Writes the Markdown table: a row for each fault, a column for each launcher, in the order of the results."""
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
+    results = {(one["launcher"], one["fault"]): one for one in kept}
+    launchers = list(dict.fromkeys(one["launcher"] for one in kept))
     lines = [f"| fault | {' | '.join(launchers)} |", "|---|" + "---|" * len(launchers)]
-    for fault in faults:
+    for fault in dict.fromkeys(one["fault"] for one in kept):
         cells = [cell(results.get((launcher, fault))) for launcher in launchers]
         lines.append(f"| {'no fault' if fault == 'none' else fault} | {' | '.join(cells)} |")
     return "\n".join(lines)

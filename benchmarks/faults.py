@@ -1,6 +1,6 @@
 """The same faults on lakelens, horovod.spark.run and TorchDistributor: how each ends, when, and what stays behind.
 
-    python -m benchmarks.faults --folder KEPT [--results FILE] [--page docs/faults.md] [--json]
+    python -m benchmarks.faults --folder KEPT [--results FILE] [--json]
 
 PyTorch gets its own environment below KEPT, made once (6.7 GB, some minutes); without --folder TorchDistributor is
 left out.
@@ -8,8 +8,8 @@ left out.
 Two ranks on `local[2]` sum a number twenty times a second. When both have, one fault is made to happen. Measured are
 the seconds from the fault until `run()` returns, what it returns with, and which processes, listening ports and
 temporary files of the job are there ten seconds later that were not there before it. A `run()` that has not return
-after `--bound-s` counts as hanging. Each launcher has its defaults. Results are added to `--results`, and `--page`
-writes the table from all results in there.
+after `--bound-s` counts as hanging. Each launcher has its defaults. Results are added to `--results`; the site's
+page about faults shows those of `benchmarks/results/faults.json`.
 
 Out of memory is the kernel's own kill where a memory control group can be made (as root, or in a delegated group): the
 driver and all that it starts are in one with a limit, and rank 1 takes memory until it is passed. Elsewhere the rank
@@ -35,7 +35,6 @@ from typing import Any
 import psutil
 
 from . import harness
-from .fault_page import write_page
 from .harness import positive, rounded, scratch, tell
 from .launchers import LAUNCHERS
 from .leftovers import TAG, Seen, end_tagged, look, tagged
@@ -325,12 +324,7 @@ if __name__ == "__main__":
     flags.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="which faults")
     flags.add_argument("--bound-s", type=positive, default=90, help="seconds after which run() counts as hanging")
     flags.add_argument("--results", type=Path, help="JSON file to which results are added")
-    flags.add_argument("--page", type=Path, help="page whose table is written from --results")
     given = flags.parse_args()
-    if given.page is not None and given.results is None:
-        flags.error("--page writes what --results holds; give both")
     found = [asdict(one) for one in run(given)]
-    if given.page is not None:
-        write_page(given.page, json.loads(given.results.read_text(encoding="utf-8")), FAULTS, list(LAUNCHERS))
     if given.json:
         print(json.dumps({"benchmark": "faults", "results": found, "machine": harness.machine()}))

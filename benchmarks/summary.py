@@ -1,41 +1,39 @@
-"""Writes the measured part of `docs/benchmark-tables.md` from the JSON objects that the benchmarks have printed.
+"""The aims of the benchmarks, and where each was measured, from the JSON objects that the benchmarks have printed.
 
-python -m benchmarks.etl --json | tail -1 > benchmarks/results/etl.json      (and the others alike)
-python -m benchmarks.summary
+    python -m benchmarks.etl --json | tail -1 > benchmarks/results/etl.json      (and the others alike)
+    python -m benchmarks.summary
+
+The site's page about benchmarks shows the same tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .harness import rounded, write_between
+from .harness import rounded
 
-BEGIN = "<!-- measured: python -m benchmarks.summary -->"
-END = "<!-- end of measured -->"
 RESULTS = Path(__file__).resolve().parent / "results"
 DOCS = RESULTS.parent.parent / "docs"
-_COMMAND = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 
-def summary(results: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> str:
+def tables(folder: Path = RESULTS) -> str:
     """Writes the aims of all benchmarks as one table, and where and when each was measured as another."""
-    names = sorted(results, key=lambda name: order.index(results[name]["benchmark"]))
-    lines = ["| benchmark | compared | measured | aim | |", "|---|---|---|---|---|"]
-    for name in names:
-        lines += [_aim_row(results[name]["benchmark"], aim) for aim in results[name]["aims"]]
+    results = read_results(folder)
+    lines = ["| file | compared | measured | aim | |", "|---|---|---|---|---|"]
+    for name, result in results.items():
+        lines += [_aim_row(name, aim) for aim in result["aims"]]
     lines += ["", "| file | measured on | with | load average |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(_origin_row(name, results[name]) for name in names)])
+    return "\n".join([*lines, *(_origin_row(name, result) for name, result in results.items())])
 
 
-def _aim_row(benchmark: str, aim: Mapping[str, Any]) -> str:
+def _aim_row(name: str, aim: Mapping[str, Any]) -> str:
     bounds = [f"{sign} {aim[key]:g}" for key, sign in (("at_least", "≥"), ("at_most", "≤")) if key in aim]
     verdict = "met" if aim["met"] else "**missed**"
-    return f"| {benchmark} | {aim['name']} | {rounded(aim['value'], 3):g} | {' and '.join(bounds)} | {verdict} |"
+    return f"| `{name}.json` | {aim['name']} | {rounded(aim['value'], 3):g} | {' and '.join(bounds)} | {verdict} |"
 
 
 def _origin_row(name: str, result: Mapping[str, Any]) -> str:
@@ -52,9 +50,6 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    flags = argparse.ArgumentParser(description="Write the measured part of docs/benchmark-tables.md.")
+    flags = argparse.ArgumentParser(description="Print the tables of the benchmarks' results, in Markdown.")
     flags.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
-    flags.add_argument("--page", type=Path, default=DOCS / "benchmark-tables.md", help="page to write into")
-    arguments = flags.parse_args()
-    order = _COMMAND.findall(arguments.page.read_text(encoding="utf-8"))  # of the page's table of commands
-    write_between(arguments.page, BEGIN, END, summary(read_results(arguments.results), order))
+    print(tables(flags.parse_args().results))

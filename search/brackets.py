@@ -1,7 +1,8 @@
 """How an adaptive search divides its trials among brackets, in whole numbers.
 
-Determined computes these with logarithms in floating point; docs/decisions/search-brackets.md shows where that differs.
-A divisor is a `Fraction`: 3.3 is 33/10.
+Determined takes `int(ln(max_length) / ln(divisor)) + 1` in floating point. There 243 epochs have at most five rungs
+with a divisor of 3, because `ln 243 / ln 3` comes out as 4.999...; here they have six. A divisor is a `Fraction`: 3.3
+is 33/10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A landing folder as a stream: the files that it holds now become one commit per batch of bounded size.
 
-The table itself is the checkpoint; `docs/decisions/landing-folders.md` has the reasons.
+The table is the only checkpoint: a stream of Spark keeps a list of files in its own folder, which can disagree with the
+table, and knows a file by its path alone, so that it never reads a replaced file again.
 """
 
 from __future__ import annotations

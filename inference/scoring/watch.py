@@ -1,4 +1,8 @@
-"""Watches an image table: scores its latest version, and each later one when a look at the log finds it."""
+"""Watches an image table: scores its latest version, and each later one when a look at the log finds it.
+
+It is not a query of Structured Streaming: the checkpoint of one would be a second memory next to the predictions table,
+and Delta's stream ends at the first change of the table's schema.
+"""
 
 from __future__ import annotations
 

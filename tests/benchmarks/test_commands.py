@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def test_every_command_of_the_page_exists_and_describes_itself() -> None:
-    page = (CHECKOUT / "docs" / "benchmark-tables.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     names = {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE), *re.findall(r"python -m benchmarks\.([a-z_]+)", page)}
     assert {"etl", "inference", "faults", "peers", "summary", "picture"} <= names
     variables = {**os.environ, "PYTHONPATH": str(CHECKOUT)}

@@ -41,6 +41,8 @@ def test_the_site_builds_strictly_and_describes_every_public_name(tmp_path: Path
     architecture = (site / "architecture.html").read_text(encoding="utf-8")
     modules = [path.name for path in (ROOT / "etl").rglob("*.py") if path.name != "__init__.py"]
     assert [name for name in modules if f"<code>{name}</code>: " not in architecture] == []
+    commands = (site / "commands.html").read_text(encoding="utf-8")
+    assert 'id="lakelens-table-vacuum"' in commands
     pages = [str(page.relative_to(DOCS).with_suffix(".html")) for page in DOCS.rglob("*.md")]
     assert [page for page in pages if not (site / page.replace("README", "index")).is_file()] == []
 

@@ -1,4 +1,4 @@
-"""How well rows are mixed, on tables that are stored sorted by class: see docs/decisions/order-of-rows.md."""
+"""How well rows are mixed, on tables that are stored sorted by class."""
 
 from __future__ import annotations
 
