@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
@@ -21,6 +21,7 @@ from lakelens.training.configuration.determined import INSTEAD
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.hyperparameters import KINDS
 from lakelens.training.configuration.lengths import Length
+from lakelens.training.trials.determined_code import CONTEXT, METHODS
 
 _MARK = re.compile(r"^<!-- generated: ([a-z ]+) -->$", re.MULTILINE)
 _MANY = 3  # commands from which a flag is listed as shared
@@ -102,10 +103,20 @@ def markdown_lists() -> str:
 
 def refused_keys() -> str:
     """Returns a list of Determined's keys that are refused, with what to use instead."""
-    keys: dict[str, list[str]] = {}
-    for key, way_out in sorted(INSTEAD.items()):
-        keys.setdefault(way_out, []).append(f"`{key}`")
-    return "\n".join(f"- {', '.join(same)}: {way_out}" for way_out, same in keys.items()) + "\n"
+    return _ways_out(INSTEAD)
+
+
+def refused_code() -> str:
+    """Returns a list of what a Trial has of Determined and is refused, with what to write instead."""
+    context = {f"self.context.{name}": way_out for name, way_out in CONTEXT.items()}
+    return _ways_out({**context, **{f"def {name}": way_out for name, way_out in METHODS.items()}})
+
+
+def _ways_out(known: Mapping[str, str]) -> str:
+    names: dict[str, list[str]] = {}
+    for name, way_out in sorted(known.items()):
+        names.setdefault(way_out, []).append(f"`{name}`")
+    return "\n".join(f"- {', '.join(same)}: {way_out}" for way_out, same in names.items()) + "\n"
 
 
 def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -175,6 +186,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 PARTS: dict[str, Callable[[], str]] = {
     "flags of commands": command_flags,
     "keys of experiments": markdown_lists,
+    "refused code": refused_code,
     "refused keys": refused_keys,
     "aims of benchmarks": summary.tables,
     "faults": fault_page.table,
