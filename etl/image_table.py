@@ -16,6 +16,7 @@ from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
 from .quarantine.table import Quarantine
 from .spark.catalog import read_table, require_delta_table
+from .spark.failures import failures_named
 from .versions.delete import DeleteResult, delete
 from .versions.optimize import OptimizeResult, optimize
 from .versions.rename_class import RenameResult, rename_class
@@ -190,16 +191,18 @@ class ImageTable(TableVersions):
             VersionNotFoundError: If it has no such version.
             VersionFilesMissingError: If data files of the version that is named are gone.
         """
-        require_delta_table(self.spark, self.location)
-        if version is None:
-            return read_table(self.spark, self.location)
-        snapshot = self.snapshot(version)
-        require_files(snapshot)
-        return read_table(self.spark, self.location, snapshot.version)
+        with failures_named(self.location):
+            require_delta_table(self.spark, self.location)
+            if version is None:
+                return read_table(self.spark, self.location)
+            snapshot = self.snapshot(version)
+            require_files(snapshot)
+            return read_table(self.spark, self.location, snapshot.version)
 
     def read_quarantine(self) -> DataFrame:
         """The same as a DataFrame: path, reason, error, label_name, source_length, source_modified, batch_id."""
-        return Quarantine(self.spark, self._named).read()
+        with failures_named(self.location):
+            return Quarantine(self.spark, self._named).read()
 
     @named_options
     def restore(self, version: int | str | datetime) -> RestoreResult:
@@ -215,7 +218,7 @@ class ImageTable(TableVersions):
             VersionFilesMissingError: If data files of the version are gone; names them, and the whole versions.
             TableConflictError: If other writers kept committing first.
         """
-        return restore(self.spark, self._named, version)
+        return restore(self.spark, self._named, self._zoned(version))
 
     def optimize(self) -> OptimizeResult:
         """Rewrites small data files, as streams leave them, into larger ones, as one commit that changes no row.
@@ -262,10 +265,10 @@ class ImageTable(TableVersions):
 
     @named_options
     def repair(self, *, dry_run: bool = False) -> RepairResult:
-        """Corrects class numbers that other writers have damaged, as one commit: each class gets one number.
+        """Repairs what other writers have damaged, as one commit: each class gets one number, and each path one row.
 
         A number that lakelens has given stays; rows and boxes that carry another are changed, and so is the ledger.
-        A class without a separate number gets a new one.
+        A class without a separate number gets a new one. Of several rows of a path, that of the newest file stays.
 
         Args:
             dry_run: Only report what is wrong and what would change.
@@ -305,10 +308,10 @@ class ImageTable(TableVersions):
         table = self._table()
         return profile(
             table,
-            version,
+            self._zoned(version),
             out,
             near_duplicates=near_duplicates,
             samples_per_class=samples_per_class,
-            compare=compare,
+            compare=self._zoned(compare),
             quarantine=self._quarantine_of(table),
         )

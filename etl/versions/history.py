@@ -9,7 +9,6 @@ from ...errors import InvalidArgumentError
 from ...ledger.ledger import Ledger
 from ...ledger.store import read
 from ...log.commits import Commit, commits
-from ...log.entries import time_of
 from ...options import whole_number
 from ...results import ReadableResult
 from ...table import Table
@@ -22,7 +21,7 @@ class VersionInfo(ReadableResult):
     """One version of a table."""
 
     version: int  # Its number
-    timestamp: datetime | None  # When it was committed; None if its commit does not say
+    timestamp: datetime | None  # When it was committed; None if the log can no longer rebuild it
     operation: str  # What Delta calls the commit, such as WRITE
     # Its rows; None if the log lacks the number of rows of its files, or can no longer rebuild the version
     rows: int | None
@@ -59,7 +58,7 @@ def _info(commit: Commit, ledger: Ledger, counts_before: dict[str, int] | None) 
     is_counted = counts is not None and commit.rows in (None, sum(counts.values()))
     return VersionInfo(
         version=commit.version,
-        timestamp=time_of(commit.info),
+        timestamp=commit.time,
         operation=str(commit.info.get("operation", "")),
         rows=commit.rows,
         class_counts=in_order(counts, ledger.labels_at(commit.version)) if counts is not None and is_counted else None,

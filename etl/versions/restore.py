@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ...errors import (
@@ -18,7 +17,7 @@ from ...ledger.uses import reading
 from ...log.data_files import require_files
 from ...log.snapshot import open_snapshot
 from ...results import ReadableResult
-from ...table import Table
+from ...table import Table, Version
 from ..commit.known_classes import record_classes
 from ..commit.notes import RESTORE, write_note
 from ..commit.transaction import noted, noted_version, user_name
@@ -48,7 +47,7 @@ class RestoreResult(ReadableResult):
 
 
 @naming_failures
-def restore(spark: SparkSession, table: Table, version: int | str | datetime) -> RestoreResult:
+def restore(spark: SparkSession, table: Table, version: Version) -> RestoreResult:
     """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
 
     The next ingest compares its source with the restored rows: it takes again what the restore has removed.

@@ -13,13 +13,16 @@ from ...ledger.pins import pins, unpin
 from ...ledger.uses import untrack, untrack_older
 from ...log.opening import require_entries
 from ...log.snapshot import Snapshot, open_snapshot
+from ...log.zones import SETTING, with_zone, zone_named
 from ...options import named_options
+from ...spark.port import option_of
 from ...spark.session import require_delta
-from ...table import Table
+from ...table import Table, version_of
 from ...table import Version as Version
 from ..quarantine.listing import QuarantineList, list_quarantine
 from ..quarantine.table import quarantine_location
 from ..spark.catalog import is_delta_table, require_delta_table, resolved
+from ..spark.failures import failures_named
 from .changes import VersionDiff, changes, diff
 from .classes import class_counts, labels_at
 from .history import VersionInfo, history
@@ -91,7 +94,7 @@ class TableVersions:
         Args:
             version: Number, timestamp, pin's name, or None for the latest.
         """
-        return open_snapshot(self._table().at(version))
+        return open_snapshot(self._at(version))
 
     @named_options
     def labels(self, version: Version = None) -> dict[str, int]:
@@ -137,7 +140,7 @@ class TableVersions:
             InvalidArgumentError: If the name is unfit, or already names another version.
             VersionFilesMissingError: If files of the version are gone.
         """
-        return pin_version(self._table().at(version), name, replace=replace)
+        return pin_version(self._at(version), name, replace=replace)
 
     @named_options
     def unpin(self, name: str) -> None:
@@ -188,7 +191,7 @@ class TableVersions:
     @named_options
     def diff(self, first: int | str | datetime, second: Version = None) -> VersionDiff:
         """Counts by class what `changes` lists between two versions; None is the latest."""
-        return diff(self._table(), first, second)
+        return diff(self._table(), self._zoned(first), self._zoned(second))
 
     @named_options
     def changes(self, first: int | str | datetime, second: Version = None) -> pa.Table:
@@ -202,7 +205,7 @@ class TableVersions:
             VersionNotFoundError: If the table has no such version.
             VersionFilesMissingError: If data files that have to be read are gone.
         """
-        return changes(self._table(), first, second)
+        return changes(self._table(), self._zoned(first), self._zoned(second))
 
     @named_options
     def vacuum(
@@ -238,8 +241,19 @@ class TableVersions:
     def _table(self) -> Table:
         if not self._named.is_name:
             return self._named
-        require_delta_table(self.spark, self.location)
-        return resolved(self.spark, self._named)
+        with failures_named(self.location):
+            require_delta_table(self.spark, self.location)
+            return resolved(self.spark, self._named)
+
+    def _at(self, version: Version) -> Table:
+        return self._table().at(self._zoned(version))
+
+    def _zoned(self, version: Version) -> Version:
+        """Reads a time without a zone in that of the session, if there is one."""
+        named = version_of(version)
+        if self._spark is None or not isinstance(named, (str, datetime)):
+            return named
+        return version_of(with_zone(named, lambda: zone_named(option_of(self.spark, SETTING, "UTC"))))
 
     def _existing(self) -> Table:
         table = self._table()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -12,6 +13,7 @@ from ..errors import TableError
 from .entries import commit_numbers, entry_names, info_of, read_commits, versions_in
 from .opening import open_table
 from .snapshot import ROWS_UNKNOWN, open_snapshot
+from .times import commit_times
 
 if TYPE_CHECKING:
     from ..table import Table
@@ -23,12 +25,15 @@ class Commit:
 
     version: int  # Its number
     info: Mapping[str, Any]  # Its `commitInfo`; empty when it has none
+    time: datetime | None  # When it was made; None where the log can no longer rebuild the version
     rows: int | None  # The table's rows after it; None where the log does not say, or can no longer rebuild the version
 
 
 def commits(table: Table, limit: int | None = None) -> Iterator[Commit]:
     """Yields each commit whose entry the log still has, the oldest first."""
-    latest, names = open_table(table.at(None)).version(), entry_names(table)
+    opened, names = open_table(table.at(None)), entry_names(table)
+    latest = opened.version()
+    times = commit_times(table, latest, opened.metadata().configuration)
     numbers = [number for number in commit_numbers(names) if number <= latest]
     numbers = numbers if limit is None else numbers[-limit:]
     _, whole = versions_in(names)
@@ -40,7 +45,7 @@ def commits(table: Table, limit: int | None = None) -> Iterator[Commit]:
         else:
             files = _files_at(table.at(number)) if number in whole else None
         before = number
-        yield Commit(number, info_of(actions), None if files is None else files.total)
+        yield Commit(number, info_of(actions), times.get(number), None if files is None else files.total)
 
 
 class _FileRows:

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..errors import VersionUnreadableError
@@ -26,9 +25,14 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(parquet|json)")
 _READ_AT_ONCE = 16
 
 
+def log_of(table: Table) -> str:
+    """Returns the folder of the log."""
+    return f"{table.path.rstrip('/')}/_delta_log"
+
+
 def entry_names(table: Table) -> set[str]:
     """Lists the names of the log's entries; empty without a log."""
-    return names_in(_log_of(table), table.storage_options)
+    return names_in(log_of(table), table.storage_options)
 
 
 def commit_numbers(names: Iterable[str]) -> list[int]:
@@ -62,7 +66,7 @@ def read_commits(table: Table, numbers: Sequence[int]) -> Iterator[list[dict[str
 
 
 def _read_commit(table: Table, number: int) -> list[dict[str, Any]]:
-    path = f"{_log_of(table)}/{number:020d}.json"
+    path = f"{log_of(table)}/{number:020d}.json"
     try:
         text = read_bytes(path, table.storage_options).decode()
         # Not splitlines(): Spark writes U+2028 and its like into its JSON as they are.
@@ -80,19 +84,9 @@ def info_of(actions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
 
 
-def time_of(info: Mapping[str, Any]) -> datetime | None:
-    """Returns when a commit was made, by its `commitInfo`; None where that does not say."""
-    milliseconds = info.get("inCommitTimestamp", info.get("timestamp"))
-    return None if milliseconds is None else datetime.fromtimestamp(int(milliseconds) / 1000, tz=timezone.utc)
-
-
 def find_note(table: Table, numbers: Sequence[int], text: str) -> int | None:
     """Returns the number of the commit whose `userMetadata` is a text; None if no commit of these numbers has it."""
     for number, actions in zip(numbers, read_commits(table, numbers), strict=True):
         if info_of(actions).get("userMetadata") == text:
             return number
     return None
-
-
-def _log_of(table: Table) -> str:
-    return f"{table.path.rstrip('/')}/_delta_log"

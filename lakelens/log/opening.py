@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..errors import (
@@ -19,7 +19,9 @@ from ..locations import has_scheme
 from ..stores.clients import require_no_fork, store_error, unknown_store
 from ..stores.delta_uris import delta_uri, misread_part
 from ..stores.options import delta_options
-from .entries import commit_numbers, entry_names, info_of, read_commits, time_of, versions_in
+from .entries import entry_names, versions_in
+from .times import commit_times, last_version_by
+from .zones import time_in, zone_of_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,11 +103,10 @@ def ranges_of(numbers: Sequence[int]) -> str:
     return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in spans)
 
 
-def committed_at(table: Table) -> datetime | None:
-    """Reads when the version of a table, a number, was committed; None if the log does not tell."""
-    assert isinstance(table.version, int)  # noqa: S101
-    (actions,) = read_commits(table, [table.version])
-    return time_of(info_of(actions))
+def times_of(table: Table) -> dict[int, datetime]:
+    """Returns when the versions of a table were committed, as far as its log can rebuild them."""
+    latest = open_table(table.at(None))
+    return commit_times(table, latest.version(), latest.metadata().configuration)
 
 
 def _number_or_time(table: Table) -> int | datetime | None:
@@ -114,16 +115,16 @@ def _number_or_time(table: Table) -> int | datetime | None:
     pinned = pinned_version(table, table.version)
     if pinned is not None:
         return pinned
-    try:
-        return datetime.fromisoformat(table.version.replace("Z", "+00:00"))
-    except ValueError:
+    moment = time_in(table.version)
+    if moment is None:
         require_entries(table)
         names = sorted(pins(table))
         known = f"its pins: {', '.join(names[:_NAMED_PINS])}" if names else "it has no pins"
         raise VersionNotFoundError(
             f"{table.path}: {table.version!r} is not a version number, time (ISO 8601) or pin of this table "
             f"({known}); give one of these or 'latest'"
-        ) from None
+        )
+    return moment
 
 
 def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
@@ -132,31 +133,23 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
     delta-rs answers a time before the first commit with the first version; like Spark, we refuse it, since the log does
     not tell what the table was then.
     """
-    moment = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
-    known = _times_of_commits(table, latest.version())
-    eligible = [version for version, time in known.items() if time <= moment]
-    if not eligible:
+    if moment.tzinfo is None:
+        zone = zone_of_session()
+        if zone is None:
+            raise InvalidArgumentError(
+                f"{table.path}: the time {moment.isoformat()} has no zone, and there is no Spark session, whose "
+                f"spark.sql.session.timeZone would count; give it with one, such as {moment.isoformat()}Z"
+            )
+        moment = moment.replace(tzinfo=zone)
+    known = commit_times(table, latest.version(), latest.metadata().configuration)
+    found = last_version_by(known, moment)
+    if found is None:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"
         raise VersionNotFoundError(
             f"{table.path}: no version is known at {moment.isoformat()}; its log covers {span} "
             f"(versions {min(known, default=0)} to {latest.version()})"
         )
-    return max(eligible)
-
-
-def _times_of_commits(table: Table, latest: int) -> dict[int, datetime]:
-    numbers = [number for number in commit_numbers(entry_names(table)) if number <= latest]
-    times = {
-        number: time
-        for number, actions in zip(numbers, read_commits(table, numbers), strict=True)
-        if (time := time_of(info_of(actions))) is not None
-    }
-    if len(times) < len(numbers):
-        raise VersionNotFoundError(
-            f"{table.path}: its log holds commits without a time, so that a time does not name a version; give the "
-            "number of the version"
-        )
-    return times
+    return found
 
 
 def _unreadable(location: str, number: int | None, error: Exception) -> TableError:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ..errors import UnsupportedTableFeatureError, VersionUnreadableError
 from ..locations import has_scheme
-from .opening import committed_at, open_table, unsupported
+from .opening import open_table, times_of, unsupported
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -152,7 +152,7 @@ class Snapshot:
     @cached_property
     def timestamp(self) -> datetime | None:
         """When the version was committed, read on first use; None if the log lacks it."""
-        return committed_at(self.table)
+        return times_of(self.table).get(self.version)
 
     @property
     def rows(self) -> int | None:
