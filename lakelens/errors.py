@@ -153,11 +153,15 @@ class IngestLossError(TableError, UsageError):
 
 
 class ConstraintError(TableError, UsageError):
-    """Raised when rows break a CHECK or NOT NULL constraint of a table; nothing was committed."""
+    """Raised when a write breaks a rule of its table: CHECK, NOT NULL, append-only; nothing was committed."""
 
 
 class TableConflictError(TableError):
     """Raised when another writer changed the table in a way that conflicts with this write."""
+
+
+class SparkFailedError(TableError):
+    """Raised when Spark fails at work on a table; the message has its innermost cause, `__cause__` the whole error."""
 
 
 class LedgerError(TableError):

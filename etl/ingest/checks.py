@@ -69,6 +69,9 @@ def check_classes_known(wanted: Collection[str], known: Collection[str], source:
 def check_place(location: str) -> None:
     """Checks that a table may be made, or exists, at a location."""
     path = Path(absolute(location))
+    above = next((one for one in path.parents if one.is_file()), None) if "://" not in location else None
+    if above is not None:
+        raise NotADeltaTableError(f"{location} cannot be a table: {above} is a file; give a path below folders")
     is_taken = "://" not in location and path.exists() and (not path.is_dir() or any(path.iterdir()))
     # A log without a version is what a first ingest leaves that died before its commit; its files disturb no writer.
     if is_taken and not (path / "_delta_log").is_dir():

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ...errors import InvalidArgumentError
-from ...locations import absolute_path, folder_of
+from ...locations import absolute_path, folder_of, has_scheme, scheme_of
 from ..files.layouts import CLASS_FOLDERS, COCO, MANIFEST, check_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Hadoop reads single files by these, and lists nothing.
+_WEB = ("http", "https", "ftp", "sftp")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,16 @@ class Source:
             raise InvalidArgumentError(
                 f"source = {self.location!r} is not a path, URI or Spark DataFrame; give one of these"
             )
+        for name, place in (
+            ("source", None if self.is_frame else str(self.location)),
+            ("annotations", self.annotations),
+            ("images", self.images),
+        ):
+            if place is not None and has_scheme(place) and scheme_of(place) in _WEB:
+                raise InvalidArgumentError(
+                    f"{name} = {place!r} is a web address, whose files cannot be listed; download them into a folder, "
+                    "or give the URI of an object store"
+                )
         if self.annotations is not None and (self.is_frame or self.layout != COCO):
             raise InvalidArgumentError(f"annotations={self.annotations!r} is for layout 'coco' alone; leave it out")
         if self.images is not None and not self.is_frame and self.layout != MANIFEST:

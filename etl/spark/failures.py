@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from ...errors import ConstraintError, LakelensError, NoSpaceError, VersionFilesMissingError
-from ...spark.port import kept_settings
+from ...error_reports import error_in
+from ...errors import ConstraintError, LakelensError, NoSpaceError, SparkFailedError, VersionFilesMissingError
+from ...spark.port import forgetting, kept_settings
 from ...stores.clients import lacks_bucket, no_bucket
 from ...table import Table
 from .writing_session import SET_FOR_WRITING
@@ -40,11 +41,14 @@ _OnTable: TypeAlias = "Callable[Concatenate[SparkSession, _Place, _Parameters], 
 
 
 def naming_failures(function: _OnTable[_Place, _Parameters, _Value]) -> _OnTable[_Place, _Parameters, _Value]:
-    """Makes a function of a session and a table raise as `failures_named` does, and keeps the session's settings."""
+    """Makes a function of a session and a table raise as `failures_named` does.
+
+    The session's settings stay, and Spark's cache holds nothing afterwards that the function has put there.
+    """
 
     @functools.wraps(function)
     def named(spark: SparkSession, table: _Place, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
-        with failures_named(str(table)), kept_settings(spark, SET_FOR_WRITING):
+        with failures_named(str(table)), kept_settings(spark, SET_FOR_WRITING), forgetting():
             return function(spark, table, *args, **kwargs)
 
     return named
@@ -52,16 +56,23 @@ def naming_failures(function: _OnTable[_Place, _Parameters, _Value]) -> _OnTable
 
 @contextmanager
 def failures_named(location: str) -> Iterator[None]:
-    """Raises an error of ours where Spark fails for a known cause, and every other error as it is."""
+    """Raises an error of ours where Spark, Java or the connection to it fails, and every other error as it is."""
     try:
         yield
     except LakelensError:
         raise
     except Exception as error:
         named = failure_of(str(error), location, within=location)
-        if named is None:
+        if named is None and not is_of_spark(error):
             raise
-        raise named from error
+        raise named or error_in(str(error)) or _spark_failed(location, error) from error
+
+
+def _spark_failed(location: str, error: Exception) -> SparkFailedError:
+    return SparkFailedError(
+        f"{location}: Spark failed: {cause_of(error)}. The table is as it was before, or as the commits of this call "
+        "have made it (`lakelens table history`). Run the call again when the cause is gone"
+    )
 
 
 def is_of_spark(error: BaseException) -> bool:
@@ -99,6 +110,11 @@ def failure_of(report: str, location: str, within: str | None = None) -> Lakelen
         return VersionFilesMissingError(
             f"{location}: a data file of this version is gone, removed by VACUUM or by hand. Take a version whose "
             "files are there (`lakelens table history`), and pin versions that are needed for longer (ImageTable.pin)"
+        )
+    if "DELTA_CANNOT_MODIFY_APPEND_ONLY" in report:
+        return ConstraintError(
+            f"{location} is append-only (delta.appendOnly = true): its rows cannot be changed or removed. Nothing was "
+            "committed. Unset the property if that is meant: ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')"
         )
     broken = _CONSTRAINT.search(report)
     if broken:

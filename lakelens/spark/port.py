@@ -460,6 +460,11 @@ def _refusable(spark: SparkSession) -> Iterator[None]:
             raise
 
 
+# Of each work that `forgetting` wraps, the frames that were forgotten while another one was under way.
+_forgotten: list[list[DataFrame]] = []
+_LOCK = threading.Lock()
+
+
 def keep(frame: DataFrame, level: StorageLevel | None = None) -> DataFrame:
     """Has Spark keep the rows of a DataFrame until `forget`.
 
@@ -477,6 +482,30 @@ def forget(frame: DataFrame) -> None:
     """Lets Spark forget the rows of a DataFrame that `keep` has returned."""
     with _refusable(frame.sparkSession):
         frame.unpersist()
+    with _LOCK:
+        if len(_forgotten) > 1:
+            for frames in _forgotten:
+                frames.append(frame)
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Wraps work that may write a table; at its end Spark keeps no rows that `forget` was called for meanwhile.
+
+    A commit takes all kept rows that read its table out of Spark's cache, and puts them back to be computed again. What
+    another thread forgets between the two would stay.
+    """
+    own: list[DataFrame] = []
+    with _LOCK:
+        _forgotten.append(own)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _forgotten[:] = [frames for frames in _forgotten if frames is not own]
+        for frame in own:
+            with _refusable(frame.sparkSession):
+                frame.unpersist()
 
 
 @contextmanager

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from etl_pictures import write_image
 from mounted_folders import account, mount
+from spark_jobs import jobs_of
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
@@ -20,6 +22,7 @@ from lakelens.errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     NotAnImageTableError,
+    SparkFailedError,
     VersionFilesMissingError,
 )
 from lakelens.jobs.cli import main
@@ -174,6 +177,58 @@ def test_a_constraint_of_others_is_named_with_the_values_that_break_it(spark, so
     write_image(tmp_path / "more" / "cow" / "1.jpg", seed=9)
     with pytest.raises(ConstraintError, match=r"CHECK constraint pets .*label_name : cow.*DROP CONSTRAINT"):
         table.ingest(tmp_path / "more")
+
+
+def test_an_append_only_table_refuses_every_edit_and_keeps_its_quarantine(spark, source, tmp_path):
+    source, table = shutil.copytree(source, tmp_path / "source"), ImageTable(spark, tmp_path / "t")
+    table.ingest(source, size=16)
+    DeltaTable(table.location).alter.set_table_properties({"delta.appendOnly": "true"})
+    write_image(source / "cat" / "1.jpg", seed=77)
+    for edit in (
+        lambda: table.ingest(source),
+        lambda: table.delete("width > 0"),
+        lambda: table.rename_class("cat", "lion"),
+    ):
+        with pytest.raises(ConstraintError, match=r"is append-only \(delta.appendOnly = true\).*UNSET TBLPROPERTIES"):
+            edit()
+    assert (table.version, table.quarantine().files, list(table.labels())) == (1, (), ["cat", "dog"])
+
+
+def test_a_failure_of_spark_is_an_error_of_ours_with_its_innermost_cause(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(source, size=16)
+    content = "CAST(raise_error('the scanner is off') AS BINARY)"
+    broken = spark.range(2).selectExpr("concat('f', id, '.jpg') path", f"{content} content", "'cat' label")
+    with pytest.raises(SparkFailedError, match=r"Spark failed: .*the scanner is off"):
+        table.ingest(broken)
+    (first, *_) = (Path(table.location) / path for path in table.snapshot().files.paths)
+    first.write_bytes(first.read_bytes()[:200])
+    with pytest.raises(SparkFailedError, match=r"failed: .*(Checksum error|not a Parquet|FAILED_READ_FILE)") as caught:
+        table.delete("width > 0")
+    assert caught.value.__cause__ is not None
+    assert table.version == 0
+
+
+@pytest.mark.parametrize("file", ["source/cat/1.jpg", "rows.csv"])
+def test_a_table_below_a_file_is_refused_before_an_image_is_read(spark, source, tmp_path, file):
+    (source.parent / "rows.csv").write_text("path,label\n")
+    with (
+        jobs_of(spark) as jobs,
+        pytest.raises(NotADeltaTableError, match=rf"{file} is a file; give a path below folders"),
+    ):
+        ImageTable(spark, source.parent / file / "deep" / "t").ingest(source)
+    assert len(jobs) == 0, str(jobs)
+
+
+def test_a_web_address_is_refused_as_a_source(spark, source, tmp_path):
+    table = ImageTable(spark, tmp_path / "t")
+    for call in (
+        lambda: table.ingest("https://example.com/images"),
+        lambda: table.ingest("ftp://example.com/rows.csv", "manifest"),
+        lambda: table.ingest(source, "coco", annotations="http://example.com/instances.json"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="is a web address, whose files cannot be listed"):
+            call()
 
 
 def test_one_stray_uri_of_a_manifest_is_one_quarantined_row(spark, source, tmp_path):
