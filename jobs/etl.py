@@ -172,6 +172,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             for path in paths:
                 print(f"{status:<8} {path}")
         _tell_vanished(found.vanished_classes)
+        _tell_doubled(args.table, found.doubled)
         _tell_ignored(args, found.ignored_suffixes)
         return {"table": args.table, "dry_run": True, **dataclasses.asdict(found)}
     if args.stream:
@@ -180,6 +181,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     result = ingest(spark, table, request)
     _tell_vanished(result.vanished_classes)
     _tell_small(result.small_splits)
+    _tell_doubled(args.table, result.doubled)
     _tell_ignored(args, result.ignored_suffixes)
     return {"table": args.table, **dataclasses.asdict(result)}
 
@@ -232,6 +234,14 @@ def _tell_small(splits: Mapping[str, Mapping[str, int]]) -> None:
         print(
             f"few images in {split}: {', '.join(shown)}{more}; what is measured on so few is a guess. A new table with "
             "--split train=0.6 --split validation=0.2 --split test=0.2 has more there",
+            file=sys.stderr,
+        )
+
+
+def _tell_doubled(table: str, rows: int) -> None:
+    if rows:
+        print(
+            f"another writer has stored {rows} rows of {table} again; `lakelens table repair {table}` removes them",
             file=sys.stderr,
         )
 

@@ -113,7 +113,11 @@ def _add_protection(add: _Add) -> None:
 def _add_edits(add: _Add) -> None:
     restore = add("restore", "make a new version with the rows of an old one (starts Spark)", _restore)
     add_session_arguments(restore)
-    repair = add("repair", "correct class numbers that other writers have damaged (starts Spark)", _repair)
+    repair = add(
+        "repair",
+        "correct class numbers that other writers have damaged, and remove rows stored again (starts Spark)",
+        _repair,
+    )
     repair.add_argument("--dry-run", action="store_true", help="print what would change, change nothing")
     add_session_arguments(repair)
     optimize = add("optimize", "rewrite small data files into larger ones (starts Spark)", _optimize)

@@ -22,11 +22,15 @@ IN_QUARANTINE = "in_quarantine"
 STORED_HASH = "stored_hash"
 STORED_CLASS = "stored_class"
 RESTAMPED = "restamped"
+# Rows of a path beyond the first, which other writers have stored.
+DOUBLED = "doubled"
 
 NEW = "new"
 CHANGED = "changed"
 KNOWN = "known"
 GONE = "gone"
+# A path of another source, of which the table has several rows.
+ELSEWHERE = "elsewhere"
 # Files of these are read.
 WORK = (NEW, CHANGED)
 
@@ -65,8 +69,8 @@ class Plan:
     # Number of files that are known, although the source gives them another class than their rows have, by both
     # classes, the stored one first
     relabelled: Counter[tuple[str, str]] = field(default_factory=Counter)
-    gone_by_class: Counter[str] = field(default_factory=Counter)  # Stored rows by class whose file is gone
-    # Stored rows by class whose file is to be read again
+    gone_by_class: Counter[str] = field(default_factory=Counter)  # All stored rows by class whose file is gone
+    # All stored rows by class whose file is to be read again
     changed_by_class: Counter[str] = field(default_factory=Counter)
     # Number of files that are stored as they are and still in quarantine: an ingest was killed between its two commits
     known_in_quarantine: int = 0
@@ -75,6 +79,7 @@ class Plan:
     restamped: int = 0  # Number of files with the column `restamped`
     # Classes of the boxes of the source's files, by whether these are to be read
     box_classes: dict[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
+    doubled: int = 0  # Rows of the table, of whatever source, beyond the first of their path
     unusable_paths: int = 0  # Number of files to which the annotations give no path that can be read
     missing_images: int = 0  # Number of new annotations and lines of lists that name no image of the source
     work_bytes: int = 0  # Bytes of the files that are to be read
@@ -97,6 +102,7 @@ class Plan:
             F.max(schema.SOURCE_LENGTH).alias(_LARGEST),
             F.min(LABEL_RANK).alias(_RANK),
             F.count_if(RESTAMPED).alias(RESTAMPED),
+            F.sum(DOUBLED).alias(DOUBLED),
             F.count(STORED_HASH).alias(_COMPARABLE),
         )
         for row in groups.collect():
@@ -144,7 +150,7 @@ class Plan:
         from pyspark.sql import functions as F
 
         work = self.files.where(F.col(STATUS).isin(*WORK))
-        return work.drop(STATUS, STORED_HASH, RESTAMPED)
+        return work.drop(STATUS, STORED_HASH, RESTAMPED, DOUBLED)
 
     @property
     def work_box_classes(self) -> list[str]:
@@ -221,6 +227,10 @@ class Plan:
         if group[_BOX_CLASS] is not None:
             self.box_classes[status in WORK].add(group[_BOX_CLASS])
             return
+        doubled = group[DOUBLED] or 0
+        self.doubled += doubled
+        if status == ELSEWHERE:
+            return
         self.counts[status] += files
         self.comparable[status] += group[_COMPARABLE]
         self.unusable_paths += group[_LOST_PATHS] if status != GONE else 0
@@ -228,7 +238,7 @@ class Plan:
         if stored_class not in (None, NO_CLASS) and (status == GONE or listed_class != stored_class):
             self.lost_by_class[stored_class] += files
         if stored_class is not None and status in (GONE, CHANGED):
-            (self.gone_by_class if status == GONE else self.changed_by_class)[stored_class] += files
+            (self.gone_by_class if status == GONE else self.changed_by_class)[stored_class] += files + doubled
         if status == GONE:
             self.gone_in_quarantine += files if in_quarantine else 0
             return

@@ -12,7 +12,7 @@ from ..model import schema
 from ..sources.contents import content_hashes
 from ..sources.listing import IGNORED, Listing
 from ..spark.path_forms import column_in_one_form
-from .plan import CHANGED, GONE, KNOWN, STATUS, STORED_HASH, Plan
+from .plan import CHANGED, DOUBLED, ELSEWHERE, GONE, KNOWN, STATUS, STORED_HASH, Plan
 from .rules import (
     BAD,
     COUNTS,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _READ = "content_read"
+_ROWS = "stored_rows"
 
 
 # What knows of a path, in the order of the arguments of `decide`; of the tables, with their columns.
@@ -81,9 +82,11 @@ def _decided(listing: Listing, tables: Sequence[DataFrame], rule: Callable[[pa.T
         facts.append(rows.select(path, F.struct(*known).alias(name)))
     union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), facts)
     # Several rows of a path, as others may write them, count as the largest.
-    paths = union.groupBy(schema.PATH).agg(*[F.max(name).alias(name) for name in (_LISTED, *_TABLES)])
-    ddl = ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]), DECIDED_DDL])
-    return _mapped(paths, rule, ddl).select(schema.PATH, f"{_LISTED}.*", *DECIDED)
+    rows_of_path = F.count("stored").alias(_ROWS)
+    paths = union.groupBy(schema.PATH).agg(*[F.max(name).alias(name) for name in (_LISTED, *_TABLES)], rows_of_path)
+    ddl = [*(f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]), DECIDED_DDL]
+    decided = _mapped(paths, rule, ", ".join([*ddl, f"{DOUBLED} BIGINT"]))
+    return decided.select(schema.PATH, f"{_LISTED}.*", *DECIDED, DOUBLED)
 
 
 def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
@@ -93,7 +96,19 @@ def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
     decided = decide(paths, listed, stored, bad, reseen, root, rules)
     for name in decided.column_names:
         rows = rows.append_column(name, decided.column(name))
-    return rows.filter(rows.column(COUNTS)).select([schema.PATH, _LISTED, *DECIDED])
+    return _with_doubled(rows).select([schema.PATH, _LISTED, *DECIDED, DOUBLED])
+
+
+def _with_doubled(rows: pa.Table) -> pa.Table:
+    """Counts the rows of each path beyond the first, and leaves out paths that neither count nor have any."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    doubled = pc.max_element_wise(pc.subtract(rows.column(_ROWS), 1), 0)
+    counts = rows.column(COUNTS)
+    status = pc.if_else(counts, rows.column(STATUS), pa.scalar(ELSEWHERE))
+    rows = rows.set_column(rows.schema.get_field_index(STATUS), STATUS, status).append_column(DOUBLED, doubled)
+    return rows.filter(pc.or_(counts, pc.greater(doubled, 0)))
 
 
 def _decide_after_reading(rows: pa.Table) -> pa.Table:

@@ -78,6 +78,8 @@ class IngestResult(ReadableResult):
         near_duplicates: Images that look like one of another split; None when it was not asked for, or nothing came in.
         small_splits: Of a first ingest, the splits after the first one that have fewer than 5 images of a class, with
             the number of each such class.
+        doubled: Rows that the table has beyond one for each path, of whatever source: another writer has stored them.
+            `ImageTable.repair` removes them.
     """
 
     version: int
@@ -98,6 +100,7 @@ class IngestResult(ReadableResult):
     near_duplicates: NearDuplicates | None = None
     ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     small_splits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    doubled: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,3 +168,4 @@ class IngestPreview(ReadableResult):
     files: Mapping[str, Sequence[str]]
     # The same by reason, then by suffix, as in `IngestResult`
     ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    doubled: int = 0  # Rows that the table has beyond one for each path

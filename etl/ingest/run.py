@@ -85,6 +85,7 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
             vanished_classes=prepared.vanished_classes(),
             files=files,
             ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
+            doubled=plan.doubled,
         )
 
 
@@ -128,6 +129,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         committed=committed is not None,
         ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
         small_splits=_small_splits(prepared, decoded),
+        doubled=plan.doubled,
     )
 
 

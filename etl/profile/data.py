@@ -82,6 +82,11 @@ class TableProfile:
         return list(self.class_images.columns)
 
     @functools.cached_property
+    def doubled(self) -> int:
+        """Images beyond one for each path, which another writer has stored again."""
+        return int(self.images["path"].duplicated().sum())
+
+    @functools.cached_property
     def rows_by_split(self) -> pd.Series:
         """Images by split."""
         return self.class_images.sum()

@@ -92,6 +92,12 @@ def _of_splits(profile: TableProfile) -> Iterator[tuple[str, str]]:
 
 
 def _of_duplicates(profile: TableProfile) -> Iterator[tuple[str, str]]:
+    if profile.doubled:
+        yield (
+            WARNING,
+            f"{_images(profile.doubled)} stored again by another writer, under a path that another row has; "
+            "`lakelens table repair` removes them.",
+        )
     if profile.conflict_count:
         yield WARNING, f"{_images(profile.conflict_count)} in several classes, with the same bytes."
     similar = profile.similar

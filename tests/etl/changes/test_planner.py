@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from delta_rows import delta_rows
+from deltalake import write_deltalake
 from etl_pictures import write_image
+from profile_tables import gathered
+from spark_jobs import jobs_of
 
 import lakelens
 from lakelens import ImageTable
 from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
 from lakelens.etl.model import schema
+from lakelens.etl.profile.findings import find_findings
 from lakelens.etl.quarantine.reseen_files import COLUMNS
 from lakelens.etl.sources.source import Source
 from lakelens.etl.sources.sources import list_source
@@ -40,6 +47,57 @@ def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, t
     read = Counter(path for part in parts for path in part)
     assert [len(part) for part in parts] == [4, 4, 2]
     assert set(read.values()) == {1}
+
+
+def test_rows_that_another_writer_has_stored_again_are_counted_without_a_job_and_repaired(spark, tmp_path):
+    for number in range(6):
+        write_image(tmp_path / ("one" if number < 3 else "two") / f"c{number % 2}" / f"{number}.jpg", seed=number)
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(tmp_path / "one", size=16)
+    table.ingest(tmp_path / "two")
+    assert table.repair().findings == ()
+    with jobs_of(spark) as usual:
+        assert table.ingest(tmp_path / "one").doubled == 0
+    rows = delta_rows(table.location)
+    again = [*rows[:2], *rows[:1], rows[4]]  # of both sources; one row thrice
+    write_deltalake(table.location, pa.Table.from_pylist(again, schema=schema.IMAGE_TABLE), mode="append")
+    assert table.preview(tmp_path / "one").doubled == 4
+    with jobs_of(spark) as doubled:
+        assert (table.ingest(tmp_path / "one").doubled, table.version) == (4, 2)
+    assert len(doubled) <= len(usual), str(doubled)
+    assert any(
+        "4 images stored again by another writer" in text
+        for _, text in find_findings(gathered(table.location, near_duplicates=False))
+    )
+    found = table.repair(dry_run=True)
+    assert (found.committed, len(found.findings)) == (False, 1)
+    assert re.fullmatch(r"4 rows too many of 3 paths, such as file:///.*\.jpg", found.findings[0])
+    assert table.repair().committed
+    assert sorted(row["path"] for row in delta_rows(table.location)) == sorted(row["path"] for row in rows)
+    assert table.class_counts() == table.history(1)[0].class_counts == {"c0": 3, "c1": 3}
+    assert (table.ingest(tmp_path / "two").doubled, table.repair(dry_run=True).findings) == (0, ())
+
+
+def test_a_row_that_was_stored_again_with_another_number_is_repaired_to_one_row(spark, tmp_path):
+    for number in range(4):
+        write_image(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", seed=number)
+    table = ImageTable(spark, tmp_path / "t")
+    table.ingest(tmp_path / "source", size=16)
+    rows = sorted(delta_rows(table.location), key=lambda row: row["path"])
+    later = rows[0]["source_modified"] + timedelta(days=1)
+    again = [{**rows[0], "label": 1, "source_modified": later}, {**rows[3], "path": "file:///x/y.jpg", "label": 0}]
+    write_deltalake(table.location, pa.Table.from_pylist(again, schema=schema.IMAGE_TABLE), mode="append")
+    assert len(table.repair().findings) == 3
+    found = sorted(delta_rows(table.location), key=lambda row: row["path"])
+    assert [(row["label_name"], row["label"]) for row in found] == [
+        ("cat", 0),
+        ("cat", 0),
+        ("dog", 1),
+        ("dog", 1),
+        ("dog", 1),
+    ]
+    assert sum(row["source_modified"] == later for row in found) == 1
+    assert table.repair().committed is False
 
 
 @pytest.fixture(scope="module")
