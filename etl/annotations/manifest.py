@@ -87,7 +87,9 @@ class ManifestColumns:
         """The value that a row has under one of our names; None if the row lacks the column or the value."""
         column = self.names.get(name)
         if column is not None and name in self.others:
-            column = next((other for other in (column, *self.others[name]) if not _is_blank(row.get(other))), column)
+            given = [other for other in (column, *self.others[name]) if not _is_blank(row.get(other))]
+            # The number of a class may stand next to its name.
+            column = next((other for other in given if not _is_number(row[other])), given[0] if given else column)
         value = row.get(column) if column is not None else None
         return None if isinstance(value, float) and math.isnan(value) and name not in _SIDES else value
 
@@ -152,13 +154,18 @@ def match_columns(names: Iterable[str]) -> ManifestColumns:
 def check_agreement(values: Mapping[str, Any], where: str) -> None:
     """Checks that columns of the same meaning do not disagree, apart from numbers of classes."""
     given = {name: str(value).strip() for name, value in values.items() if not _is_blank(value)}
-    for first, value in itertools.islice(given.items(), 1):
-        for name, other in given.items():
-            if other != value and not _NUMBER.fullmatch(other):
+    words = {name: text for name, text in given.items() if not _is_number(text)}
+    for first, value in itertools.islice(words.items(), 1):
+        for name, other in words.items():
+            if other != value:
                 raise AnnotationFileError(
                     f"{where}: the columns {first!r} and {name!r} mean the same and disagree: {value[:80]!r} and "
                     f"{other[:80]!r}; remove or rename one of them"
                 )
+
+
+def _is_number(value: Any) -> bool:
+    return _NUMBER.fullmatch(str(value).strip()) is not None
 
 
 def _is_blank(value: Any) -> bool:
@@ -199,12 +206,12 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(_MAX_FIELD)
     lines = io.TextIOWrapper(stream, encoding=_encoding_of(stream), newline="")
     try:
-        first = lines.readline()
+        first = next((line for line in lines if line.strip()), "")  # spreadsheets leave blank lines at the top
         separator = _separator_of(first)
         reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=False)
         header = next(reader, None)
         if not header:
-            raise AnnotationFileError(f"{location} is empty; its first line names the columns, such as path,label")
+            raise AnnotationFileError(f"{location} has no line; its first one names the columns, such as path,label")
         columns = find_columns(header, location)
         numbers = {header.index(columns.names[side]) for side in _SIDES if side in columns.names}
         for number, values in enumerate(reader, start=1):
@@ -341,7 +348,7 @@ def _box(entry: Any, where: str) -> Box:
         raise InvalidArgumentError("a box is not an object with a label and four numbers")
     labels = {name: entry[name] for name in _ALIASES["label"] if not _is_blank(entry.get(name))}
     check_agreement(labels, f"{where}, a box")
-    label = next(iter(labels.values()), None)
+    label = next((one for one in labels.values() if not _is_number(one)), next(iter(labels.values()), None))
     name = clean_name(label)
     if name is None:
         raise InvalidArgumentError("a box has no label")

@@ -190,7 +190,8 @@ class Transaction:
         if version is not None:
             return version
         raise TableConflictError(
-            f"{self.path}: another ingest committed between version {self.version} and this one; run the ingest again"
+            f"{self.path}: another writer committed on top of version {self.version} first; nothing was committed, so "
+            "run this again"
         )
 
 

@@ -110,7 +110,7 @@ class BatchTask:
                     if problem is not None:
                         yield annotation, row, ImageError(problem.reason, problem.detail)
                     else:
-                        yield annotation, row, next(results)
+                        yield annotation, row, _of_row(row, next(results))
 
     def _annotation(self, row: dict[str, Any]) -> Annotation:
         annotation = annotation_of(row)
@@ -230,3 +230,10 @@ class _Packer:
         if self._rows:
             yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
             self._rows, self._bytes = [], 0
+
+
+def _of_row(row: Mapping[str, Any], result: EncodedImage | ImageError) -> EncodedImage | ImageError:
+    """Tells a row that brings null instead of bytes from an empty file."""
+    if isinstance(result, ImageError) and result.reason == "empty" and row[schema.SOURCE_LENGTH] < 0:
+        return ImageError("empty", "the row brings no bytes: its content is NULL")
+    return result

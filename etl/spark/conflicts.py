@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ...errors import TableConflictError
 from ...retries import Retries
+from .failures import cause_of
 
 # Of writers that begin at the same version one commits, so that each of ten needs at most ten attempts.
 RETRIES = Retries(attempts=12, first_wait_s=0.5, longest_wait_s=15.0)
@@ -47,5 +48,4 @@ def _conflict_of(error: Exception, read: str) -> TableConflictError | None:
         text += str(cause.getClass().getName())
     if not any(name in text for name in _CONFLICTS):
         return None
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return TableConflictError(f"another writer was faster than the one that had read {read}: {first}")
+    return TableConflictError(f"another writer was faster than the one that had read {read}: {cause_of(error)}")

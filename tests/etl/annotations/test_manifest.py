@@ -53,6 +53,28 @@ def test_quotes_commas_line_breaks_a_byte_order_mark_and_windows_ends_are_read()
     assert (b.path, b.label_name) == ("file:///data/cat/1.jpg", "猫")
 
 
+@pytest.mark.parametrize("blank", ["\n", "\r\n  \r\n", "\ufeff\n\n"])
+def test_blank_lines_before_the_header_are_skipped(blank):
+    (row,) = from_csv(f"{blank}path,label\na.jpg,cat\n")
+    assert (row.path, row.label_name) == ("file:///data/a.jpg", "cat")
+    with pytest.raises(AnnotationFileError, match=r"m\.csv has no line"):
+        from_csv(blank)
+
+
+@pytest.mark.parametrize(
+    "header", ["class,label", "label,class", "category,class_name", "label,label_name", "class_name,class"]
+)
+def test_the_number_of_a_class_stands_on_either_side_of_its_name(header):
+    first, second = header.split(",")
+    for number, name in ((first, second), (second, first)):
+        row = {"path": "a.jpg", number: 3, name: "cat"}
+        (found,) = from_rows(row)
+        assert found.label_name == "cat"
+    box = {"class": 0, "label": "dog", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
+    (found,) = from_rows({"path": "a.jpg", "boxes": [box]})
+    assert [one.label_name for one in found.boxes] == ["dog"]
+
+
 def test_a_row_with_more_fields_than_the_header_is_refused():
     with pytest.raises(AnnotationFileError, match=r"m\.csv#row=2 has 3 fields and the header 2: 'a, b\.jpg,cat'"):
         from_csv("path,label\n1.jpg,dog\na, b.jpg,cat\n")
