@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import pickle
 import queue
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ....errors import LaunchError, RankFailedError
-from ....spark.port import application_of, reports_progress
+from ....errors import LaunchError, RankFailedError, UnpicklableFunctionError
+from ....spark.port import application_of, option_of, reports_progress
 from ...rank.frames import Kind
 from ..processes.failure_verdict import Failure
 from ..processes.rank_process import append, temporary_file
@@ -29,8 +30,10 @@ from .slots import reserve, slots_now
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A server takes 128 MiB in a message (spark.connect.grpc.maxInboundMessageSize).
-_MOST_SENT_BYTES = 120 << 20
+# What a server takes in a message, and what is left of it for the rest of the plan.
+_LIMIT, _DEFAULT_LIMIT = "spark.connect.grpc.maxInboundMessageSize", "128m"
+_REST_BYTES = 1 << 20
+_SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)b?", re.IGNORECASE)
 
 
 @contextlib.contextmanager
@@ -39,11 +42,7 @@ def start_on_connect(
 ) -> Iterator[ConnectRanks]:
     """Starts the ranks of a job as one barrier stage of a Connect server; leaving the context ends them."""
     job, notice = supervisor.job, supervisor.listener.on_notice
-    if len(job.payload) > _MOST_SENT_BYTES:
-        raise LaunchError(
-            f"{job.name}: the function and its arguments are {len(job.payload) >> 20} MiB, and a Spark Connect server "
-            f"takes {_MOST_SENT_BYTES >> 20} MiB; save large objects and pass their paths"
-        )
+    check_sent_bytes(job.name, len(job.payload), option_of(spark, _LIMIT, _DEFAULT_LIMIT))
     check_cluster(spark, job, slots_wait_s, notice)
     with (
         reserve(application_of(spark), job.name, job.size, lambda: slots_now(spark), slots_wait_s, notice),
@@ -51,6 +50,17 @@ def start_on_connect(
     ):
         notice(f"{job.name}: lines and messages of ranks on a Spark Connect session are shown when they have ended")
         yield ConnectRanks(supervisor, spark, slots_wait_s, driver_port, stack)
+
+
+def check_sent_bytes(name: str, size: int, limit: str) -> None:
+    """Checks that a function and its arguments fit into a message of a server with a limit, as Spark writes it."""
+    found = _SIZE.fullmatch(limit.strip())
+    most = int(found["number"]) << 10 * " kmg".index(found["unit"].lower() or " ") if found else 128 << 20
+    if size + _REST_BYTES > most:
+        raise UnpicklableFunctionError(
+            f"{name}: the function and its arguments are {size / (1 << 20):.1f} MiB, and this Spark Connect server "
+            f"takes messages of {most / (1 << 20):.1f} MiB ({_LIMIT}); save large objects and pass their paths"
+        )
 
 
 class ConnectRanks:

@@ -17,12 +17,14 @@ from lakelens.errors import (
     LaunchError,
     NotEnoughSlotsError,
     RankFailedError,
+    UnpicklableFunctionError,
 )
 from lakelens.spark.port import settings_of
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints
 from lakelens.training.experiment.train import resume, train
 from lakelens.training.feed.feed import DeltaFeed
+from lakelens.training.runner.spark.connect_ranks import check_sent_bytes
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.sessions("connect")]
 
@@ -83,6 +85,22 @@ def test_rank_zeros_value_the_messages_and_the_last_lines_come_at_the_end(runner
 
 
 @pytest.mark.horovod
+@pytest.mark.parametrize(("sent_mib", "said"), [(127.5, "127.5 MiB"), (300, "300.0 MiB")])
+def test_a_function_that_does_not_fit_into_a_message_is_refused_before_the_start(runner, sent_mib, said):
+    said = (
+        rf"arguments are {said}, and this Spark Connect server takes messages of 128\.0 MiB \(spark\.connect\.grpc\.max"
+    )
+    with pytest.raises(UnpicklableFunctionError, match=said):
+        runner(1).run(len, obj=bytes(int(sent_mib * (1 << 20))))
+
+
+def test_the_limit_of_a_server_is_read_as_spark_writes_it():
+    for limit, bytes_ in (("64m", 64 << 20), ("1g", 1 << 30), ("134217728", 128 << 20), ("200 MB", 200 << 20)):
+        check_sent_bytes("job", bytes_ - (1 << 20), limit)
+        with pytest.raises(UnpicklableFunctionError, match=rf"messages of {bytes_ >> 20}\.0 MiB"):
+            check_sent_bytes("job", bytes_ - (1 << 20) + 1, limit)
+
+
 def test_zero_is_every_slot_and_its_ranks_sum_through_horovod_and_decide_without_answers(runner):
     def main():
         import numpy as np
