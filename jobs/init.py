@@ -11,7 +11,7 @@ from typing import Any
 
 import lakelens
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import has_scheme, is_table_name, require_writable
+from lakelens.locations import has_scheme, is_table_name, name_parts, require_writable
 from lakelens.table import Table
 
 DESCRIPTION = "Write an experiment file, a Trial and notebooks for a table; DAGs or a Databricks bundle on request."
@@ -132,7 +132,7 @@ def project_files(folder: Path, table: str, source: str, model: str, parts: Sequ
 
 def _replacements(folder: Path, table: str, source: str, model: str, trial: str) -> Iterator[tuple[str, str, str, str]]:
     """Gives what is the user's in the templates: file, start of the line and old value as patterns, and new value."""
-    names = table.split(".") if is_table_name(table) else []
+    names = name_parts(table) if is_table_name(table) else []
     above = "/data" if names or has_scheme(table) else str(Path(table).parent)
     airflow = {
         "source": source if has_scheme(source) else str(Path(source).expanduser().absolute()),

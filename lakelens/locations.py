@@ -9,8 +9,12 @@ from urllib.parse import unquote
 
 from .errors import InvalidArgumentError
 
-# One to three identifiers joined by dots: table, schema.table or catalog.schema.table.
-_TABLE_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
+# Two or three identifiers joined by dots: schema.table or catalog.schema.table. Others than words are in backticks.
+_WORD = r"[A-Za-z_]\w*"
+_PART = rf"{_WORD}|`(?:[^`/]|``)+`"
+_TABLE_NAME = re.compile(rf"(?:{_PART})(?:\.(?:{_PART})){{1,2}}")
+_DELTA_PATH = re.compile(r"delta\.`((?:[^`]|``)+)`", re.IGNORECASE)
+_WITHOUT_BACKTICKS = re.compile(r"[\w-]+(?:\.[\w-]+){1,2}")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -23,14 +27,38 @@ def table_and_version(text: str | Path) -> tuple[str, str | None]:
     whole = str(text)
     table, _, version = whole.rpartition("@")
     is_account = "://" in table and "/" not in table.partition("://")[2]
-    if not table or not version or "/" in version or is_account or (not has_scheme(whole) and Path(whole).exists()):
+    if (
+        not table
+        or not version
+        or set("/`") & set(version)
+        or is_account
+        or (not has_scheme(whole) and Path(whole).exists())
+    ):
         return whole, None
     return table, version
 
 
 def is_table_name(location: str) -> bool:
     """Returns whether `location`, as `absolute` gives it, is `schema.table` or `catalog.schema.table`, not a path."""
-    return "/" not in location and _TABLE_NAME.match(location) is not None
+    return _TABLE_NAME.fullmatch(location) is not None
+
+
+def name_parts(name: str) -> list[str]:
+    """Returns the parts of a table's name as SQL has them: words, and others in backticks."""
+    quoted = re.findall(_PART, name)
+    return [part[1:-1] if re.fullmatch(f"`{_WORD}`", part) else part for part in quoted]
+
+
+def unquoted(part: str) -> str:
+    """Returns a part of a name without backticks, as the catalog has it."""
+    return part[1:-1].replace("``", "`") if part.startswith("`") else part
+
+
+def with_suffix(location: str, suffix: str) -> str:
+    """Names the table that belongs to another one: its path, or the last part of its name, with more at the end."""
+    if is_table_name(location) and location.endswith("`"):
+        return f"{location[:-1]}{suffix}`"
+    return location.rstrip("/") + suffix
 
 
 def has_scheme(location: str) -> bool:
@@ -46,10 +74,23 @@ def scheme_of(location: str) -> str:
 def absolute(location: str | Path) -> str:
     """Makes a table's local path absolute, as `absolute_path` does, and leaves URIs and catalog names as they are.
 
-    A `Path`, and a text under which something exists, is a path, even if it looks like `schema.table`.
+    A `Path`, and a text under which something exists, is a path, even if it looks like `schema.table`. A name loses
+    the backticks that it does not need.
     """
-    is_name = isinstance(location, str) and is_table_name(location) and not Path(location).exists()
-    return str(location) if is_name else absolute_path(location)
+    if not isinstance(location, str) or Path(location).exists():
+        return absolute_path(location)
+    if is_table_name(location):
+        return ".".join(name_parts(location))
+    path = _DELTA_PATH.fullmatch(location)
+    if path is not None:
+        return absolute_path(path[1].replace("``", "`"))
+    if _WITHOUT_BACKTICKS.fullmatch(location):
+        quoted = ".".join(part if re.fullmatch(_WORD, part) else f"`{part}`" for part in location.split("."))
+        raise InvalidArgumentError(
+            f"{location!r} may be a path, where nothing is yet, or a name in the catalog: write ./{location} for the "
+            f"path, and {quoted} for the name"
+        )
+    return absolute_path(location)
 
 
 def absolute_path(location: str | Path) -> str:

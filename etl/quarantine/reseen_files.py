@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
+from ...locations import with_suffix
 from ...table import Table
 from ..model import schema
 from ..spark.catalog import create_table, is_delta_table, read_table, sql_name, temporary_view
@@ -28,7 +29,7 @@ class Stamps:
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
-        self.location = f"{table.location}_stamps"
+        self.location = with_suffix(table.location, "_stamps")
 
     def exists(self) -> bool:
         """Whether any was ever kept."""

@@ -7,6 +7,7 @@ import json
 import uuid
 from typing import TYPE_CHECKING
 
+from ...locations import with_suffix
 from ...table import Table
 from ..commit.transaction import Batch, Transaction
 from ..model import schema
@@ -44,7 +45,7 @@ DOUBTFUL_REASONS = ("unreadable", "timeout", "out_of_memory", "decoder_crashed")
 
 def quarantine_location(location: str) -> str:
     """Names the quarantine table that belongs to the image table at `location`."""
-    return location.rstrip("/") + "_quarantine"
+    return with_suffix(location, "_quarantine")
 
 
 class Quarantine:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
-from ...locations import is_table_name, scheme_of
+from ...locations import is_table_name, name_parts, scheme_of, unquoted
 from ...spark.port import is_connect, java_session, jvm
 from ...table import Table
 from .failures import failure_of
@@ -149,7 +149,7 @@ def require_schema(spark: SparkSession, name: str) -> None:
 
     if not is_table_name(name):
         return
-    schema_name = name.rpartition(".")[0]
+    schema_name = _schema_of(name)
     try:
         exists = spark.catalog.databaseExists(schema_name)
     except PySparkException:  # no such catalog
@@ -158,6 +158,10 @@ def require_schema(spark: SparkSession, name: str) -> None:
         raise NotADeltaTableError(
             f"{name}: the catalog has no schema {schema_name}; create it, or write ./{name} for a table in a folder"
         )
+
+
+def _schema_of(name: str) -> str:
+    return ".".join(name_parts(name)[:-1])
 
 
 def path_of(spark: SparkSession, location: str) -> str:
@@ -224,7 +228,7 @@ def place_of_new(spark: SparkSession, name: str) -> str:
     """Returns where the catalog will put a new table."""
     from pyspark.errors import PySparkException
 
-    schema_name, _, own_name = name.rpartition(".")
+    schema_name, own_name = _schema_of(name), unquoted(name_parts(name)[-1])
     try:
         root = spark.catalog.getDatabase(schema_name).locationUri
     except PySparkException:

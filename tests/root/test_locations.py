@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.locations import absolute, absolute_path, folder_of, is_table_name, without_password
+from lakelens.locations import (
+    absolute,
+    absolute_path,
+    folder_of,
+    is_table_name,
+    name_parts,
+    table_and_version,
+    unquoted,
+    with_suffix,
+    without_password,
+)
+from lakelens.table import Table
 
 pytestmark = pytest.mark.unit
 
@@ -22,10 +34,44 @@ pytestmark = pytest.mark.unit
         ("/data/schema.table", False),
         ("a.b.c.d", False),
         ("s3a://bucket/x.y", False),
+        ("`my-catalog`.`2024`.table", True),
+        ("db.`a ``b`` c`", True),
+        ("`one.part`", False),
+        ("my-catalog.db.t", False),
+        ("db.`a/b`", False),
+        ("db.table\n", False),
     ],
 )
 def test_a_table_name_has_two_or_three_parts_and_no_slash(location: str, named: bool) -> None:
     assert is_table_name(location) is named
+
+
+def test_a_name_has_backticks_where_it_needs_them_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("`main`.`my-db`.`photos`") == "main.`my-db`.photos"
+    assert name_parts("a.`b.c`.`d``e`") == ["a", "`b.c`", "`d``e`"]
+    assert [unquoted(part) for part in name_parts("a.`b.c`.`d``e`")] == ["a", "b.c", "d`e"]
+    assert with_suffix("a.`1b`", "_x") == "a.`1b_x`"
+    assert (with_suffix("a.b", "_x"), with_suffix("/data/a/", "_x")) == ("a.b_x", "/data/a_x")
+    assert table_and_version("db.`a@1`@pin") == ("db.`a@1`", "pin")
+    assert table_and_version("db.`a@1`") == ("db.`a@1`", None)
+    assert absolute("delta.`/data/a b`") == "/data/a b"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("my-catalog.db.t", "`my-catalog`.db.t"), ("db.2024", "db.`2024`"), ("photos-2.1", "`photos-2`.`1`")],
+)
+def test_what_may_be_a_path_or_a_name_without_backticks_is_refused_with_both(
+    text: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"write ./{text} for the path, and {name} for the name")):
+        Table.of(text)
+    assert Table.of(f"./{text}").location == str(tmp_path / text)
+    (tmp_path / text).mkdir()
+    assert Table.of(text).location == str(tmp_path / text)
+    assert Table.of(name).is_name
 
 
 def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ from lakelens.etl.changes import planner
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
 from lakelens.etl.quarantine import table as quarantine_table
-from lakelens.etl.quarantine.table import Quarantine
+from lakelens.etl.quarantine.table import Quarantine, quarantine_location
 from lakelens.retries import Retries
 from lakelens.spark.port import settings_of
 
@@ -441,20 +442,21 @@ def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, m
             again.ingest(gone, layout=layout)
 
 
-def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path):
+@pytest.mark.parametrize(("database", "own"), [("etl_names", "images"), ("`2024_names`", "`1_images`")])
+def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path, database, own):
     source = tmp_path / "source"
     write_image(source / "cat" / "1.jpg")
     (source / "cat" / "bad.jpg").write_text("x")
-    spark.sql("CREATE DATABASE IF NOT EXISTS etl_names")
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
     try:
-        table = ImageTable(spark, "spark_catalog.etl_names.images")
+        table = ImageTable(spark, f"`spark_catalog`.{database}.{own}")
         assert table.ingest(source, size=SIZE).stored == 1
         write_image(source / "dog" / "1.jpg", seed=1)
         result = table.ingest(source)
         assert (result.version, result.stored, result.skipped) == (table.version, 1, 2)
         assert table.class_counts() == {"cat": 1, "dog": 1}
-        assert spark.catalog.tableExists("etl_names.images_quarantine")
-        assert not Path("spark_catalog.etl_names.images_quarantine").exists()
+        assert spark.catalog.tableExists(f"{database}.{quarantine_location(f'{database}.{own}').rpartition('.')[2]}")
+        assert not [path for path in Path().iterdir() if "quarantine" in path.name]
         assert [file.reason for file in table.quarantine().files] == ["not_an_image"]
         assert (table.pin("first", 0), table.pins()) == (0, {"first": 0})
         assert [info.version for info in table.history()][-1] == 0
@@ -462,4 +464,35 @@ def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path
         assert table.vacuum(dry_run=True).files == ()
         assert (table.restore(0).removed, table.class_counts()) == ({"dog": 1}, {"cat": 1, "dog": 0})
     finally:
-        spark.sql("DROP DATABASE etl_names CASCADE")
+        spark.sql(f"DROP DATABASE {database} CASCADE")
+
+
+def test_writers_of_one_application_leave_no_rows_in_its_cache_and_a_new_table_starts_clean(spark, tmp_path):
+    cache = spark._jsparkSession.sharedState().cacheManager()
+    for name, first in (("one", 0), ("two", 100)):
+        for number in range(3):
+            write_image(tmp_path / name / "cat" / f"{number}.jpg", seed=first + number)
+    ImageTable(spark, tmp_path / "t").ingest(tmp_path / "one", size=SIZE)
+    (tmp_path / "one" / "cat" / "0.jpg").unlink()
+    before, ends = cache.numCachedEntries(), []
+    works = (
+        lambda table: table.ingest(tmp_path / "two"),
+        lambda table: table.ingest(tmp_path / "one", delete_missing=True),
+        lambda table: table.rename_class("cat", "lion"),
+    )
+
+    def end_of(work):
+        try:
+            ends.append(work(ImageTable(spark, tmp_path / "t")))
+        except TableConflictError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=end_of, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ends) == 3
+    assert cache.numCachedEntries() == before
+    shutil.rmtree(tmp_path / "t")
+    assert ImageTable(spark, tmp_path / "t").ingest(tmp_path / "two", size=SIZE).stored == 3

@@ -239,19 +239,19 @@ def test_a_table_that_was_made_anew_is_scored_anew(spark, checkpoint, tmp_path, 
 
 
 def test_tables_of_a_catalog_are_scored_evaluated_and_predicted_by_their_names(spark, story, checkpoint):
-    spark.sql("CREATE DATABASE nature")
-    names = ("spark_catalog.nature.photos", "spark_catalog.nature.predictions")
+    spark.sql("CREATE DATABASE `1_nature`")
+    names = ("spark_catalog.`1_nature`.`2024_photos`", "`spark_catalog`.`1_nature`.predictions")
     try:
-        spark.sql(f"CREATE TABLE nature.photos USING delta LOCATION '{story['table']}'")
+        spark.sql(f"CREATE TABLE `1_nature`.`2024_photos` USING delta LOCATION '{story['table']}'")
         assert score(spark, checkpoint.path, *names, 0).scored == FIRST
         found = evaluate(spark, checkpoint.path, f"{names[0]}@0", predictions=names[1], split=None, record=False)
         assert found.evaluation.rows == FIRST
-        assert spark.table("nature.predictions").count() == FIRST
+        assert spark.table("`1_nature`.predictions").count() == FIRST
         spark.udf.register("predict", predict_udf(spark, checkpoint.path))
         predicted = "predict(image, format, height, width).predicted_name = label_name"
-        assert spark.sql(f"SELECT * FROM nature.photos VERSION AS OF 0 WHERE {predicted}").count() == GOOD  # noqa: S608
+        assert spark.sql(f"SELECT * FROM `1_nature`.`2024_photos` VERSION AS OF 0 WHERE {predicted}").count() == GOOD  # noqa: S608
     finally:
-        spark.sql("DROP DATABASE nature CASCADE")
+        spark.sql("DROP DATABASE `1_nature` CASCADE")
 
 
 def test_rows_of_a_copied_predictions_table_are_not_scored_again(story):
