@@ -85,7 +85,7 @@ def test_rank_and_size_are_found_from_the_running_job(feed, monkeypatch):
     ("arguments", "error", "words"),
     [
         ({"version": 99}, VersionNotFoundError, "version 99 .* versions 0 to 3"),
-        ({"version": "2001-01-01"}, VersionNotFoundError, "2001-01-01.*its log covers"),
+        ({"version": "2001-01-01T00:00Z"}, VersionNotFoundError, "2001-01-01.*its log covers"),
         ({"split": "holdout"}, InvalidArgumentError, "no rows with split='holdout'; split is one of 'train'"),
         (
             {"split": "train", "filters": {"split": "test"}},
