@@ -140,7 +140,7 @@ def test_a_deletion_of_nothing_commits_nothing_and_a_wrong_condition_is_named(ta
         ("path RLIKE '[a'", "PATTERN|PatternSyntax"),
         ("(SELECT explode(array(1, 2))) = label", "More than one row"),
         ("java_method('java.net.URI', 'create', ':') = ''", "URISyntaxException: Expected scheme name"),
-        ("beheaded(path) = ''", "ZeroDivisionError: division by zero"),
+        ("beheaded(path) = ''", "ZeroDivisionError: integer division"),
     ):
         with pytest.raises(InvalidArgumentError, match=words):
             table.delete(where)
