@@ -85,7 +85,10 @@ def search(
     Examples:
         >>> found = lakelens.search({
         ...     "data": {"table": "tables/photos", "version": 0},
-        ...     "hyperparameters": {"learning_rate": {"type": "categorical", "vals": [0.01, 0.1]}},
+        ...     "hyperparameters": {
+        ...         "global_batch_size": 16,
+        ...         "learning_rate": {"type": "categorical", "vals": [0.01, 0.1]},
+        ...     },
         ...     "searcher": {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}},
         ... })
         >>> found.best_trial in (0, 1), found.hyperparameters["learning_rate"] in (0.01, 0.1)
