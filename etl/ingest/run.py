@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import NothingStoredError, QuarantineConflictError, TableConflictError
 from ...table import Table
+from ..annotations.record import ANNOTATION_MISSING
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK
 from ..commit.known_classes import record_classes
 from ..commit.notes import INGEST, write_note
@@ -146,15 +147,18 @@ def _small_splits(prepared: Prepared, decoded: DecodedFiles) -> dict[str, dict[s
 
 
 def _require_some_stored(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles) -> None:
-    """Makes no table without a row; the files of a table that exists may all be bad."""
-    if prepared.transaction is not None or decoded.stored or bad.frame is None:
+    """Makes no table without a row; the files of a table that exists may all be bad, but not all without annotation."""
+    if decoded.stored or bad.frame is None:
+        return
+    is_layout_wrong = dict(bad.reasons) == {ANNOTATION_MISSING: prepared.plan.rows_in}
+    if prepared.transaction is not None and not is_layout_wrong:
         return
     first = bad.frame.orderBy(schema.PATH).limit(_MOST_NAMED).collect()
     named = "; ".join(f"{row[schema.PATH]}: {row['reason']}: {row['error'][:_MOST_CHARACTERS]}" for row in first)
     count = sum(bad.reasons.values())
     raise NothingStoredError(
-        f"{prepared.request.source.name}: none of {count} images can be stored, so {prepared.table.location} was not "
-        f"made. The first ones: {named}"
+        f"{prepared.request.source.name}: none of {count} images can be stored, so {prepared.table.location} "
+        f"{'was not made' if prepared.transaction is None else 'stays as it is'}. The first ones: {named}"
     )
 
 

@@ -22,6 +22,7 @@ from lakelens.errors import (
     InvalidArgumentError,
     NotADeltaTableError,
     NotAnImageTableError,
+    NothingStoredError,
     SparkFailedError,
     VersionFilesMissingError,
 )
@@ -297,3 +298,13 @@ def test_a_split_with_few_images_of_a_class_is_told_after_the_first_ingest(spark
     assert set(found) == {"val"}
     assert all(count < 5 for count in found["val"].values())
     assert f"few images in val: {found['val']['cat']} of 'cat', {found['val']['dog']} of 'dog'; " in captured.err
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_voc_folder_without_an_xml_file_is_an_error_and_leaves_a_table_as_it_is(spark, table, tmp_path, files):
+    for number in range(files):
+        write_image(tmp_path / "JPEGImages" / f"{number}.jpg", seed=number)
+    before, bad = table.history()[-1].version, table.quarantine().count
+    with pytest.raises(NothingStoredError, match=rf"none of {files} images can be stored, so .* stays as it is"):
+        table.ingest(tmp_path, layout="voc")
+    assert (table.history()[-1].version, table.quarantine().count) == (before, bad)
