@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
 from .layouts import (
+    CLASS_FOLDERS,
     FOLDER_LAYOUTS,
     NESTED_CLASS_FOLDERS,
     are_numbered,
@@ -111,7 +112,8 @@ class TopLevel:
             raise SourceNotFoundError(f"{root} is a file; layout {wanted.layout!r} wants a folder")
         if self.problem == "unreadable":
             raise SourceNotFoundError(f"{root} cannot be listed: permission denied; let the executors' user read it")
-        wanted.check_folders([name] for name in self.folder_names)
+        if wanted.layout == CLASS_FOLDERS:
+            wanted.check_folders([name] for name in self.folder_names)
 
 
 def check_class_folder(root: str, top: TopLevel, wanted: Wanted) -> None:

@@ -181,7 +181,8 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         guard = LossGuard(table.location, allowed=request.allow_loss)
         prepared = Prepared(spark, table, request, transaction, recipe, listing, plan, guard)
         check_not_all_elsewhere(request.source, plan)
-        check_split_lists(request.source, plan)
+        if transaction is None:
+            check_split_lists(request.source, plan)
         prepared.check_not_empty()
         prepared.check_layout_kept()
         return replace(prepared.with_plan(plan), opened=opened.pop_all())

@@ -101,7 +101,7 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         with decoded_files(prepared, batch_id, name or f"ingest {prepared.request.source.name}") as decoded:
             prepared.guard.add(decoded.lost, lambda: prepared.stored_counts)
             bad = find_bad_files(prepared, decoded)
-            _require_some_stored(prepared, decoded, bad)
+            _require_some_stored(prepared, decoded, bad, is_part=name is not None)
             committed = _commit(prepared, decoded)
             version = prepared.version or 0 if committed is None else committed
             _settle_quarantine(prepared, bad, version)
@@ -146,11 +146,11 @@ def _small_splits(prepared: Prepared, decoded: DecodedFiles) -> dict[str, dict[s
     return {split: few for split, few in small.items() if few}
 
 
-def _require_some_stored(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles) -> None:
+def _require_some_stored(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles, *, is_part: bool) -> None:
     """Makes no table without a row; the files of a table that exists may all be bad, but not all without annotation."""
     if decoded.stored or bad.frame is None:
         return
-    is_layout_wrong = dict(bad.reasons) == {ANNOTATION_MISSING: prepared.plan.rows_in}
+    is_layout_wrong = not is_part and dict(bad.reasons) == {ANNOTATION_MISSING: prepared.plan.rows_in}
     if prepared.transaction is not None and not is_layout_wrong:
         return
     first = bad.frame.orderBy(schema.PATH).limit(_MOST_NAMED).collect()
@@ -179,7 +179,9 @@ def _commit(prepared: Prepared, decoded: DecodedFiles) -> int | None:
     counts.subtract(prepared.plan.gone_by_class if prepared.request.delete_missing else {})
     version = transaction.commit(Batch(decoded.rows, note, stale))
     if version is not None:
-        is_known = version == transaction.version + 1 and min(counts.values(), default=0) >= 0
+        # Of rows stored twice, the plan knows the class of one.
+        is_single = not prepared.plan.doubled
+        is_known = is_single and version == transaction.version + 1 and min(counts.values(), default=0) >= 0
         record_classes(transaction.table, version, counts if is_known else None, decoded.task.labels)
     return version
 

@@ -220,12 +220,17 @@ def list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wante
                 top.check(os.fsdecode(root), decided)
                 yield _told(root, sight(top.kind(decided), os.fsdecode(root)))
                 # By its name and not its place: a name that comes or goes between two tasks' looks moves no other one.
-                share = [name for name in top.names if zlib.crc32(name) % tasks == task]
+                share = [name for name in top.names if zlib.crc32(_shared_by(name, decided)) % tasks == task]
                 listed = list_below(root, share, decided)
                 while rows := list(itertools.islice(listed, _LISTING_ROWS)):
                     yield folder_batch(rows)
             except UsageError as error:
                 yield _told(root, refusal(error))
+
+
+def _shared_by(name: bytes, wanted: Wanted) -> bytes:
+    """Gives what decides about the task of a top-level name: folders that may be one class come to one task."""
+    return (wanted.class_of([os.fsdecode(name), ""]) or "").encode("utf-8", "replace") or name
 
 
 def _told(root: bytes, reason: str) -> pa.RecordBatch:
