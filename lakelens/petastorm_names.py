@@ -9,7 +9,6 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import NamedTuple
@@ -83,7 +82,7 @@ def check_loaded() -> None:
             )
 
 
-class _NamesFinder(MetaPathFinder):
+class _NamesFinder:  # without the base class, whose import takes longer than all of `import lakelens`
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

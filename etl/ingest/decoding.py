@@ -31,8 +31,7 @@ class DecodedFiles:
 
     task: BatchTask  # What the tasks that read them know
     outcomes: DataFrame  # Rows of `schema.OUTCOMES`, kept on the executors' disks
-    counts: Mapping[str, int] = field(default_factory=dict)  # Number of rows by class
-    in_splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # The same by split, then by class
+    in_splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # Number of rows by split, then by class
     refused: Mapping[str, int] = field(default_factory=dict)  # Number of files that cannot be stored, by reason
     # Files that had a row and will have none, by the row's class and the reason
     lost: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -43,6 +42,11 @@ class DecodedFiles:
     def rows(self) -> DataFrame:
         """The rows of `schema.IMAGE_TABLE`."""
         return self.outcomes.where("reason IS NULL").select(*schema.IMAGE_TABLE.names)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Number of rows by class."""
+        return sum(map(Counter, self.in_splits.values()), Counter[str]())
 
     @property
     def stored(self) -> int:
@@ -86,7 +90,7 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
 def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:
     from pyspark.sql import functions as F
 
-    counts, refused = Counter[str](), Counter[str]()
+    refused = Counter[str]()
     lost = Counter[tuple[str, str]]()
     in_splits: dict[str, Counter[str]] = {}
     repairs = Counter[str]()
@@ -99,10 +103,9 @@ def _counted(task: BatchTask, outcomes: DataFrame) -> DecodedFiles:
             repairs[row[_PROBLEM]] += row[_ROWS]
             continue
         if row["reason"] is None:
-            counts[row[schema.LABEL_NAME] or NO_CLASS] += row[_ROWS]
             in_splits.setdefault(row[schema.SPLIT], Counter())[row[schema.LABEL_NAME] or NO_CLASS] += row[_ROWS]
             continue
         refused[row["reason"]] += row[_ROWS]
         if row["stored_class"] is not None:
             lost[row["stored_class"], row["reason"]] += row[_ROWS]
-    return DecodedFiles(task, outcomes, counts, in_splits, refused, lost, dict(repairs.most_common()))
+    return DecodedFiles(task, outcomes, in_splits, refused, lost, dict(repairs.most_common()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...log.commits import commits
+from ...log.entries import commit_numbers, entry_names, info_of, read_commits
 from ...log.snapshot import Snapshot
 from ...table import Table
 from ..commit.notes import note_of
@@ -184,9 +184,9 @@ def _repairs_until(snapshot: Snapshot) -> pd.Series:
     import pandas as pd
 
     found: Counter[str] = Counter()
-    for commit in commits(snapshot.table):
-        if commit.version <= snapshot.version:
-            found.update(note_of(commit.info.get("userMetadata")).get("repairs") or {})
+    numbers = [number for number in commit_numbers(entry_names(snapshot.table)) if number <= snapshot.version]
+    for actions in read_commits(snapshot.table, numbers):
+        found.update(note_of(info_of(actions).get("userMetadata")).get("repairs") or {})
     return pd.Series(dict(found.most_common()), dtype="int64")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..errors import TableError
-from .entries import commit_numbers, entry_names, info_of, read_commits, versions_in
+from .entries import commit_numbers, entry_times, info_of, read_commits, versions_in
 from .opening import open_table
 from .snapshot import ROWS_UNKNOWN, open_snapshot
 from .times import commit_times
@@ -31,9 +31,9 @@ class Commit:
 
 def commits(table: Table, limit: int | None = None) -> Iterator[Commit]:
     """Yields each commit whose entry the log still has, the oldest first."""
-    opened, names = open_table(table.at(None)), entry_names(table)
+    opened, names = open_table(table.at(None)), entry_times(table)
     latest = opened.version()
-    times = commit_times(table, latest, opened.metadata().configuration)
+    times = commit_times(table, names, latest, opened.metadata().configuration)
     numbers = [number for number in commit_numbers(names) if number <= latest]
     numbers = numbers if limit is None else numbers[-limit:]
     _, whole = versions_in(names)

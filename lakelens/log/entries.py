@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..errors import VersionUnreadableError
-from ..stores.data_files import names_in, read_bytes
+from ..stores.data_files import names_in, read_bytes, times_in
 
 if TYPE_CHECKING:
     from ..table import Table
@@ -33,6 +33,11 @@ def log_of(table: Table) -> str:
 def entry_names(table: Table) -> set[str]:
     """Lists the names of the log's entries; empty without a log."""
     return names_in(log_of(table), table.storage_options)
+
+
+def entry_times(table: Table) -> dict[str, int]:
+    """Lists the log's entries with the times of their last change, in milliseconds since 1970."""
+    return times_in(log_of(table), table.storage_options)
 
 
 def commit_numbers(names: Iterable[str]) -> list[int]:

@@ -19,7 +19,7 @@ from ..locations import has_scheme
 from ..stores.clients import require_no_fork, store_error, unknown_store
 from ..stores.delta_uris import delta_uri, misread_part
 from ..stores.options import delta_options
-from .entries import entry_names, versions_in
+from .entries import entry_names, entry_times, versions_in
 from .times import commit_times, last_version_by
 from .zones import time_in, zone_of_session
 
@@ -105,8 +105,11 @@ def ranges_of(numbers: Sequence[int]) -> str:
 
 def times_of(table: Table) -> dict[int, datetime]:
     """Returns when the versions of a table were committed, as far as its log can rebuild them."""
-    latest = open_table(table.at(None))
-    return commit_times(table, latest.version(), latest.metadata().configuration)
+    return _times_until(table, open_table(table.at(None)))
+
+
+def _times_until(table: Table, latest: DeltaTable) -> dict[int, datetime]:
+    return commit_times(table, entry_times(table), latest.version(), latest.metadata().configuration)
 
 
 def _number_or_time(table: Table) -> int | datetime | None:
@@ -141,7 +144,7 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
                 f"spark.sql.session.timeZone would count; give it with one, such as {moment.isoformat()}Z"
             )
         moment = moment.replace(tzinfo=zone)
-    known = commit_times(table, latest.version(), latest.metadata().configuration)
+    known = _times_until(table, latest)
     found = last_version_by(known, moment)
     if found is None:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"

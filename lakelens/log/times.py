@@ -11,8 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ..errors import VersionNotFoundError
-from ..stores.data_files import times_in
-from .entries import commit_numbers, info_of, log_of, read_commits, versions_in
+from .entries import commit_numbers, info_of, read_commits, versions_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +23,13 @@ _FIRST = "delta.inCommitTimestampEnablementVersion"
 _START = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def commit_times(table: Table, latest: int, configuration: Mapping[str, str]) -> dict[int, datetime]:
-    """Returns the times of the versions that the log can rebuild, by the table's properties at its latest version."""
-    files = times_in(log_of(table), table.storage_options)
+def commit_times(
+    table: Table, files: Mapping[str, int], latest: int, configuration: Mapping[str, str]
+) -> dict[int, datetime]:
+    """Returns the times of the versions that the log can rebuild.
+
+    `files` are its entries as `entry_times` lists them, `configuration` the table's properties at its latest version.
+    """
     earliest = min(versions_in(files)[1], default=0)
     numbers = [number for number in commit_numbers(files) if earliest <= number <= latest]
     first = latest + 1

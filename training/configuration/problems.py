@@ -61,7 +61,7 @@ def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> 
 def _elsewhere(model: type[BaseModel], path: KeyPath) -> str | None:
     """Says in which section a key at the top belongs; None for others."""
     name = str(path[-1])
-    if len(path) > 1 or not issubclass(model, BaseModel):
+    if len(path) > 1:
         return None
     if name in _MOVED:
         return f"there is no such key at the top; write {_MOVED[name]}"
