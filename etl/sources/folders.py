@@ -107,14 +107,18 @@ def _with_classes(files: DataFrame, root: str, wanted: Wanted) -> DataFrame:
 
 
 def _decided_by_spark(files: DataFrame, root: str, wanted: Wanted) -> Wanted:
-    """Looks at the folders that hold images, by a job of its own, and decides about their names."""
+    """Looks at the folders that hold files, by a job of its own, and decides about their names.
+
+    As in a local folder, those without images count for the rule of names, and not for that of one class.
+    """
     from pyspark.sql import functions as F
 
     is_listed = F.udf(_PathRule(wanted).is_listed, "boolean", useArrow=False)(_below(root))
-    folder = F.regexp_extract(_below(root), "^(.*)/", 1)
-    folders = [row[0].split("/") for row in files.where(is_listed).select(folder).distinct().collect() if row[0]]
-    wanted = wanted.decided({parts[0] for parts in folders})
-    wanted.check_folders(folders)
+    found = files.select(F.regexp_extract(_below(root), "^(.*)/", 1).alias("folder"), is_listed.alias("is_listed"))
+    by_folder = found.where("folder <> ''").groupBy("folder").agg(F.max("is_listed")).collect()
+    folders = [(folder.split("/"), is_listed) for folder, is_listed in by_folder]
+    wanted = wanted.decided({parts[0] for parts, _ in folders})
+    wanted.check_folders(parts for parts, is_listed in folders if is_listed)
     return wanted
 
 

@@ -17,6 +17,7 @@ from ..annotations.record import (
     ANNOTATION_SHARED,
     ANNOTATIONS_DDL,
     IMAGE_MISSING,
+    SPLIT_CONFLICT,
     Annotation,
     annotation_batches,
     annotation_of,
@@ -191,9 +192,11 @@ def check_split_lists(source: Source, plan: Plan) -> None:
         return
     is_line = F.exists(PROBLEMS, lambda found: found["detail"].startswith(_LIST_NAMES))
     is_line = F.coalesce(is_line, F.lit(False))
-    lists = F.when(is_line, F.split(F.regexp_extract(schema.PATH, "#([a-z,]+)$", 1), ",")).otherwise(
-        F.array(schema.SPLIT)
-    )
+    of_line = F.split(F.regexp_extract(schema.PATH, "#([a-z,]+)$", 1), ",")
+    # An image of two lists has no split; its problem names both.
+    conflicts = F.filter(F.coalesce(PROBLEMS, F.array()), lambda found: found["reason"] == SPLIT_CONFLICT)
+    of_conflict = F.flatten(F.transform(conflicts, lambda found: F.split(found["detail"], ", ")))
+    lists = F.when(is_line, of_line).otherwise(F.array_append(of_conflict, F.col(schema.SPLIT)))
     named = plan.listed_files().select(is_line.alias("is_line"), F.explode(lists).alias("name"), schema.PATH)
     found = named.groupBy("is_line", "name").agg(F.min(schema.PATH)).collect()
     matched = {name for is_line, name, _ in found if not is_line}

@@ -30,6 +30,11 @@ class LabelClass:
     former: tuple[str, ...] = ()  # The names that it had, the oldest first
     renaming: Renaming | None = None  # The rename that has begun
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that it has or had."""
+        return (*self.former, self.name)
+
     def named(self, name: str) -> LabelClass:
         """Returns the class under another name; the present one becomes a former one."""
         if name == self.name:
@@ -115,7 +120,7 @@ class Ledger:
     @property
     def numbers(self) -> dict[str, int]:
         """Class numbers by every name that a class has or had."""
-        return {name: one.number for one in self.classes for name in (*one.former, one.name)}
+        return {name: one.number for one in self.classes for name in one.names}
 
     def labels_at(self, version: int) -> dict[str, int]:
         """Returns the class numbers by the names of a version, ordered by number.
@@ -146,13 +151,8 @@ class Ledger:
         return replace(self, classes=tuple(classes))
 
     def renamed(self, old: str, new: str) -> Ledger:
-        """Gives the class that has or had the name `old` another name.
-
-        A class of that name with another number goes: an ingest has reserved it that lost against the rename.
-        """
-        number = self.numbers[old]
-        own = tuple(one for one in self.classes if one.number == number or new not in (one.name, *one.former))
-        return replace(self, classes=own)._with_names({number: new})
+        """Gives the class that has or had the name `old` another name."""
+        return self._with_names({self.numbers[old]: new})
 
     def begun(self, old: str, new: str, version: int) -> Ledger:
         """Notes that the rows of a class in a version are about to get the name `new`."""
@@ -170,7 +170,10 @@ class Ledger:
         A name that no class has becomes a class if its number is free: of several, the one with most rows. A class
         whose rows all have a former name has that name again, as after a RESTORE.
         """
-        classes, numbers, begun = {one.number: one for one in self.classes}, self.numbers, self._begun()
+        committed = {number: name for name, number in self._begun() if rows.get((name, number))}
+        kept = {one.number for one in self.classes if rows.get((one.name, one.number))}
+        ledger = self._with_names({number: name for number, name in committed.items() if number not in kept})
+        classes, numbers, begun = {one.number: one for one in ledger.classes}, ledger.numbers, ledger._begun()
         wrong, seen = [], dict[int, list[str]]()
         for (name, number), count in sorted(rows.items(), key=lambda item: (-item[1], item[0])):
             if name not in numbers and number not in classes:
@@ -213,8 +216,13 @@ class Ledger:
         return functools.reduce(lambda ledger, number: ledger._with_renaming(number, None), over, self)
 
     def _with_names(self, names: Mapping[int, str]) -> Ledger:
-        classes = tuple(one.named(names.get(one.number, one.name)) for one in self.classes)
-        return replace(self, classes=classes)
+        """Gives classes, by their numbers, their names.
+
+        A class of such a name with another number goes: an ingest has reserved it that lost against the rename.
+        """
+        taken = {name: number for number, name in names.items()}
+        own = (one for one in self.classes if all(taken.get(name, one.number) == one.number for name in one.names))
+        return replace(self, classes=tuple(one.named(names.get(one.number, one.name)) for one in own))
 
     # --- what protects versions
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -87,41 +86,42 @@ def type_name(declared: Any) -> str:
 
 
 def conform(column: pa.ChunkedArray, declared: str, location: str) -> pa.ChunkedArray:
-    """Gives a column of a data file the table's type and names of its fields, and nulls where its structs lack them."""
+    """Gives a column of a data file the table's types and names of fields, and nulls where its structs lack them."""
     if not declared.startswith("{"):
-        return _widened(column, arrow_type(declared))
+        return column.cast(arrow_type(declared)) if _is_narrower(column.type, declared) else column
     kind = json.loads(declared)
-    if PHYSICAL_NAME in declared or not _has_fields_of(column.type, kind):
-        column = pa.chunked_array([_renamed(chunk, kind, location) for chunk in column.chunks] or column)
-    if _has_fields_of(column.type, kind):
+    if PHYSICAL_NAME in declared or not _has_form_of(column.type, kind):
+        column = pa.chunked_array([_conformed(chunk, kind, location) for chunk in column.chunks] or column)
+    if _has_form_of(column.type, kind):
         return column
     return pa.chunked_array([pa.array(column.to_pylist(), arrow_type(kind))])
 
 
-def _widened(column: pa.ChunkedArray, declared: pa.DataType) -> pa.ChunkedArray:
-    """Gives numbers and dates that were written before their column was widened the column's type."""
+def _is_narrower(found: pa.DataType, declared: str) -> bool:
+    """Returns whether numbers or dates were written before their column or field was widened."""
+    wanted = arrow_type(declared)
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
-    is_other = column.type != declared and any(is_kind(column.type) for is_kind in kinds)
-    return column.cast(declared) if is_other and not pa.types.is_null(declared) else column
+    return found != wanted and not pa.types.is_null(wanted) and any(is_kind(found) for is_kind in kinds)
 
 
-def _has_fields_of(found: pa.DataType, declared: Any) -> bool:
+def _has_form_of(found: pa.DataType, declared: Any) -> bool:
+    """Returns whether an Arrow type has the fields of a Delta type, and no narrower numbers and dates."""
     if isinstance(declared, str):
-        return True
+        return not _is_narrower(found, declared)
     if declared["type"] == "struct":
         fields = {found.field(i).name: found.field(i).type for i in range(found.num_fields)}
         wanted = {field["name"]: field["type"] for field in declared["fields"]}
-        return fields.keys() == wanted.keys() and all(_has_fields_of(fields[name], wanted[name]) for name in wanted)
+        return fields.keys() == wanted.keys() and all(_has_form_of(fields[name], wanted[name]) for name in wanted)
     if declared["type"] == "array":
-        return _has_fields_of(found.value_type, declared["elementType"])
+        return _has_form_of(found.value_type, declared["elementType"])
     pairs = ((found.key_type, declared["keyType"]), (found.item_type, declared["valueType"]))
-    return all(_has_fields_of(kind, wanted) for kind, wanted in pairs)
+    return all(_has_form_of(kind, wanted) for kind, wanted in pairs)
 
 
-def _renamed(array: pa.Array, declared: Any, location: str) -> pa.Array:
-    """Gives the fields of a nested column the table's names, where column mapping or case makes them others."""
-    if not isinstance(declared, Mapping):
-        return array
+def _conformed(array: pa.Array, declared: Any, location: str) -> pa.Array:
+    """Gives what a column holds the table's types, and its fields the names that column mapping or case changed."""
+    if isinstance(declared, str):
+        return array.cast(arrow_type(declared)) if _is_narrower(array.type, declared) else array
     mask = array.is_null()
     if declared["type"] == "struct":
         stored = {array.type.field(i).name: array.field(i) for i in range(array.type.num_fields)}
@@ -132,15 +132,15 @@ def _renamed(array: pa.Array, declared: Any, location: str) -> pa.Array:
             return array
         names = [field["name"] for field in present]
         parts = [
-            _renamed(stored[found[own[name]]], field["type"], location)
+            _conformed(stored[found[own[name]]], field["type"], location)
             for name, field in zip(names, present, strict=True)
         ]
         return pa.StructArray.from_arrays(parts, names=names, mask=mask)
     if declared["type"] == "map":
-        keys = _renamed(array.keys, declared["keyType"], location)
-        items = _renamed(array.items, declared["valueType"], location)
+        keys = _conformed(array.keys, declared["keyType"], location)
+        items = _conformed(array.items, declared["valueType"], location)
         return pa.MapArray.from_arrays(_offsets(array), keys, items)
-    return pa.ListArray.from_arrays(_offsets(array), _renamed(array.values, declared["elementType"], location))
+    return pa.ListArray.from_arrays(_offsets(array), _conformed(array.values, declared["elementType"], location))
 
 
 def _offsets(array: pa.Array) -> pa.Array:

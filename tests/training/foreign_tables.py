@@ -251,15 +251,19 @@ def shallow_clone(spark, location):
 @case
 def widened_types(spark, location):
     """Files from before and after their columns were widened."""
-    columns = "id INT, small BYTE, single FLOAT, amount DECIMAL(4, 2), part SHORT, s STRUCT<x: INT>"
+    columns = "id INT, small BYTE, single FLOAT, amount DECIMAL(4, 2), part SHORT"
+    columns += ", s STRUCT<x: INT>, many ARRAY<INT>, by MAP<STRING, STRUCT<y: SHORT, many: ARRAY<FLOAT>>>"
     table = f"delta.`{location}`"
     properties = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
     spark.sql(f"CREATE TABLE {table} ({columns}) USING delta PARTITIONED BY (part) {properties}")
-    spark.sql(f"INSERT INTO {table} VALUES (1, 2, 0.5, 1.25, 3, named_struct('x', 1))")  # noqa: S608
+    nested = "named_struct('x', 1), array(1, NULL), map('k', named_struct('y', 2, 'many', array(0.5)), 'n', NULL)"
+    spark.sql(f"INSERT INTO {table} VALUES (1, 2, 0.5, 1.25, 3, {nested}), (2, 3, 1.5, 1, 3, NULL, NULL, NULL)")  # noqa: S608
     wider = {"id": "BIGINT", "small": "DOUBLE", "single": "DOUBLE", "amount": "DECIMAL(10, 4)", "part": "INT"}
-    for name, kind in {**wider, "s.x": "BIGINT"}.items():
+    fields = {"s.x": "BIGINT", "many.element": "BIGINT", "by.value.y": "INT", "by.value.many.element": "DOUBLE"}
+    for name, kind in {**wider, **fields}.items():
         spark.sql(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind}")
-    wide = "5000000000, 2.5, 0.1D, 1.2345, 70000, named_struct('x', 5000000000)"
+    wide = "5000000000, 2.5, 0.1D, 1.2345, 70000, named_struct('x', 5000000000), array(5000000000)"
+    wide += ", map('k', named_struct('y', 70000, 'many', array(0.1D)))"
     spark.sql(f"INSERT INTO {table} VALUES ({wide})")  # noqa: S608
 
 

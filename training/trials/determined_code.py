@@ -63,7 +63,7 @@ def check_not_determined(source: str, class_name: str, name: str, first_line: in
 
 
 def _lines_of(tree: ast.Module, class_name: str) -> Iterator[tuple[int, str, str]]:
-    imports = list(_imports(tree))
+    imports = list(_imports(tree, class_name))
     yield from imports
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
@@ -78,13 +78,28 @@ def _lines_of(tree: ast.Module, class_name: str) -> Iterator[tuple[int, str, str
             yield from _calls(method)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+def _imports(tree: ast.Module, class_name: str) -> Iterator[tuple[int, str, str]]:
+    """Yields imports of Determined, but those that only other classes use and guarded ones that the class does not."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    own, others = (
+        {id(inner) for one in classes if (one.name == class_name) == is_own for inner in ast.walk(one)}
+        for is_own in (True, False)
+    )
+    guards = (node for node in ast.walk(tree) if isinstance(node, (ast.Try, ast.If)))
+    guarded = {id(inner) for guard in guards for inner in ast.walk(guard)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
-        from_where = [node.module or "" if not node.level else ""] if isinstance(node, ast.ImportFrom) else None
-        for module in from_where or [alias.name for alias in node.names]:
-            if module.partition(".")[0] == "determined":
+        from_where = (node.module or "" if not node.level else "") if isinstance(node, ast.ImportFrom) else None
+        for alias in node.names:
+            module = alias.name if from_where is None else from_where
+            if module.partition(".")[0] != "determined":
+                continue
+            bound = alias.asname or alias.name.partition(".")[0]
+            uses = [id(name) for name in names if name.id == bound]
+            is_of_others = bool(uses) and others.issuperset(uses)
+            if not own.isdisjoint(uses) or not (id(node) in guarded or is_of_others):
                 yield node.lineno, f"import of {module}", _IMPORT
 
 

@@ -217,6 +217,17 @@ def test_a_list_of_which_no_line_names_an_image_is_an_error(spark, tmp_path, nam
     assert table.ingest(root, "voc", size=16).stored == 2
 
 
+def test_a_list_whose_images_are_all_in_another_list_is_not_called_empty(spark, tmp_path):
+    root = tmp_path / "voc"
+    for image in ("1", "2"):
+        write(root / "JPEGImages" / f"{image}.png", marked(int(image)))
+        write(root / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
+    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\n")
+    write(root / "ImageSets" / "Main" / "test.txt", "1\n3\n")
+    result = ImageTable(spark, tmp_path / "t").ingest(root, "voc", size=16)
+    assert (result.stored, result.reasons["split_conflict"]) == (1, 1)
+
+
 # COCO, cropped.
 
 

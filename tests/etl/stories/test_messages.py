@@ -114,8 +114,10 @@ def test_the_first_ingest_decides_about_the_numbers_of_class_folders_and_the_tab
     def classes(table):
         return {row.path.rpartition("/")[2]: row.label_name for row in stored_rows(table.location)}
 
-    for name in ("s/001.cat/1.jpg", "s/002.dog/2.jpg", "plain/cat/3.jpg"):
+    for name in ("s/001.cat/1.jpg", "s/002.dog/2.jpg", "plain/cat/3.jpg", "noted/001.cat/1.jpg"):
         write_image(tmp_path / name, seed=len(name))
+    (tmp_path / "noted" / "readme").mkdir()
+    (tmp_path / "noted" / "readme" / "licence.txt").write_text("CC0")
     with (
         mount(spark, scheme, f"images@{account()}.dfs.core.windows.net", tmp_path)
         if scheme
@@ -140,6 +142,10 @@ def test_the_first_ingest_decides_about_the_numbers_of_class_folders_and_the_tab
         kept = ImageTable(spark, tmp_path / "kept")
         kept.ingest(f"{place}/s", size=16, keep_folder_names=True)
         assert set(classes(kept).values()) == {"001.cat", "002.dog"}
+        # A folder without images counts for the rule too, on a disk and in a store.
+        noted = ImageTable(spark, tmp_path / "noted table")
+        noted.ingest(f"{place}/noted", size=16)
+        assert set(classes(noted).values()) == {"001.cat"}
         with pytest.raises(InvalidArgumentError, match="keep_folder_names = True, but the rows of"):
             numbered.ingest(f"{place}/s", keep_folder_names=True)
         for folder in ("big cat", "big  cat"):

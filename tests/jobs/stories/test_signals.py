@@ -31,8 +31,8 @@ from snapshots import open_snapshot
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PATIENCE_S = 300.0
 IMAGES = 120
-# Said every 30 s of a slow machine.
-_PROGRESS = re.compile(r": [\d,]+ of [\d,]+ images\b")
+# What a command says of work that takes long, such as a start, and every 30 s of a slow machine.
+_PROGRESS = re.compile(r": [\d,]+ of [\d,]+ images\b|: starting (Spark|the ranks)\b")
 
 
 @dataclass

@@ -60,6 +60,13 @@ def test_a_name_that_an_ingest_reserved_during_a_rename_goes_with_the_commit_of_
     reserved = CATS.begun("cat", "lion", 3).reserved(["lion"])
     assert reserved.labels == {"cat": 0, "dog": 1, "lion": 2}
     assert reserved.renamed("cat", "lion") == CATS.renamed("cat", "lion")
+    # The rename was killed after its commit; nothing, or the rows of that ingest, have come since.
+    for rows in ({}, {("lion", 2): 4}):
+        settled, wrong = reserved.settled({("lion", 0): 3, ("dog", 1): 2, **rows})
+        assert settled == CATS.renamed("cat", "lion")
+        assert [str(one) for one in wrong] == [
+            f"{count} rows and boxes of 'lion' with the number 2, while its number is 0" for count in rows.values()
+        ]
 
 
 def test_classes_of_other_writers_keep_their_numbers_where_they_are_free():

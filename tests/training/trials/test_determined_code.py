@@ -11,7 +11,7 @@ import pytest
 import lakelens
 from lakelens.errors import TrialError
 from lakelens.training.trials.context import TrialContext
-from lakelens.training.trials.determined_code import CONTEXT, METHODS
+from lakelens.training.trials.determined_code import CONTEXT, METHODS, check_not_determined
 from lakelens.training.trials.entrypoint import EntryPoint
 from lakelens.training.trials.keras_trial import KerasTrial
 from lakelens.training.trials.torch_trial import TorchTrial
@@ -90,6 +90,22 @@ def test_names_of_the_users_own_stay(tmp_path):
     """
     (tmp_path / "trial.py").write_text(textwrap.dedent(text), encoding="utf-8")
     assert EntryPoint.parse(f"{tmp_path / 'trial.py'}:Own").framework == "torch"
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "try:\n    import determined as det\nexcept ImportError:\n    det = None\n",
+        "if TYPE_CHECKING:\n    from determined.keras import TFKerasTrialContext\n",
+        "import determined.pytorch as det\nclass Old(det.PyTorchTrial):\n    def session_config(self):\n        pass\n",
+    ],
+)
+def test_an_import_that_the_class_does_not_use_is_left_to_the_module(guard):
+    own = "class Own(lakelens.KerasTrial):\n    def train_batch(self):\n        return {}\n"
+    check_not_determined(f"{guard}{own.format(1)}", "Own", "trial.py")
+    bound = "det" if "as det" in guard else "TFKerasTrialContext"
+    with pytest.raises(TrialError, match=r"(?s)import of determined.*def train_batch"):
+        check_not_determined(f"{guard}{own.format(bound)}", "Own", "trial.py")
 
 
 def test_a_class_and_a_module_are_looked_at_like_a_file(tmp_path, monkeypatch):
