@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import InvalidArgumentError
 from ..log.data_files import require_files
 from ..options import named_options
 from .files.layouts import CLASS_FOLDERS
@@ -112,6 +113,8 @@ class ImageTable(TableVersions):
                     raised or a decoder was installed. Files whose rows were deleted stay out.
                 drop_bad_boxes: Whether an image of which some boxes cannot be stored, such as one without a class or
                     outside of the image, is stored with the others; else it is in quarantine (`boxes_lost`).
+                job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats
+                    key and arguments of one that has finished returns its result and looks at no file.
 
         Raises:
             IngestLossError: If it would, and may not; nothing was committed.
@@ -147,7 +150,7 @@ class ImageTable(TableVersions):
             layout: As for `ingest`.
             max_files: Most files that one batch reads.
             on_batch: Called with the result of each batch as soon as it is committed.
-            **options: As for `ingest`.
+            **options: As for `ingest`, without `job`: a stream goes on where it was.
 
         Raises:
             InvalidArgumentError: If `max_files` is not a whole number of 1 or more, or as for `ingest`.
@@ -155,6 +158,8 @@ class ImageTable(TableVersions):
             TableConflictError: If other writers kept committing first.
         """
         request = request_of(source, layout, options, "ingest_stream", "max_files", "on_batch")
+        if request.job is not None:
+            raise InvalidArgumentError(f"job={request.job!r}: a stream goes on where it was; leave the key out")
         return ingest_available(self.spark, self._named, request, max_files, on_batch)
 
     def preview(

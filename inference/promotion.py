@@ -22,6 +22,7 @@ from ..errors import (
 from ..etl.spark.catalog import path_of
 from ..etl.versions.changes import diff
 from ..etl.versions.classes import class_counts, labels_at
+from ..job_keys import Job
 from ..log.data_files import require_files
 from ..log.snapshot import Snapshot, open_snapshot
 from ..options import named_options, whole_number
@@ -37,6 +38,8 @@ from .evaluation.result import EvaluationResult
 from .model.registry import (
     PROMOTION_TAG_PREFIX,
     RegisteredVersion,
+    finish_job,
+    finished_job,
     list_versions,
     move_alias,
     number_behind,
@@ -106,6 +109,7 @@ def promote(
     key: str = "content_hash",
     engine: str | None = None,
     tracking_uri: str | None = None,
+    job: str | Job | None = None,
 ) -> Promotion:
     """Registers a model and moves an alias to it if it is better than the alias's current model.
 
@@ -136,6 +140,8 @@ def promote(
         key: As for `evaluate`.
         engine: As for `evaluate`.
         tracking_uri: As for `train`.
+        job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats key and
+            arguments of one that has finished returns its result.
 
     Raises:
         InvalidArgumentError: If MLflow allows no such name or alias, only one of `if_better` and `on` is given, the
@@ -152,6 +158,12 @@ def promote(
     require_alias(alias)
     _check_conditions(if_better, on, by, max_errors, has_spark=spark is not None)
     uri = resolve_tracking_uri(tracking_uri)
+    keyed = Job.of(job)
+    arguments: dict[str, object] = {"command": "promote", "model": candidate, "alias": alias, "if_better": if_better}
+    arguments |= {"on": str(on), "split": split, "by": by, "max_errors": max_errors}
+    found = None if keyed is None else finished_job(name, keyed, arguments, uri)
+    if found is not None:
+        return Promotion(**found)
     model, run_id = registrable(candidate, uri)
     evaluator = evaluator_of(model)
     if if_better is not None and if_better not in evaluator.scores:
@@ -179,7 +191,10 @@ def promote(
         previous = version_of_number(name, number, uri)
         if previous is not None and previous.digest == model.digest:
             reason = "the alias points to this model already"
-            return Promotion(name, alias, previous.version, False, reason, previous.version)
+            decided = Promotion(name, alias, previous.version, False, reason, previous.version)
+            if keyed is not None:
+                finish_job(name, keyed, arguments, asdict(decided), uri)
+            return decided
         result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
         version = register(f"runs:/{run_id}", name, tracking_uri=uri)
         decided = Promotion(name, alias, version.version, True, _without_comparison(number, previous), number)
@@ -188,6 +203,8 @@ def promote(
         # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
             _record(decided, uri)
+            if keyed is not None:
+                finish_job(name, keyed, arguments, asdict(decided), uri)
             return decided
         logger.warning("Alias %r of model %r has moved during the comparison; comparing again.", alias, name)
     raise TrackingError(

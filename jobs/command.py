@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lakelens.errors import InvalidArgumentError, LakelensError, UsageError
 from lakelens.extras import missing_dependency, require
+from lakelens.job_keys import Job
 from lakelens.jobs.examples import examples_of
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
 from lakelens.jobs.task_values import set_task_values
@@ -284,6 +285,29 @@ def add_table_argument(parser: argparse.ArgumentParser) -> None:
 def add_tracking_argument(parser: argparse._ActionsContainer, default: str | None = None) -> None:
     """Adds the flag that names the MLflow store."""
     parser.add_argument("--tracking-uri", default=default, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags by which a scheduler's retry finds the job that it has begun."""
+    group = parser.add_argument_group("job")
+    group.add_argument(
+        "--job",
+        default=None,
+        metavar="KEY",
+        help="any text, such as the id of a scheduler's task: a repeated call with it returns the result of the first "
+        "one, follows it while it runs, and resumes it if it was interrupted or has failed",
+    )
+    group.add_argument("--takeover", action="store_true", help="with --job: end a process that works on it first")
+    group.add_argument("--from-start", action="store_true", help="with --takeover: start over instead of resuming")
+
+
+def job_of(args: argparse.Namespace) -> Job | None:
+    """Reads the flags of `add_job_arguments`."""
+    if args.job is not None:
+        return Job(args.job, args.takeover, args.from_start)
+    if args.takeover or args.from_start:
+        raise InvalidArgumentError("--takeover and --from-start are about the job of a key: add --job KEY")
+    return None
 
 
 def add_set_argument(parser: argparse._ActionsContainer) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lakelens.errors import EmptySourceError, InvalidArgumentError
 from lakelens.jobs.command import (
+    add_job_arguments,
     add_session_arguments,
+    job_of,
     key_values,
     sees_the_files_of_executors,
     session_of,
@@ -125,6 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pixels that boxes are in: of the file, or of the image as it is shown; auto by default",
     )
     _add_limits(parser)
+    add_job_arguments(parser)
     add_session_arguments(parser)
 
 
@@ -156,6 +159,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.max_files is not None and not args.stream:
         raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
     whole_number("max_files", _files_of_a_batch(args), 1)
+    if args.job is not None and args.stream:
+        raise InvalidArgumentError("--job is not for --stream, which goes on where it was; leave it out")
     if args.list_ignored and args.stream:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")
@@ -210,6 +215,7 @@ def _request(args: argparse.Namespace) -> IngestRequest:
         allow_loss=args.allow_loss,
         retry_quarantine=args.retry_quarantine,
         drop_bad_boxes=args.drop_bad_boxes,
+        job=job_of(args),
     )
 
 

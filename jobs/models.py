@@ -10,10 +10,12 @@ from typing import Any
 from lakelens.jobs.command import (
     Run,
     add_action,
+    add_job_arguments,
     add_model_argument,
     add_session_arguments,
     add_table_argument,
     add_tracking_argument,
+    job_of,
     session_of,
 )
 from lakelens.jobs.evaluate import add_split_arguments, split_of
@@ -71,6 +73,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
     add_engine_argument(action)
     add_column_arguments(action)
+    add_job_arguments(action)
     add_session_arguments(action)
 
 
@@ -109,6 +112,7 @@ def _promote(args: argparse.Namespace) -> dict[str, Any]:
         predictions=args.predictions,
         engine=args.engine,
         tracking_uri=args.tracking_uri,
+        job=job_of(args),
         **columns_of(args),
     )
     print(f"{decided.name} version {decided.version}: {decided.reason}", file=sys.stderr)

@@ -8,8 +8,10 @@ from typing import Any
 from lakelens.jobs.command import (
     EXIT_DONE,
     EXIT_FAILED,
+    add_job_arguments,
     add_session_arguments,
     add_tracking_argument,
+    job_of,
     session_of,
 )
 
@@ -23,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint-dir", default=None, help="folder for the new checkpoints; default: the original run's"
     )
+    add_job_arguments(parser)
     add_session_arguments(parser)
 
 
@@ -35,6 +38,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         tracking_uri=args.tracking_uri,
         checkpoint_dir=args.checkpoint_dir,
         spark=session_of(args, f"lakelens reproduce {args.run_id}"),
+        job=job_of(args),
     )
     for change in done.environment:
         print(f"environment: {change}")

@@ -8,10 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.command import (
+    add_job_arguments,
     add_model_argument,
     add_session_arguments,
     add_table_argument,
     add_tracking_argument,
+    job_of,
     session_of,
 )
 from lakelens.locations import table_and_version
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="score each version that comes: look at the table this often until Ctrl-C or SIGTERM",
     )
     add_tracking_argument(parser)
+    add_job_arguments(parser)
     add_session_arguments(parser)
 
 
@@ -99,6 +102,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         engine=args.engine,
         watch_s=args.watch,
         on_pass=None if args.watch is None else _tell_pass,
+        job=job_of(args),
         **columns_of(args),
     )
     return {"table": table_and_version(args.table)[0], "predictions": args.predictions, **dataclasses.asdict(result)}

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from lakelens.jobs.command import (
     add_action,
+    add_job_arguments,
     add_session_arguments,
     add_set_argument,
     add_tracking_argument,
+    job_of,
     needs_spark,
     session_of,
 )
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     preview.add_argument(
         "--seconds-per-epoch", type=float, default=None, help="of one trial on its slots; estimates slot hours"
     )
+    add_job_arguments(started)
     add_session_arguments(started)
     text = "resume a search that is paused, or was interrupted, failed or was killed"
     resumed = add_action(actions, "resume", text, _resume)
@@ -68,7 +71,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     from lakelens.training.configuration.experiment import ExperimentConfig
 
     config = ExperimentConfig.read(args.experiment, args.set)
-    return _found(search(config, spark=_session_of(args, config)))
+    return _found(search(config, spark=_session_of(args, config), job=job_of(args)))
 
 
 def _resume(args: argparse.Namespace) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from typing import Any
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
+    add_job_arguments,
     add_session_arguments,
     add_set_argument,
     add_tracking_argument,
+    job_of,
     needs_spark,
     session_of,
 )
@@ -23,7 +25,7 @@ STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
 # Flags that are arguments of `train`.
 _ARGUMENTS = ("entrypoint", "slots_per_trial", "strategy", "epochs", "global_batch_size", "seed", "metric")
 # Flags of a new training; a resumed run keeps its configuration.
-_OF_A_NEW_RUN = ("set", "dry_run", "no_import", *_ARGUMENTS, "image_size")
+_OF_A_NEW_RUN = ("set", "dry_run", "no_import", *_ARGUMENTS, "image_size", "job")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="data.image_size: pixels that images are resized to, as 224",
     )
     add_tracking_argument(group)
+    add_job_arguments(parser)
     add_session_arguments(parser)
 
 
@@ -92,7 +95,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     spark = session_of(args, f"lakelens train {args.table}") if asked or needs_spark(config) else None
     if args.dry_run:
         return plan_of(config, spark, imports=not args.no_import)
-    result = run_trial(config, spark=spark)
+    result = run_trial(config, spark=spark, job=job_of(args))
     return {**dataclasses.asdict(result), "tracking_uri": without_password(result.tracking_uri)}
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .inference.scoring.score import ScoreResult, score
     from .inference.trace import PredictionTrace, RunTrace, trace, trace_run
     from .inference.udf import predict_udf
+    from .job_keys import Job
     from .search.running.result import SearchResult
     from .search.running.run import search as search
     from .spark.session import spark_session
@@ -74,6 +75,7 @@ __all__ = [
     "IngestLossError",
     "IngestResult",
     "InvalidHyperparameters",
+    "Job",
     "KerasTrial",
     "LakelensError",
     "Limits",
@@ -137,6 +139,7 @@ _NAMES = {
     ".inference.scoring.score": ("ScoreResult", "score"),
     ".inference.trace": ("PredictionTrace", "RunTrace", "trace", "trace_run"),
     ".inference.udf": ("predict_udf",),
+    ".job_keys": ("Job",),
     ".search.running.result": ("SearchResult",),
     ".spark.session": ("spark_session",),
     ".tracking.run_listing": ("RunDetails", "RunSummary", "runs", "show_run"),

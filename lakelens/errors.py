@@ -39,6 +39,10 @@ class InvalidArgumentError(UsageError, ValueError):
     """Raised when an argument breaks its rule."""
 
 
+class RunNotResumableError(InvalidArgumentError):
+    """Raised when a run that was to be resumed has finished, is running, or is resumed by another process."""
+
+
 class UnknownOptionError(InvalidArgumentError, TypeError):
     """Raised when a call gets an unknown keyword; the message names the nearest valid one."""
 

@@ -6,7 +6,7 @@ of every ingest for an occasional question. They are decoded at an eighth of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +58,11 @@ class NearDuplicates(ReadableResult):
     images: int  # Images that came in and look like one of another split
     compared: int  # Images of the table that were compared; pictures of nearly one colour are not
     examples: tuple[NearPair, ...]  # The nearest pairs, each image that came in at most once
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> NearDuplicates:
+        """Makes it from the fields that JSON has kept."""
+        return cls(**{**values, "examples": tuple(NearPair(*pair) for pair in values["examples"])})
 
 
 def find_across_splits(spark: SparkSession, location: str, version: int, batch_ids: Collection[str]) -> NearDuplicates:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...errors import InvalidArgumentError
+from ...job_keys import Job
 from ...options import check_names
 from ..images.recipe import Limits, Recipe
 from ..sources.source import Source
@@ -48,6 +49,7 @@ class IngestOptions(RecipeOptions, total=False):
     allow_loss: bool
     retry_quarantine: bool
     drop_bad_boxes: bool
+    job: str | Job | None
 
 
 def request_of(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...job_keys import Job
 from ...results import ReadableResult
 from ..images.recipe import Limits, Recipe
 from ..sources.source import Source
@@ -36,6 +37,7 @@ class IngestRequest:
     allow_loss: bool = False  # Whether it may take most stored rows out of the table, or all of a class
     retry_quarantine: bool = False  # Whether to read unchanged files that are in quarantine again
     drop_bad_boxes: bool = False  # Whether to store an image without the boxes that cannot be stored
+    job: str | Job | None = None  # The key of a job, which a repeated call does not do again
 
     def __post_init__(self) -> None:
         Recipe().with_changes(**self.recipe_changes)
@@ -49,8 +51,17 @@ class IngestRequest:
         for option in ("delete_missing", "near_duplicates", "allow_loss", "retry_quarantine", "drop_bad_boxes"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidArgumentError(f"{option} = {getattr(self, option)!r}: give True or False")
+        Job.of(self.job)
         if self.batch_id is not None and (not isinstance(self.batch_id, str) or not self.batch_id.strip()):
             raise InvalidArgumentError(f"batch_id = {self.batch_id!r}: give a text, or leave it out")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What calls of one job have in common."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "job"}
+        recipe = {name: value for name, value in self.recipe_changes.items() if value is not None}
+        source = dataclasses.asdict(dataclasses.replace(self.source, location=self.source.name))
+        return {"command": "etl", **given, "source": source, "recipe_changes": recipe, "limits": vars(self.limits)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,6 +112,13 @@ class IngestResult(ReadableResult):
     ignored_suffixes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     small_splits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     doubled: int = 0
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> IngestResult:
+        """Makes a result from the fields that JSON has kept."""
+        near = values.get("near_duplicates")
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **lists, "near_duplicates": None if near is None else NearDuplicates.recorded(near)})
 
 
 @dataclass(frozen=True, repr=False)

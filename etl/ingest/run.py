@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ...errors import NothingStoredError, QuarantineConflictError, TableConflictError
+from ...job_keys import Job
 from ...table import Table
+from ...table_jobs import TableJob
 from ..annotations.record import ANNOTATION_MISSING
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK
 from ..commit.known_classes import record_classes
@@ -24,6 +26,7 @@ from ..model.labels import NO_CLASS
 from ..quarantine.reseen_files import Stamps
 from ..quarantine.table import Quarantine
 from ..sources.contents import failure_of_source
+from ..spark.catalog import is_delta_table, resolved
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures
 from .bad_files import BadFiles, find_bad_files
@@ -48,8 +51,22 @@ __all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"
 def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestResult:
     """Runs one ingest into a table, creating it if it is not there.
 
-    Another writer that commits meanwhile makes it plan again, so that no file is stored twice.
+    Another writer that commits meanwhile makes it plan again, so that no file is stored twice. The result of a job that
+    has finished is returned as it was recorded.
     """
+    job = Job.of(request.job)
+    if job is None:
+        return _ingest(spark, table, request)
+    if is_delta_table(spark, table.location):
+        found = TableJob(resolved(spark, table), job, request.arguments).result()
+        if found is not None:
+            return IngestResult.recorded(found)
+    result = _ingest(spark, table, request)
+    TableJob(resolved(spark, table), job, request.arguments).finish(asdict(result))
+    return result
+
+
+def _ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestResult:
 
     def planned_and_run() -> IngestResult:
         with prepare(spark, table, request) as prepared:

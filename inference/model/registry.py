@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, ModelNotFoundError
-from ...tracking.logged_models import register_model
+from ...job_keys import Job, check_arguments, recorded_arguments
+from ...tracking.logged_models import register_model, version_numbers
 from ...tracking.model_names import require_alias, require_model_name
 from ...tracking.run_listing import open_existing_store
+from ...tracking.run_values import TAG_LIMIT
 from ...tracking.runs import (
     DIGEST_TAG,
     TABLE_TAG,
@@ -19,7 +23,7 @@ from ...tracking.runs import (
     open_client,
     resolve_tracking_uri,
 )
-from ...training.checkpoints.references import ModelRef, require_digest_of_run, resolve_model, version_numbers
+from ...training.checkpoints.references import ModelRef, require_digest_of_run, resolve_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -97,6 +101,38 @@ def move_alias(name: str, alias: str, version: int, *, previous: int | None, tra
             return False
         client.set_registered_model_alias(name, alias, str(version))
     return True
+
+
+def finished_job(name: str, job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> dict[str, Any] | None:
+    """Returns the result of a job that has finished, which a tag of the registered model keeps; None without one."""
+    from mlflow.exceptions import MlflowException
+
+    if job.from_start:
+        return None
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"read model {name!r}"):
+        try:
+            text = client.get_registered_model(name).tags.get(_job_tag(job))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+    if text is None:
+        return None
+    found = json.loads(text)
+    check_arguments(job, found["arguments"], arguments)
+    return dict(found["result"])
+
+
+def finish_job(name: str, job: Job, arguments: Mapping[str, Any], result: Mapping[str, Any], tracking_uri: str) -> None:
+    """Keeps the result of a job in a tag of the registered model."""
+    record = {"key": job.key, "arguments": recorded_arguments(arguments, TAG_LIMIT // 2), "result": dict(result)}
+    with as_tracking_errors(tracking_uri, f"record job {job.key!r} in model {name!r}"):
+        open_client(tracking_uri).set_registered_model_tag(name, _job_tag(job), json.dumps(record))
+
+
+def _job_tag(job: Job) -> str:
+    return f"lakelens.job.{hashlib.sha256(job.key.encode()).hexdigest()[:32]}"
 
 
 def version_of(name: str, version: int, tracking_uri: str | None = None) -> RegisteredVersion:

@@ -117,9 +117,18 @@ class PredictionsTable:
         """The columns that a copied row keeps; the others name the run that has written it."""
         return (*self.task.prediction_columns, "error", "model_uri", "scored_at")
 
+    @property
+    def table(self) -> Table:
+        """The table, which exists, by its path."""
+        return Table(absolute(path_of(self._spark, self.location)), self._storage_options)
+
+    def exists(self) -> bool:
+        """Returns whether the table has been made."""
+        return is_delta_table(self._spark, self.location)
+
     def state(self) -> PredictionsState:
         """Reads the table's version and the number of the last append."""
-        if not is_delta_table(self._spark, self.location):
+        if not self.exists():
             require_schema(self._spark, self.location)
             _require_vacant(self.location)
             return PredictionsState(None, None)
@@ -203,7 +212,7 @@ class PredictionsTable:
             writer.options(**({} if state.version is not None else {_STATISTICS: statistics})).save(self.location)
 
     def _opened(self) -> DeltaTable:
-        return open_table(Table(absolute(path_of(self._spark, self.location)), self._storage_options))
+        return open_table(self.table)
 
 
 def mark_of(digest: str, table: str, table_id: str, version: int) -> str:

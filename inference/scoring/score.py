@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError
 from ...extras import require
+from ...job_keys import Job
 from ...options import named_options, whole_number
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
+from ...table_jobs import TableJob
 from ...training.checkpoints.references import resolve_model
 from ...training.tasks.registry import task_of
 from ..model.onnx_engine import check_engine
@@ -86,6 +88,7 @@ def score(
     storage_options: Mapping[str, str] | None = None,
     watch_s: float | None = None,
     on_pass: Callable[[ScoreResult], None] | None = None,
+    job: str | Job | None = None,
 ) -> ScoreResult:
     """Predicts for every image of one version of a table, and appends the predictions part by part.
 
@@ -136,6 +139,9 @@ def score(
             the scored ones. The first Ctrl-C or SIGTERM ends the call after its part, the second at once. An error ends
             it too: the next call scores the remaining rows. None scores once.
         on_pass: Called with the result of each version that a watch has scored.
+        job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats key and
+            arguments of one that has finished returns its result. One that has not finished is repeated: with
+            `version` it scores the rest of the same rows.
 
     Raises:
         ScoringPaused: If `watch_s` was given and Ctrl-C or SIGTERM has ended the call.
@@ -163,6 +169,9 @@ def score(
     columns = SourceColumns(path_column, image_column, label_column, key)
     named = Table.of(table, version, storage_options)
     _check_watch(watch_s, on_pass, named)
+    keyed = Job.of(job)
+    if keyed is not None and watch_s is not None:
+        raise InvalidArgumentError("job (--job) is not for a watch, which goes on where it was; leave it out")
     reference = resolve_model(model, tracking_uri)
     check_engine("lakelens.score", engine, reference)
     task = task_of(reference.checkpoint)
@@ -180,6 +189,12 @@ def score(
         table=source.location,
         storage_options=named.storage_options,
     )
+    arguments = {"command": "score", "model": str(model), "table": str(named), "split": split, "strict": strict}
+    arguments |= asdict(columns)
+    if keyed is not None and results.exists():
+        found = TableJob(results.table, keyed, arguments).result()
+        if found is not None:
+            return ScoreResult(**found)
     run = ScoringRun(
         spark, reference, source, results, batch_bytes, code, engine=engine, rows_per_commit=rows_per_commit
     )
@@ -188,7 +203,10 @@ def score(
         tell = on_pass or (lambda _: None)
         watch(run, watch_s, strict, lambda done, since: tell(_result_of(done, since)))
     run.complete()
-    return _result_of(run, started)
+    result = _result_of(run, started)
+    if keyed is not None and results.exists():
+        TableJob(results.table, keyed, arguments).finish(asdict(result))
+    return result
 
 
 def _check_watch(watch_s: float | None, on_pass: object, table: Table) -> None:

@@ -5,8 +5,9 @@ it is not on the PATH, as in `/opt/lakelens/bin/lakelens`, or a script that call
 
 LAKELENS_PARAMETERS is a JSON object of values instead of the steps' defaults; a run may have others still.
 
-Runs with Airflow 2.10 to 3. Every job can be tried again: an ingest that was committed finds nothing new, rows that
-were scored are not scored again, and an alias that already points to the model stays.
+Runs with Airflow 2.10 to 3. Every task can be tried again: its id is the key of its job (`--job`). A retry follows a
+training that outlived its task, or resumes it from its last checkpoint; a task that is cleared after it has succeeded
+returns the same result. A task that Airflow ends pauses its training.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ except ImportError:  # Airflow 2
 
 COMMAND = os.environ.get("LAKELENS_COMMAND", "lakelens")
 PARAMETERS = {**DEFAULTS, **json.loads(os.environ.get("LAKELENS_PARAMETERS", "{}"))}
+# One for each task of each run of a DAG, the same for all of its tries.
+JOB = "{{ (dag.dag_id ~ '/' ~ run_id ~ '/' ~ ti.task_id ~ '/' ~ ti.map_index) | shell_quoted }}"
 TASK = {
     "retries": int(os.environ.get("LAKELENS_RETRIES", "2")),
     "retry_delay": datetime.timedelta(seconds=float(os.environ.get("LAKELENS_RETRY_DELAY_S", "60"))),
@@ -62,6 +65,8 @@ def task_of(step: Step) -> BashOperator:
     )
     # Quoted once it is filled: a parameter is one argument whatever it holds.
     arguments = " ".join(f"{{{{ ('{word}') | shell_quoted }}}}" for word in words)
+    if step.is_job:
+        arguments += f" --job {JOB}"
     # Without the parameter the worker's own variable counts, which an empty one would hide.
     store = (
         "{% if params.tracking_uri %}export MLFLOW_TRACKING_URI={{ params.tracking_uri | shell_quoted }}; {% endif %}"

@@ -45,6 +45,8 @@ class Step:
     after: tuple[str, ...] = ()  # The steps that it waits for
     # A value of an earlier step, as `step.key`, that must be true; else this step and those after it are skipped
     only_if: str | None = None
+    # Whether the command takes --job: a retry goes on where the task was, and a task that is cleared does nothing again
+    is_job: bool = True
 
     def filled(self, parameter: Callable[[str], str], value: Callable[[str, str], str]) -> list[str]:
         """Fills the places."""
@@ -69,6 +71,7 @@ TRAINING = (
             *("--min-new-rows", "<min_new_rows>", "--max-drift", "<max_drift>"),
         ),
         after=("etl",),
+        is_job=False,
     ),
     Step(
         "train",
@@ -93,6 +96,7 @@ TRAINING = (
             *("--predictions", "<candidates>", "--out", "<reports>/<train.run_id>"),
         ),
         after=("score",),
+        is_job=False,
     ),
     Step(
         "promote",
@@ -107,7 +111,7 @@ TRAINING = (
 # New images become a version, and the champion, once there is one, scores what it has not scored before.
 SCORING = (
     ETL,
-    Step("champion", ("models", "exists", "<model>", "champion"), after=("etl",)),
+    Step("champion", ("models", "exists", "<model>", "champion"), after=("etl",), is_job=False),
     Step(
         "score",
         ("score", "models:/<model>@champion", "<table>@<etl.version>", "<predictions>"),

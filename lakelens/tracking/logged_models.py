@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TrackingError
+from .model_names import quoted
+from .run_listing import all_pages
 from .runs import DIGEST_TAG, EXISTS, as_tracking_errors, open_client, resolve_tracking_uri
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ def log_model(client: MlflowClient, run_id: str, folder: ModelFolder, step: int)
 
 
 def register_model(run_id: str, name: str, alias: str | None = None, tracking_uri: str | None = None) -> int:
-    """Registers the MLflow model of a run as a new version, which MLflow and lakelens both load."""
+    """Registers the MLflow model of a run as one version, which MLflow and lakelens both load; a repeat finds it."""
     from mlflow.exceptions import MlflowException
 
     uri = resolve_tracking_uri(tracking_uri)
@@ -67,10 +70,28 @@ def register_model(run_id: str, name: str, alias: str | None = None, tracking_ur
                 raise
         # The location, not models:/<id>: that one MLflow looks up in its process's store, which may be another.
         source, tags = model.artifact_location, {DIGEST_TAG: digest, CHECKPOINT_RUN_KEY: run_id}
-        version = client.create_model_version(name, source, run_id, tags, model_id=model.model_id)
+        known = (number for number in version_numbers(client, name) if _has_tags(client, name, number, tags))
+        number = next(known, None)
+        if number is None:
+            number = int(client.create_model_version(name, source, run_id, tags, model_id=model.model_id).version)
         if alias:
-            client.set_registered_model_alias(name, alias, version.version)
-        return int(version.version)
+            client.set_registered_model_alias(name, alias, str(number))
+        return number
+
+
+def version_numbers(client: MlflowClient, name: str) -> list[int]:
+    """Lists the versions of a registered model, the newest first.
+
+    Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
+    """
+    # MLflow's filters have no escapes, so a name with both marks is found among all.
+    where = {} if {"'", '"'} <= set(name) else {"filter_string": f"name = {quoted(name)}"}
+    found = all_pages(client.search_model_versions, **where)
+    return sorted((int(one.version) for one in found if one.name == name), reverse=True)
+
+
+def _has_tags(client: MlflowClient, name: str, number: int, tags: Mapping[str, str]) -> bool:
+    return bool(tags.items() <= client.get_model_version(name, str(number)).tags.items())
 
 
 def logged_facts(folder: Path) -> dict[str, str]:

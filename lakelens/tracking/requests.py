@@ -22,8 +22,9 @@ logger = logging.getLogger(__name__)
 
 # Of a training, `pause`: write a checkpoint and end; `kill`: end at once.
 Action = Literal["pause", "kill"]
-# Of a search, `pause` its trials; `resume` them after that; `stop`: end with the best trial so far.
-SearchAction = Literal["pause", "resume", "stop"]
+# Of a search, `pause` its trials; `resume` them after that; `stop`: end with the best trial so far; `leave`: pause its
+# trials and end, so that another process can resume it.
+SearchAction = Literal["pause", "resume", "stop", "leave"]
 _ACTIONS = {*get_args(Action), *get_args(SearchAction)}
 _POLL_S = 2.0
 # A process that lives has renewed its heartbeat meanwhile.

@@ -17,8 +17,10 @@ from .heartbeat import FAILURE_TAG, end_lost_runs
 from .model_names import quoted
 from .run_names import metric_of
 from .runs import (
+    ATTEMPT_TAG,
     DIGEST_TAG,
     ENTRYPOINT_TAG,
+    JOB_TAG,
     METRIC_TAG,
     TABLE_TAG,
     VERSION_TAG,
@@ -56,6 +58,8 @@ class RunSummary:
         seconds: How long it took, or has taken so far.
         digest: Digest of its checkpoint; None without one.
         failure: Why it failed; None when it did not.
+        job: Key of its job; None if it has none.
+        attempt: Which attempt of the job this is, from 1; None without a job.
     """
 
     run_id: str
@@ -71,6 +75,8 @@ class RunSummary:
     seconds: float
     digest: str | None
     failure: str | None
+    job: str | None = None
+    attempt: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ def runs(tracking_uri: str | None = None, experiment: str | None = None, limit: 
 
 
 def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
-    """Reads one run, and marks it as FAILED if its driver is gone.
+    """Reads one run, by its id or the key of its job, and marks it as FAILED if its driver is gone.
 
     Raises:
         ModelNotFoundError: If the run does not exist.
@@ -157,10 +163,10 @@ def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
     """
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read run {run_id}"):
-        run = get_run(client, run_id)
+        run = next(iter(runs_of_job(client, run_id)), None) or get_run(client, run_id)
         if run.info.status == "RUNNING":
             end_lost_runs(client, run.info.experiment_id)
-            run = client.get_run(run_id)
+            run = client.get_run(run.info.run_id)
         return details_of(run, client.get_experiment(run.info.experiment_id).name)
 
 
@@ -177,6 +183,18 @@ def get_run(client: MlflowClient, run_id: str) -> Run:
             f"the tracking store has no run {run_id!r}; `lakelens runs` lists those that it has. Check the id, "
             "and tracking_uri (--tracking-uri) or MLFLOW_TRACKING_URI"
         ) from error
+
+
+def runs_of_job(client: MlflowClient, key: str, view: int | None = None) -> list[Run]:
+    """Finds the runs with the key of a job, the first one first; the view of MLflow leaves deleted ones out."""
+    found = client.search_runs(
+        list(experiment_names(client)),
+        f"tags.`{JOB_TAG}` = {quoted(key)}",
+        **({} if view is None else {"run_view_type": view}),
+    )
+    # Databases may compare without case.
+    same = [run for run in found if run.data.tags.get(JOB_TAG) == key]
+    return sorted(same, key=lambda run: (run.info.start_time, run.info.run_id))
 
 
 def deleted_runs(tracking_uri: str, run_ids: Collection[str]) -> set[str]:
@@ -246,6 +264,8 @@ def summary_of(run: Run, experiment: str) -> RunSummary:
         seconds=round(max(0.0, (ended - info.start_time) / 1000), 1),
         digest=tags.get(DIGEST_TAG),
         failure=failure,
+        job=tags.get(JOB_TAG),
+        attempt=int(tags[ATTEMPT_TAG]) if JOB_TAG in tags else None,
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from ..errors import InvalidArgumentError, TrackingError
+from ..errors import InvalidArgumentError, RunNotResumableError, TrackingError
 from ..extras import require
 from ..locations import absolute_path, without_password
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
@@ -40,6 +40,9 @@ LABELS_TAG = "lakelens.labels"
 SEARCH_TAG = "lakelens.search"
 REQUEST_TAG = "lakelens.request"
 ORIGIN_TAG = "lakelens.reproduces"
+# Key of a job, and which attempt of it works on the run or has ended it.
+JOB_TAG = "lakelens.job"
+ATTEMPT_TAG = "lakelens.job.attempt"
 # MLflow's own name, by which its UI nests runs.
 PARENT_TAG = "mlflow.parentRunId"
 EXISTS = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")  # codes of MLflow's own stores, and of Unity Catalog
@@ -120,21 +123,36 @@ def tracked_run(
     run_name: str | None = None,
     tags: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
+    run_id: str | None = None,
 ) -> Iterator[RunReference]:
-    """Creates a run, and ends it: FINISHED, FAILED with the reason when the body raises, or KILLED when interrupted."""
+    """Creates a run, and ends it: FINISHED, FAILED with the reason when the body raises, or KILLED when interrupted.
+
+    A `run_id` names the empty run to use, which the caller has created.
+    """
     client = open_client(tracking_uri)
+    if run_id is None:
+        run_id = created_run(client, tracking_uri, experiment_name, run_name, tags or {})
+        tags = {}
+    with as_tracking_errors(tracking_uri, f"open run {run_id}"):
+        experiment_id = str(client.get_run(run_id).info.experiment_id)
+    with _ended(client, RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())) as opened:
+        with as_tracking_errors(tracking_uri, f"write the parameters of run {run_id}"):
+            values = RunValues(client, run_id)
+            values.set_tags(tags or {})
+            values.log_params(params or {})
+        yield opened
+
+
+def created_run(
+    client: MlflowClient, tracking_uri: str, experiment_name: str, run_name: str | None, tags: Mapping[str, str]
+) -> str:
+    """Creates a run that this process keeps; returns its id."""
     with as_tracking_errors(tracking_uri, f"create a run in experiment {experiment_name!r}"):
         experiment_id = _experiment_id(client, tracking_uri, experiment_name)
         end_lost_runs(client, experiment_id)
         kept_by = {HEARTBEAT_TAG: str(Heartbeat.now())}
-        given = tags_for({**_parent_tag(tracking_uri), **(tags or {}), **kept_by})
-        run = client.create_run(experiment_id, run_name=run_name, tags=given)
-    with _ended(
-        client, RunReference(tracking_uri, experiment_id, str(run.info.run_id), socket.gethostname())
-    ) as opened:
-        with as_tracking_errors(tracking_uri, f"write the parameters of run {opened.run_id}"):
-            RunValues(client, opened.run_id).log_params(params or {})
-        yield opened
+        given = tags_for({**_parent_tag(tracking_uri), **tags, **kept_by})
+        return str(client.create_run(experiment_id, run_name=run_name, tags=given).info.run_id)
 
 
 def _parent_tag(tracking_uri: str) -> dict[str, str]:
@@ -154,7 +172,7 @@ def check_resumable(tracking_uri: str, run_id: str) -> tuple[str, dict[str, str]
         end_lost_runs(client, experiment_id)
         run = client.get_run(run_id)
     if run.info.status in ("FINISHED", "RUNNING"):
-        raise InvalidArgumentError(
+        raise RunNotResumableError(
             f"run {run_id} is {run.info.status}; a run that failed or was interrupted can be resumed"
         )
     return experiment_id, dict(run.data.tags)
@@ -166,14 +184,19 @@ def resumed_run(tracking_uri: str, run_id: str) -> Iterator[RunReference]:
     experiment_id, tags = check_resumable(tracking_uri, run_id)
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"open run {run_id} again"):
-        client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
-        # A request to the run before it ended does not apply to what continues.
-        for tag in (FAILURE_TAG, REQUEST_TAG):
-            if tag in tags:
-                client.delete_tag(run_id, tag)
-        client.update_run(run_id, status="RUNNING")
+        open_again(client, run_id, tags)
     with _ended(client, RunReference(tracking_uri, experiment_id, run_id, socket.gethostname())) as opened:
         yield opened
+
+
+def open_again(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
+    """Marks a run that has ended as one that this process keeps."""
+    client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+    # A request to the run before it ended does not apply to what continues.
+    for tag in (FAILURE_TAG, REQUEST_TAG):
+        if tag in tags:
+            client.delete_tag(run_id, tag)
+    client.update_run(run_id, status="RUNNING")
 
 
 @contextmanager
@@ -308,6 +331,21 @@ def _one_creator(store: Path) -> Iterator[None]:
             file = stack.enter_context(store.with_name(f"{store.name}.lock").open("a"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def read_artifact(tracking_uri: str, run_id: str, path: str) -> str:
+    """Reads a small text that a run has stored."""
+    import mlflow.environment_variables as settings
+
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"read {path} of run {run_id}"), tempfile.TemporaryDirectory() as folder:
+        shows_bar = settings.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
+        given = shows_bar.get_raw()
+        shows_bar.set(False)
+        try:
+            return Path(client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")
+        finally:
+            shows_bar.unset() if given is None else shows_bar.set(given)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def best_experiment(history: SearchHistory) -> str | None:
     }
     for key in ("max_slots", "priority"):
         values.get("resources", {}).pop(key, None)
+    values.pop("job", None)
     text = io.StringIO()
     value, where = f"{history.metric} {trial.best.metric:.6g}", history.lengths(trial.best.length)
     text.write(f"# Trial {trial.number} of a search: {value} after {where}.\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...extras import require
+from ...job_keys import Job
 from ...ledger.uses import using
 from ...options import named_options
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
 from ...tracking.child_runs import ChildRuns
 from ...tracking.datasets import require_same_files
+from ...tracking.keyed_runs import count_attempt, record_result
 from ...tracking.logged_models import register_model
 from ...tracking.requests import requests_heard
 from ...tracking.run_writer import RunWriter
@@ -34,10 +37,11 @@ from ...tracking.runs import (
 from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint, list_checkpoints
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.experiment.begun_run import begun_run
-from ...training.experiment.config_record import read_config, recorded_values
+from ...training.experiment.config_record import has_config, read_config, recorded_values
 from ...training.experiment.experiment_plan import ExperimentPlan
+from ...training.experiment.keyed import Claim, run_keyed
 from ...training.experiment.open_trial import record_outcome
-from ...training.experiment.run_folder import resuming
+from ...training.experiment.run_folder import checkpoint_root, resuming
 from ...training.record.run_files import validation_files
 from ...training.segments.backend import FRAMEWORKS
 from ...training.segments.outcome import SegmentOutcome, told_by
@@ -66,6 +70,7 @@ def search(
     *,
     entrypoint: type[Trial] | None = None,
     spark: SessionSource | None = None,
+    job: str | Job | None = None,
 ) -> SearchResult:
     """Searches for the best hyperparameters: trains trials on free slots and continues the good ones.
 
@@ -74,6 +79,7 @@ def search(
         entrypoint: Replaces the config's, for a class that a file cannot name.
         spark: The session, or a function that opens it after all other checks. If it has executors, each trial runs on
             them as a separate barrier job.
+        job: As for `lakelens.train`. Key: `job`.
 
     Raises:
         UsageError: If the input or a key is invalid.
@@ -94,14 +100,42 @@ def search(
         >>> found.best_trial in (0, 1), found.hyperparameters["learning_rate"] in (0.01, 0.1)
         (True, True)
     """
-    started = time.perf_counter()
     require("a search", "mlflow")
     experiment = ExperimentConfig.read(config)
     entry = EntryPoint.parse(entrypoint or experiment.entrypoint)
     require("a search", *FRAMEWORKS[entry.framework].packages)
+    named = Job.of(job) or Job.of(experiment.job)
+    if named is None:
+        return _search(experiment, entry, spark)
+    return run_keyed(
+        named,
+        experiment,
+        {"command": "search"},
+        begin=lambda given, claim: _search(given, entry, spark, claim),
+        resume=lambda recorded, run_id: _resume(recorded, run_id, entry, spark),
+        finished=lambda found: SearchResult(**found),
+        is_begun=lambda uri, run_id: _has_trials(experiment, uri, run_id),
+    )
+
+
+def _has_trials(experiment: ExperimentConfig, uri: str, run_id: str) -> bool:
+    """Returns whether a search has begun trials; one that was killed before that is begun again in its run."""
+    if not has_config(uri, run_id):
+        return False
+    if Journal(journal_folder(checkpoint_root(experiment.checkpoint_storage.path), run_id)).entries:
+        return True
+    # Their journal may be in another folder, which is an error.
+    parent = RunReference(uri, str(open_client(uri).get_run(run_id).info.experiment_id), run_id, "")
+    return bool(ChildRuns(parent).known())
+
+
+def _search(
+    experiment: ExperimentConfig, entry: EntryPoint, spark: SessionSource | None, claim: Claim | None = None
+) -> SearchResult:
+    started = time.perf_counter()
     require_store(resolve_tracking_uri(experiment.tracking.uri))
     plan = plan_search(experiment, entrypoint=entry, spark=spark)
-    with _begun_run(plan) as parent:
+    with _begun_run(plan, None if claim is None else claim(plan)) as parent:
         return _run(plan, parent, started, opened(spark), resumes=False)
 
 
@@ -128,7 +162,6 @@ def resume(
             journal.
         LakelensError: As `lakelens.search`.
     """
-    started = time.perf_counter()
     require("a search", "mlflow")
     uri = resolve_tracking_uri(tracking_uri)
     config = read_config(uri, run_id)
@@ -138,6 +171,12 @@ def resume(
     config = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": uri})})
     entry = EntryPoint.parse(entrypoint or config.entrypoint)
     require("a search", *FRAMEWORKS[entry.framework].packages)
+    return _resume(config, run_id, entry, spark)
+
+
+def _resume(config: ExperimentConfig, run_id: str, entry: EntryPoint, spark: SessionSource | None) -> SearchResult:
+    started = time.perf_counter()
+    uri = resolve_tracking_uri(config.tracking.uri)
     plan = plan_search(config, entrypoint=entry, spark=spark)
     require_same_files(uri, run_id, plan.data.described())
     if not Journal(journal_folder(plan.root, run_id)).entries:
@@ -148,14 +187,16 @@ def resume(
         )
     # First the lock: a second process must not change the run of the first one.
     with resuming(plan.root, run_id), resumed_run(uri, run_id) as parent:
+        if config.job is not None:
+            count_attempt(parent)
         return _run(plan, parent, started, opened(spark), resumes=True)
 
 
-def _begun_run(plan: ExperimentPlan) -> AbstractContextManager[RunReference]:
+def _begun_run(plan: ExperimentPlan, run_id: str | None) -> AbstractContextManager[RunReference]:
     searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
     params = {f"searcher.{name}": value for name, value in searcher.items()} | {"ranks": plan.ranks_recorded}
     tags = {SEARCH_TAG: plan.config.searcher.name}
-    return begun_run(plan, tags=tags, params=params)
+    return begun_run(plan, tags=tags, params=params, run_id=run_id)
 
 
 def _run(
@@ -203,6 +244,9 @@ def _run(
         # Before the run is FINISHED: until then the search can be resumed, which registers the model again.
         if plan.config.tracking.register_as is not None and result.checkpoint:
             register_model(parent.run_id, plan.config.tracking.register_as, tracking_uri=parent.tracking_uri)
+        if plan.config.job is not None:
+            shown = [one.name for one in dataclasses.fields(result) if one.repr]
+            record_result(parent, {name: getattr(result, name) for name in shown})
         return result
 
 

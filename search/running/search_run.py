@@ -161,6 +161,8 @@ class SearchRun:
             self.say(f"{asked} was requested by another process")
             if asked == "stop":
                 self.ending = "given up"
+            elif asked == "leave":
+                self.ending = "paused"
             elif asked in ("pause", "resume"):
                 self._held_up = asked == "pause"
             self.state.changed.notify_all()

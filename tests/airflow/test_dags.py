@@ -199,8 +199,12 @@ def test_a_task_whose_input_has_to_change_first_is_not_tried_again(pipeline: Pip
     assert pipeline.rows(query, "lakelens_scoring", 8) == [("failed", 1)]
 
 
-def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process(pipeline: Pipeline) -> None:
+def test_a_training_that_is_killed_half_way_goes_on_in_the_retry_and_is_not_repeated_once_it_has_finished(
+    pipeline: Pipeline,
+) -> None:
     from lakelens.jobs.demo import deliver
+    from lakelens.tracking.run_listing import show_run
+    from lakelens.tracking.runs import open_client
 
     before = pipeline.run_states()
     if pipeline.images.arrivals.exists():
@@ -212,6 +216,10 @@ def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process
     assert pipeline.trainings() == []
     states = pipeline.rows("select task_id, state from task_instance where dag_id = ? and run_id like ?", *TRAINING_5)
     assert dict(states)["train"] == "up_for_retry"
+    with pipeline.training_half_way(day=5) as (airflow, job):
+        airflow.kill()  # as a worker of Airflow dies: the job lives on, or dies with the machine
+        job.kill()
+    psutil.wait_procs(pipeline.trainings(), timeout=60)
     with pipeline.training_half_way(day=5) as (_, job):
         job.terminate()  # the task fails, and is tried again in the same run
     results = pipeline.results(*TRAINING_5)
@@ -222,8 +230,17 @@ def test_a_training_that_is_killed_half_way_is_tried_again_and_leaves_no_process
     )
     assert tries["train"] >= 2
     assert tries["score"] == 1
-    assert pipeline.run_states() - before == {"FINISHED": 1, "KILLED": 2}
+    assert pipeline.run_states() - before == {"FINISHED": 1}
     assert pipeline.trainings() == []
+    run_id = results["train"]["run_id"]
+    summary = show_run(run_id, pipeline.store).summary
+    assert summary.job is not None
+    assert (summary.job.rpartition("/train/")[0].split("/")[0], summary.attempt) == ("lakelens_training", 4)
+    curve = open_client(pipeline.store).get_metric_history(run_id, "val_loss")
+    assert [point.step for point in curve] == list(range(1, 31))
+    pipeline.airflow("dags", "test", "lakelens_training", "2026-03-05")  # clears the run
+    assert pipeline.results(*TRAINING_5) == results
+    assert pipeline.run_states() - before == {"FINISHED": 1}
 
 
 def test_a_class_whose_share_has_moved_is_a_reason_to_train_and_a_worse_model_is_not_promoted(

@@ -13,6 +13,7 @@ from colours import NAMES, colour_model, row, write_table
 from deltalake import DeltaTable
 from model_store import ROWS, Store, wrong_for_red
 
+from lakelens import Job
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, TrackingError, UsageError
 from lakelens.etl.model.labels import LABELS_PROPERTY
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
@@ -25,6 +26,7 @@ from lakelens.inference.model.registry import (
     version_of,
 )
 from lakelens.inference.promotion import Promotion, _decided, promote, staleness
+from lakelens.inference.scoring.score import score
 from lakelens.jobs.cli import main
 from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
@@ -113,6 +115,32 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
     assert (metrics[f"{place}/fixed"], metrics[f"{place}/broken"], metrics[f"{place}/p_value"]) == (3, 0, 0.25)
     with pytest.raises(InvalidArgumentError, match="'beauty' is not a metric of an evaluation: accuracy"):
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
+
+
+@pytest.mark.spark
+def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results_again(spark, store, tmp_path):
+    run, other = store.run(colour_model(5.5)), store.run(colour_model(6.5))
+    keyed = {"tracking_uri": store.uri, "job": "dag/monday/promote"}
+    first = promote(f"runs:/{run}", "jays", **keyed)
+    assert first.promoted
+    assert promote(f"runs:/{other}", "jays", tracking_uri=store.uri).promoted
+    assert promote(f"runs:/{run}", "jays", **keyed) == first
+    assert version_behind("jays", "champion", store.uri).run_id == other  # not moved back
+    with pytest.raises(InvalidArgumentError, match='alias was "champion" and is "best"'):
+        promote(f"runs:/{run}", "jays", alias="best", **keyed)
+    over = Job("dag/monday/promote", takeover=True, from_start=True)
+    assert promote(f"runs:/{run}", "jays", **{**keyed, "job": over}).version == first.version
+    assert version_behind("jays", "champion", store.uri).run_id == run
+
+    model, predictions = f"runs:/{run}", tmp_path / "predictions"
+    scored = {"split": "test", "tracking_uri": store.uri, "job": "dag/monday/score"}
+    done = score(spark, model, f"{store.table}@0", predictions, **scored)
+    assert done.scored > 0
+    assert score(spark, model, f"{store.table}@0", predictions, **scored) == done
+    with pytest.raises(InvalidArgumentError, match='split was "test" and is null'):
+        score(spark, model, f"{store.table}@0", predictions, **{**scored, "split": None})
+    with pytest.raises(InvalidArgumentError, match="not for a watch"):
+        score(spark, model, store.table, predictions, watch_s=1, **scored)
 
 
 @pytest.mark.spark

@@ -17,7 +17,7 @@ from lakelens.search.running.run import search
 NAMES = (
     *("spark_session", "ImageTable", "Recipe", "Limits", "DeltaFeed", "make_delta_converter", "decode_images"),
     *("hvd", "HorovodRunner", "ExperimentConfig", "KerasTrial", "TorchTrial", "LakelensError"),
-    *("train", "resume", "reproduce", "runs", "show_run", "search"),
+    *("train", "Job", "resume", "reproduce", "runs", "show_run", "search"),
     *("score", "evaluate", "promote", "predict_udf", "trace", "trace_run", "export_model"),
 )
 

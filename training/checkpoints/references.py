@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme, without_password
-from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts
-from ...tracking.model_names import quoted
+from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts, version_numbers
 from ...tracking.run_listing import all_pages, get_run, open_existing_store
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
@@ -123,17 +122,6 @@ def _of_registered(uri: str, tracking_uri: str | None) -> ModelRef:
     except MlflowException as error:
         raise ModelNotFoundError(_unknown_model(uri, client, error.message)) from error
     return _download(uri, source, version.run_id or None, tracking_uri)
-
-
-def version_numbers(client: MlflowClient, name: str) -> list[int]:
-    """Lists the versions of a registered model, the newest first.
-
-    Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
-    """
-    # MLflow's filters have no escapes, so a name with both marks is found among all.
-    where = {} if {"'", '"'} <= set(name) else {"filter_string": f"name = {quoted(name)}"}
-    found = all_pages(client.search_model_versions, **where)
-    return sorted((int(one.version) for one in found if one.name == name), reverse=True)
 
 
 def _run_of_logged(client: MlflowClient, uri: str, facts: Mapping[str, Any]) -> Run | None:

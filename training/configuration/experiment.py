@@ -45,6 +45,9 @@ class ExperimentConfig(Section):
     name: str | None = Field(None, description="Name of the run; the entry point's name when null.")
     description: str = Field("", description="For readers.")
     labels: list[str] = Field(default_factory=list, description="For readers, kept as tags of the run.")
+    job: str | None = Field(
+        None, description="Key of a job: a repeated call returns, follows or resumes the run of the first one."
+    )
     entrypoint: str = Field(
         DEFAULT_ENTRYPOINT, min_length=1, description="The Trial: `module:Class` or `file.py:Class`."
     )

@@ -29,8 +29,10 @@ DESCRIPTION_TAG = "mlflow.note.content"
 
 
 @contextlib.contextmanager
-def begun_run(plan: ExperimentPlan, *, tags: Mapping[str, str], params: Mapping[str, Any]) -> Iterator[RunReference]:
-    """Opens an MLflow run and records, before training starts, what will be trained on which rows."""
+def begun_run(
+    plan: ExperimentPlan, *, tags: Mapping[str, str], params: Mapping[str, Any], run_id: str | None = None
+) -> Iterator[RunReference]:
+    """Opens an MLflow run, or the empty one of an id, and records before the training what it trains on which rows."""
     config, read = plan.config, plan.data.described()
     uri = resolve_tracking_uri(config.tracking.uri)
     known = {
@@ -40,7 +42,9 @@ def begun_run(plan: ExperimentPlan, *, tags: Mapping[str, str], params: Mapping[
         **_words_of(config),
         **tags,
     }
-    with tracked_run(uri, config.tracking.experiment, run_name=config.name, tags=known, params=dict(params)) as run:
+    with tracked_run(
+        uri, config.tracking.experiment, run_name=config.name, tags=known, params=dict(params), run_id=run_id
+    ) as run:
         log_table(run, read)
         record_code(run, plan.entrypoint)
         log_config(run, config)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...errors import InvalidArgumentError
 from ...tracking.run_listing import get_run, open_existing_store
-from ...tracking.runs import RunReference, as_tracking_errors, open_client
+from ...tracking.runs import RunReference, as_tracking_errors, open_client, read_artifact
 from ..configuration.experiment import ExperimentConfig
 
 CONFIG_ARTIFACT = "experiment.json"
@@ -44,15 +42,24 @@ def recorded_values(config: ExperimentConfig) -> dict[str, Any]:
 def read_recorded(tracking_uri: str | None, run_id: str) -> dict[str, Any]:
     """Reads the keys that `log_config` has stored."""
     uri, client = open_existing_store(tracking_uri)
-    with as_tracking_errors(uri, f"read {CONFIG_ARTIFACT} of run {run_id}"), TemporaryDirectory() as folder:
-        path = client.download_artifacts(get_run(client, run_id).info.run_id, CONFIG_ARTIFACT, folder)
-        recorded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    with as_tracking_errors(uri, f"read run {run_id}"):
+        run = get_run(client, run_id)
+    recorded: dict[str, Any] = json.loads(read_artifact(uri, run.info.run_id, CONFIG_ARTIFACT))
     return recorded
 
 
-def read_config(tracking_uri: str | None, run_id: str) -> ExperimentConfig:
-    """Reads the config of a run."""
+def has_config(tracking_uri: str, run_id: str) -> bool:
+    """Returns whether a run has a config: one that ended before it has nothing to resume."""
+    client = open_client(tracking_uri)
+    with as_tracking_errors(tracking_uri, f"list the artifacts of run {run_id}"):
+        return any(found.path == CONFIG_ARTIFACT for found in client.list_artifacts(run_id))
+
+
+def read_config(tracking_uri: str | None, run_id: str, given: ExperimentConfig | None = None) -> ExperimentConfig:
+    """Reads the config of a run; the values of storage options that are not recorded come from a given one."""
     recorded = read_recorded(tracking_uri, run_id)
+    if given is not None and given.data.storage_options:
+        recorded["data"]["storage_options"] = given.data.storage_options
     hidden = [name for name, value in recorded["data"].get("storage_options", {}).items() if value == _HIDDEN]
     if hidden:
         raise InvalidArgumentError(

@@ -75,12 +75,13 @@ def open_trial(
     *,
     tags: Mapping[str, str] | None = None,
     resumes: str | None = None,
+    run_id: str | None = None,
     spark: SparkSession | None = None,
 ) -> Iterator[OpenTrial]:
-    """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises."""
+    """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises; a `run_id` names an empty run."""
     tags = {**start.tags, **(tags or {})}
     if resumes is None:
-        opened = begun_run(plan, tags=tags, params=plan.params)
+        opened = begun_run(plan, tags=tags, params=plan.params, run_id=run_id)
     else:
         opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
     alone = contextlib.nullcontext() if resumes is None else resuming(plan.root, resumes)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ...errors import InvalidArgumentError
+from ...job_keys import Job
 from ...spark.session import SessionSource
 from ...stores.data_files import write_files
 from ...tracking.run_listing import get_run, open_existing_store
@@ -52,6 +53,7 @@ def reproduce(
     tracking_uri: str | None = None,
     checkpoint_dir: str | Path | None = None,
     spark: SessionSource | None = None,
+    job: str | Job | None = None,
 ) -> Reproduction:
     """Trains a finished run again, in a new run that names its origin, and compares the results bit for bit.
 
@@ -64,6 +66,7 @@ def reproduce(
         tracking_uri: As for `train`.
         checkpoint_dir: Instead of the run's.
         spark: As for `train`.
+        job: As for `train`.
 
     Raises:
         InvalidArgumentError: If the run has not finished, is a trial of a search, or its code is not recorded.
@@ -97,10 +100,11 @@ def reproduce(
     with _recorded_entrypoint(uri, run_id, origin.data.tags.get(ENTRYPOINT_TAG, config.entrypoint)) as entry:
         environment = _changes(uri, run_id, entry)
         result = run_trial(
-            config.model_copy(update={"name": name, "tracking": tracking, "checkpoint_storage": storage}),
+            config.model_copy(update={"name": name, "job": None, "tracking": tracking, "checkpoint_storage": storage}),
             entrypoint=entry,
             spark=spark,
             reproduces=run_id,
+            job=Job.of(job),
         )
     return Reproduction(run_id, result, differences(uri, run_id, result.run_id), environment)
 

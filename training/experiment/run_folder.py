@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import CheckpointError, InvalidArgumentError
+from ...errors import CheckpointError, InvalidArgumentError, RunNotResumableError
 from ...locations import absolute_path, has_scheme
 from ...stores.data_files import local_form
 from ...tracking.runs import RunReference
@@ -52,7 +52,7 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
         except OSError:
             free = True
         if not free:
-            raise InvalidArgumentError(f"run {run_id} is being resumed by another process; wait until it has ended")
+            raise RunNotResumableError(f"run {run_id} is being resumed by another process; wait until it has ended")
         stack.callback(path.unlink, missing_ok=True)
         yield
 

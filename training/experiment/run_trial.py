@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from dataclasses import dataclass, replace
 
 from ...errors import TrainingPaused
 from ...extras import require
+from ...job_keys import Job
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened
 from ...tracking.datasets import require_same_files
+from ...tracking.keyed_runs import count_attempt, record_result
 from ...tracking.logged_models import register_model
 from ...tracking.runs import ORIGIN_TAG, require_store, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig, require_single
@@ -19,6 +22,7 @@ from ..segments.backend import FRAMEWORKS
 from ..trials.entrypoint import EntryPoint
 from .experiment_plan import ExperimentPlan
 from .interruption import obeying_requests
+from .keyed import Claim, require_checkpoints, run_keyed
 from .open_trial import open_trial
 from .starts import TrainingStart
 
@@ -65,11 +69,34 @@ def run_trial(
     spark: SessionSource | None = None,
     resumes: str | None = None,
     reproduces: str | None = None,
+    job: Job | None = None,
 ) -> TrainResult:
-    """Runs the single trial of an experiment, for `train` and `lakelens train`.
+    """Runs the single trial of an experiment, for `train` and `lakelens train`; once, if it is that of a job.
 
     A run that it resumes or reproduces must have read the same files.
     """
+    job = job or Job.of(config.job)
+    if job is None or resumes is not None:
+        return _run(config, entrypoint, spark, resumes=resumes, reproduces=reproduces)
+    return run_keyed(
+        job,
+        config,
+        {"command": "train"} if reproduces is None else {"command": "reproduce", "run": reproduces},
+        begin=lambda given, claim: _run(given, entrypoint, spark, reproduces=reproduces, claim=claim),
+        resume=lambda recorded, run_id: _run(recorded, entrypoint, spark, resumes=run_id),
+        finished=lambda found: TrainResult(**found),
+    )
+
+
+def _run(
+    config: ExperimentConfig,
+    entrypoint: EntryPoint | None,
+    spark: SessionSource | None,
+    *,
+    resumes: str | None = None,
+    reproduces: str | None = None,
+    claim: Claim | None = None,
+) -> TrainResult:
     started = time.perf_counter()
     entrypoint = entrypoint or EntryPoint.parse(config.entrypoint)
     require("a training", "mlflow", *FRAMEWORKS[entrypoint.framework].packages)
@@ -81,11 +108,16 @@ def run_trial(
     if earlier is not None:
         require_same_files(uri, earlier, plan.data.described())
     tags = {} if reproduces is None else {ORIGIN_TAG: reproduces}
+    if resumes is not None and config.job is not None:
+        require_checkpoints(config.job, plan, resumes)
     begin = TrainingStart.of(plan, resumes)
     plan = replace(plan, config=begin.pinned(plan.config))
     spark = opened(spark) if plan.ranks >= 0 else None
-    with open_trial(plan, begin, tags=tags, resumes=resumes, spark=spark) as trial:
+    claimed = None if claim is None else claim(plan)
+    with open_trial(plan, begin, tags=tags, resumes=resumes, run_id=claimed, spark=spark) as trial:
         run, controls, start = trial.job.run, Controls(), trial.last_checkpoint()
+        if resumes is not None and config.job is not None:
+            count_attempt(run)
         if resumes is not None and start is None:
             logger.warning(
                 "run %s has no checkpoint in %s, so it starts from scratch; if it had one, mount that folder here",
@@ -101,19 +133,23 @@ def run_trial(
                 signal_number=controls.signal_number,
             )
         checkpoint = trial.finish(outcome)
-    if config.tracking.register_as is not None:
-        register_model(run.run_id, config.tracking.register_as, tracking_uri=run.tracking_uri)
-    return TrainResult(
-        run_id=run.run_id,
-        experiment_id=run.experiment_id,
-        tracking_uri=run.tracking_uri,
-        table=plan.data.training.location,
-        version=plan.data.training.version,
-        checkpoint=str(checkpoint.path),
-        digest=checkpoint.digest,
-        metrics=dict(outcome.metrics),
-        best_epoch=outcome.best_epoch,
-        epochs=outcome.epochs,
-        ranks=outcome.ranks,
-        seconds=round(time.perf_counter() - started, 3),
-    )
+        # Before the run is FINISHED: until then it can be resumed, which registers the model again.
+        if config.tracking.register_as is not None:
+            register_model(run.run_id, config.tracking.register_as, tracking_uri=run.tracking_uri)
+        result = TrainResult(
+            run_id=run.run_id,
+            experiment_id=run.experiment_id,
+            tracking_uri=run.tracking_uri,
+            table=plan.data.training.location,
+            version=plan.data.training.version,
+            checkpoint=str(checkpoint.path),
+            digest=checkpoint.digest,
+            metrics=dict(outcome.metrics),
+            best_epoch=outcome.best_epoch,
+            epochs=outcome.epochs,
+            ranks=outcome.ranks,
+            seconds=round(time.perf_counter() - started, 3),
+        )
+        if config.job is not None:
+            record_result(run, dataclasses.asdict(result))
+    return result

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...job_keys import Job
 from ...options import named_options, whole_number
 from ...spark.session import SessionSource
 from ...table import Table, Version, version_of
@@ -38,6 +39,7 @@ def train(
     tracking_uri: str | None = None,
     config: Mapping[str, Any] | None = None,
     spark: SessionSource | None = None,
+    job: str | Job | None = None,
 ) -> TrainResult:
     """Trains a model on one version of a table and keeps the checkpoint of its best epoch.
 
@@ -69,6 +71,9 @@ def train(
             arguments above replace them.
         spark: The session for ranks on executors, or a function that opens it after all other checks; None takes the
             active one, or starts one.
+        job: The key of a job, such as the id of a scheduler's task, or a `Job`. A call that repeats key and arguments
+            returns the result of the first one; it follows it while it runs, and resumes it if it was interrupted or
+            has failed. Key: `job`.
 
     Raises:
         UsageError: If the input or a setting is invalid: a missing table, version or entry point, a misspelt
@@ -101,7 +106,7 @@ def train(
         tracking_uri=tracking_uri,
         config=config,
     )
-    return run_trial(experiment, entrypoint=entry, spark=spark)
+    return run_trial(experiment, entrypoint=entry, spark=spark, job=Job.of(job))
 
 
 def experiment_of(

@@ -124,6 +124,7 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
         for step in steps:
             task = tasks.pop(step.name)
             words = step.filled(lambda one: f"${{var.{one}}}", lambda one, key: f"{{{{tasks.{one}.values.{key}}}}}")
+            words += ["--job", "{{job.id}}/{{job.run_id}}/{{task.name}}"] if step.is_job else []
             assert task["notebook_task"]["base_parameters"]["arguments"].splitlines() == words
             before = [one["task_key"] for one in task.get("depends_on", [])]
             if step.only_if is None:

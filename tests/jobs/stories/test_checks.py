@@ -260,7 +260,7 @@ def test_a_run_that_has_finished_is_not_resumed_and_no_jvm_starts_for_it(capsys:
     client.set_terminated(run, "FINISHED")
     for command in (["train", "--resume", run], ["search", "resume", run]):
         found = said([*command, "--tracking-uri", "file:runs"], capsys)
-        assert found["error"] == "InvalidArgumentError", found
+        assert found["error"] == "RunNotResumableError", found
         assert f"run {run} is FINISHED" in found["message"]
     for command in (
         *[["search", action] for action in ("report", "resume", "stop")],

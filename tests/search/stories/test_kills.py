@@ -20,6 +20,7 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.search import resume
 from lakelens.search.journal import read_events
+from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import open_client
 
 SCRIPT = str(Path(__file__).parent / "search_script.py")
@@ -78,14 +79,16 @@ def test_a_search_killed_at_four_kinds_of_events_ends_as_one_that_was_not(one_sl
     assert first.returncode == 0, first.stderr
     expected = read_events(journal_in(whole))
     assert {event["event"] for event in expected} > {*KINDS, "continued", "stopped", "completed"}
-    run_id = None
+    one_slot["job"] = "nightly"
     for kind in KINDS:
-        killed = search_in_a_process(one_slot, kill_after=kind, resume=run_id)
+        killed = search_in_a_process(one_slot, kill_after=kind)
         assert killed.returncode == -signal.SIGKILL, f"{kind}: {killed.stderr}"
         run_id = journal_in(one_slot).parent.name
         assert kind in [event["event"] for event in last_entry(journal_in(one_slot))]
-    resumed = search_in_a_process(one_slot, resume=run_id)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed, again = (search_in_a_process(one_slot) for _ in range(2))
+    assert resumed.returncode == again.returncode == 0, resumed.stderr
+    assert json.loads(again.stdout.splitlines()[-1]) == json.loads(resumed.stdout.splitlines()[-1])
+    assert show_run("nightly", one_slot["tracking"]["uri"]).summary.attempt == 5
     events = read_events(journal_in(one_slot))
     assert (created(events), ends(events)) == (created(expected), ends(expected))
     assert decisions(events) == decisions(expected)

@@ -1,0 +1,109 @@
+"""The key of a job, under which a repeated call does the work once; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+_LONGEST = 250
+_NAMED = 10
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that a scheduler may start again: calls with the same key and arguments do its work once.
+
+    The first call does the work. A later one returns its result once it has finished, follows it while another process
+    works on it, and resumes it where it was interrupted or has failed.
+
+    Attributes:
+        key: Any text of at most 250 characters, such as the id of the scheduler's task; unique in the store.
+        takeover: Ends another process that works on the job, instead of following it.
+        from_start: With `takeover`: starts over instead of resuming; what was done before loses the key.
+
+    Raises:
+        InvalidArgumentError: If the key is empty, too long or has control characters.
+
+    Examples:
+        >>> once = lakelens.train("tables/photos@0", epochs=1, global_batch_size=16, job="photos/monday")
+        >>> again = lakelens.train("tables/photos@0", epochs=1, global_batch_size=16, job=lakelens.Job("photos/monday"))
+        >>> again.run_id == once.run_id
+        True
+    """
+
+    key: str
+    takeover: bool = False
+    from_start: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) or not self.key.strip() or len(self.key) > _LONGEST:
+            raise InvalidArgumentError(f"job={self.key!r}: give a text of 1 to {_LONGEST} characters")
+        if not self.key.isprintable() or ("'" in self.key and '"' in self.key):
+            raise InvalidArgumentError(
+                f"job={self.key!r}: give a key without control characters, and without both kinds of quotes"
+            )
+        if self.from_start and not self.takeover:
+            raise InvalidArgumentError("from_start (--from-start) is for a takeover: add takeover=True (--takeover)")
+
+    @classmethod
+    def of(cls, job: str | Job | None) -> Job | None:
+        """Returns the job of a key."""
+        return job if job is None or isinstance(job, Job) else cls(job)
+
+    @property
+    def how_to_start_over(self) -> str:
+        """The ways out in a message."""
+        return "give another key, or start over with --takeover --from-start (Job(..., takeover=True, from_start=True))"
+
+
+def flat_arguments(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Names nested arguments by their paths, such as `data.table`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat_arguments(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
+def recorded_arguments(arguments: Mapping[str, Any], limit: int) -> str:
+    """Writes arguments as JSON, or as its digest where that is longer than `limit` characters."""
+    text = _text(arguments)
+    return text if len(text) <= limit else _digest(text)
+
+
+def check_arguments(job: Job, recorded: str, arguments: Mapping[str, Any]) -> None:
+    """Checks that a call has the arguments of the first one of its key.
+
+    Raises:
+        InvalidArgumentError: If it has others; lists what differs.
+    """
+    text = _text(arguments)
+    if recorded in (text, _digest(text)):
+        return
+    before = {} if recorded.startswith("sha256:") else json.loads(recorded)
+    now = json.loads(text)
+    names = sorted(name for name in {*before, *now} if before.get(name, _ABSENT) != now.get(name, _ABSENT))
+    told = (
+        [f"{name} was {_shown(before, name)} and is {_shown(now, name)}" for name in names[:_NAMED]] if before else []
+    )
+    raise InvalidArgumentError(
+        f"job {job.key!r} was begun with other arguments: {'; '.join(told) or 'too many to be listed'}. Give "
+        f"the same ones, {job.how_to_start_over}"
+    )
+
+
+def _text(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(flat_arguments(arguments), sort_keys=True, default=str)
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return json.dumps(values[name]) if name in values else "not given"

@@ -1,0 +1,186 @@
+"""Rules of runs with the key of a job: one run of a key, whoever calls, and how often."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelens.errors import InvalidArgumentError, RunNotResumableError, TrackingError
+from lakelens.job_keys import Job
+from lakelens.liveness import Process
+from lakelens.tracking import keyed_runs
+from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.keyed_runs import KeyedRuns, record_result
+from lakelens.tracking.run_listing import show_run
+from lakelens.tracking.runs import REQUEST_TAG, RunReference, created_run, open_client
+
+pytestmark = pytest.mark.system
+
+ARGUMENTS = {"command": "train", "epochs": 2}
+CALL = """
+    import sys, time
+    from pathlib import Path
+    from lakelens.errors import RunNotResumableError
+    from lakelens.job_keys import Job
+    from lakelens.tracking.keyed_runs import KeyedRuns
+
+    keyed = KeyedRuns(sys.argv[1], Job("at once"), {})
+    found = keyed.settled()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        print(keyed.claimed(found, Path(sys.argv[2]), "keyed", None))
+    except RunNotResumableError:
+        print("in use")
+    sys.stdin.readline()
+"""
+
+
+def keyed_in(store: str, key: str, **takeover: bool) -> KeyedRuns:
+    return KeyedRuns(store, Job(key, **takeover), ARGUMENTS)
+
+
+def begun(store: str, folder: Path, key: str) -> RunReference:
+    """A run that this process has begun."""
+    keyed = keyed_in(store, key)
+    run_id = keyed.claimed(keyed.settled(), folder, "keyed", "first")
+    experiment = open_client(store).get_run(run_id).info.experiment_id
+    return RunReference(store, experiment, run_id, "here")
+
+
+def end(run: RunReference, status: str) -> None:
+    open_client(run.tracking_uri).set_terminated(run.run_id, status)
+
+
+def test_a_finished_job_gives_its_result_and_no_password_of_a_store(store, tmp_path):
+    run = begun(store, tmp_path, "finished")
+    record_result(run, {"tracking_uri": "postgresql://me:secret@host/db", "digest": "abc", "metrics": {"loss": 0.5}})
+    end(run, "FINISHED")
+    keyed = keyed_in(store, "finished")
+    found = keyed.settled()
+    assert found is not None
+    assert keyed.result_of(found) == {"digest": "abc", "metrics": {"loss": 0.5}}
+
+
+def test_a_failed_run_is_taken_again_by_one_call_and_the_attempts_are_counted(store, tmp_path):
+    run = begun(store, tmp_path, "failed")
+    end(run, "FAILED")
+    first, second = keyed_in(store, "failed"), keyed_in(store, "failed")
+    found = first.settled()
+    assert found is not None
+    assert first.result_of(found) is None
+    also = second.settled()
+    assert first.claimed(found, tmp_path, "keyed", None) == run.run_id
+    with pytest.raises(RunNotResumableError, match="another process has begun job 'failed'"):
+        second.claimed(also, tmp_path, "keyed", None)
+    shown = show_run("failed", store).summary
+    assert (shown.run_id, shown.job, shown.attempt, shown.state) == (run.run_id, "failed", 2, "RUNNING")
+
+
+def test_of_calls_at_the_same_time_one_gets_the_run(store, tmp_path):
+    calls = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(CALL), store, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for call in calls:
+        assert call.stdout is not None
+        assert call.stdout.readline() == "ready\n"
+    for call in calls:
+        assert call.stdin is not None
+        call.stdin.write("\n")
+        call.stdin.flush()
+    said = [call.stdout.readline().strip() for call in calls if call.stdout is not None]
+    for call in calls:
+        call.communicate("\n")
+    (run_id,) = [words for words in said if words != "in use"]
+    assert show_run("at once", store).summary.run_id == run_id
+
+
+def test_a_run_that_was_created_first_stays_where_locks_are_missing(store, tmp_path, monkeypatch):
+    def created_second(*given: Any) -> str:
+        first.append(created_run(*given))
+        time.sleep(0.01)
+        return created_run(*given)
+
+    first: list[str] = []
+    keyed = keyed_in(store, "no locks")
+    monkeypatch.setattr(keyed_runs, "created_run", created_second)
+    with pytest.raises(RunNotResumableError):
+        keyed.claimed(None, tmp_path, "keyed", None)
+    assert show_run("no locks", store).summary.run_id == first[0]
+    open_client(store).delete_run(first[0])
+    with pytest.raises(InvalidArgumentError, match="was deleted in MLflow"):
+        keyed.settled()  # no second run is left
+
+
+def test_a_call_follows_a_run_until_it_has_ended(store, tmp_path, capsys):
+    run = begun(store, tmp_path, "followed")
+    ending = threading.Timer(2.5, end, (run, "FAILED"))
+    ending.start()
+    found = keyed_in(store, "followed").settled()
+    ending.join()
+    assert found is not None
+    assert (found.info.run_id, found.info.status) == (run.run_id, "FAILED")
+    assert f"job followed: run {run.run_id} is at work (process " in capsys.readouterr().err
+
+
+def test_a_takeover_asks_the_process_to_pause_and_goes_on(store, tmp_path):
+    run = begun(store, tmp_path, "taken over")
+
+    def obey() -> None:
+        client = open_client(store)
+        while client.get_run(run.run_id).data.tags.get(REQUEST_TAG) != "pause":
+            time.sleep(0.1)
+        client.set_terminated(run.run_id, "KILLED")
+
+    process = threading.Thread(target=obey)
+    process.start()
+    found = keyed_in(store, "taken over", takeover=True).settled()
+    process.join()
+    assert found is not None
+    assert found.info.status == "KILLED"
+
+
+@pytest.mark.parametrize("silent_s", [5, 300])
+def test_a_takeover_gives_up_a_process_that_is_silent_and_not_one_that_lives(store, tmp_path, monkeypatch, silent_s):
+    monkeypatch.setattr(keyed_runs, "_TAKEOVER_S", 1.0)
+    run = begun(store, tmp_path, f"silent for {silent_s} s")
+    elsewhere = Heartbeat(Process("elsewhere", "another machine", 1, 0.0), time.time() - silent_s)
+    open_client(store).set_tag(run.run_id, HEARTBEAT_TAG, str(elsewhere))
+    keyed = keyed_in(store, f"silent for {silent_s} s", takeover=True)
+    if silent_s < 60:
+        with pytest.raises(TrackingError, match=r"process 1 on elsewhere works on run .* has not ended within"):
+            keyed.settled()
+        return
+    found = keyed.settled()
+    assert found is not None
+    assert found.info.status == "FAILED"
+    assert "silent, and another call has taken over" in str(show_run(run.run_id, store).summary.failure)
+
+
+def test_other_arguments_and_a_deleted_run_are_errors_until_the_job_starts_over(store, tmp_path):
+    run = begun(store, tmp_path, "changed")
+    end(run, "FAILED")
+    with pytest.raises(InvalidArgumentError, match="epochs was 2 and is 3"):
+        KeyedRuns(store, Job("changed"), {**ARGUMENTS, "epochs": 3}).settled()
+    assert keyed_in(store, "changed", takeover=True, from_start=True).settled() is None
+    assert keyed_in(store, "changed").settled() is None  # the run has lost the key
+    deleted = begun(store, tmp_path, "changed")
+    assert deleted.run_id != run.run_id
+    end(deleted, "FAILED")
+    open_client(store).delete_run(deleted.run_id)
+    with pytest.raises(InvalidArgumentError, match=f"run {deleted.run_id} of job 'changed' was deleted in MLflow"):
+        keyed_in(store, "changed").settled()
+    assert keyed_in(store, "changed", takeover=True, from_start=True).settled() is None

@@ -1,0 +1,79 @@
+"""Runs a training or a search under the key of a job: the first call begins it, a later one returns or resumes it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ...errors import CheckpointNotFoundError, RunNotResumableError
+from ...job_keys import Job
+from ...tracking.keyed_runs import KeyedRuns
+from ...tracking.runs import RunReference, require_store, resolve_tracking_uri, steps_of
+from ..configuration.experiment import ExperimentConfig
+from .config_record import has_config, read_config, recorded_values
+from .experiment_plan import ExperimentPlan
+
+Result = TypeVar("Result")
+# Takes the empty run of the job for a plan, and returns its id.
+Claim = Callable[[ExperimentPlan], str]
+
+
+def run_keyed(
+    job: Job,
+    config: ExperimentConfig,
+    arguments: Mapping[str, Any],
+    *,
+    begin: Callable[[ExperimentConfig, Claim], Result],
+    resume: Callable[[ExperimentConfig, str], Result],
+    finished: Callable[[dict[str, Any]], Result],
+    is_begun: Callable[[str, str], bool] = has_config,
+) -> Result:
+    """Does the work of a job once: begins it in the empty run that `Claim` gives, or resumes its recorded experiment.
+
+    `arguments` are what the caller has given besides the experiment. `finished` makes the result from what a run that
+    has finished has recorded. `is_begun` tells, by store and run, whether there is something to resume.
+    """
+    config = config.model_copy(update={"job": job.key})
+    uri = resolve_tracking_uri(config.tracking.uri)
+    require_store(uri)
+    runs = KeyedRuns(uri, job, {**arguments, **_compared(config)})
+    while True:
+        run = runs.settled()
+        found = None if run is None else runs.result_of(run)
+        if found is not None:
+            return finished({**found, "tracking_uri": uri})
+        # Another process was faster: it is followed.
+        with contextlib.suppress(RunNotResumableError):
+            if run is not None and is_begun(uri, run.info.run_id):
+                recorded = read_config(uri, run.info.run_id, given=config)
+                tracking = recorded.tracking.model_copy(update={"uri": uri})
+                return resume(recorded.model_copy(update={"tracking": tracking}), run.info.run_id)
+
+            def claim(plan: ExperimentPlan, run: Any = run) -> str:
+                return runs.claimed(run, plan.root, plan.config.tracking.experiment, plan.config.name)
+
+            return begin(config, claim)
+
+
+def require_checkpoints(job: str, plan: ExperimentPlan, run_id: str) -> None:
+    """Checks that the checkpoints of a job's run, which has trained, are still there."""
+    folder = plan.root / run_id
+    if folder.exists() or plan.config.checkpoint_policy == "none" or not _has_trained(plan, run_id):
+        return
+    raise CheckpointNotFoundError(
+        f"run {run_id} of job {job!r} has trained, and its checkpoints in {folder} are gone; put them back or mount "
+        f"that folder here, {Job(job).how_to_start_over}"
+    )
+
+
+def _has_trained(plan: ExperimentPlan, run_id: str) -> bool:
+    return bool(steps_of(RunReference(resolve_tracking_uri(plan.config.tracking.uri), "", run_id, "")))
+
+
+def _compared(config: ExperimentConfig) -> dict[str, Any]:
+    """Returns the keys that calls of one job have in common; the store is found already."""
+    values = recorded_values(config)
+    values.pop("job")
+    values.get("tracking", {}).pop("uri", None)
+    return values
