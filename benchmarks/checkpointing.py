@@ -1,15 +1,26 @@
 """What checkpoints cost, and what they save: MobileNetV2 on one rank, one checkpoint per epoch.
 
     python -m benchmarks.checkpointing [--photographs 2000] [--side 96] [--epochs 6] [--kill-every-s 60] [--json]
+    python -m benchmarks.checkpointing --job-s 300 [--kill-every-s 60]
 
 Two numbers. The share of the training's time that goes into writing a checkpoint after each epoch: median of the
 writes over median of the epochs, the first one left out, in which TensorFlow traces. The restart, in a training whose
 rank is killed every X seconds: from the kill of the rank to the end of the first step after it.
+
+With `--job-s`, a third one: the share of useful time of `lakelens train --job KEY` whose driver is killed every X
+seconds and started again by the same command, as by a scheduler. Useful is the time of the undisturbed command without
+its start. It is compared with what a restart and half a period of checkpoints cost: 1 - (restart + period / 2) / X.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import statistics
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +29,7 @@ from .harness import Report, above_zero, command, parser, positive, scratch, tel
 from .notes import notes
 from .sparks import write_table
 
-SHARE = 0.035
+SHARE, USEFUL = 0.035, 0.9
 BATCH = 32
 _MOST_RESTARTS = 1000
 
@@ -60,8 +71,70 @@ def restarts(found: list[dict[str, Any]]) -> list[float]:
     return taken
 
 
+def driven(folder: Path, keys: dict[str, Any], kill_every_s: float | None) -> tuple[float, list[float], int]:
+    """Runs a training by its command until it has finished; its driver is killed X seconds after each start.
+
+    Returns the seconds of all calls, those from the start of each call to its first step, and the number of kills.
+    """
+    file = folder.with_suffix(".yaml")
+    file.write_text(json.dumps(keys))  # JSON is YAML
+    began, starts, kills = time.monotonic(), [], 0
+    while True:
+        called = time.time()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakelens.jobs.cli", "train", str(file), "--job", folder.name],
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(kill_every_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            kills, code = kills + 1, None
+        steps = [entry["time"] for entry in notes(folder) if entry["event"] == "first_step" and entry["time"] > called]
+        starts += [steps[0] - called] if steps else []
+        if code == 0:
+            return time.monotonic() - began, starts, kills
+        if code is not None:
+            raise SystemExit(f"lakelens train ended with exit code {code}")
+
+
+def run_job(arguments: Any) -> Report:
+    """Measures the useful time of a job whose driver is killed."""
+    settings = ("photographs", "side", "job_s", "kill_every_s", "repeats")
+    report = Report.of("checkpointing of a job", arguments, *settings, batch=BATCH)
+    useful: list[float] = []
+    possible: list[float] = []
+    with scratch(arguments.folder) as (kept, temporary):
+        table = temporary / "table"
+        write_table(photos.photographs(kept, arguments.photographs).folder, table, arguments.side)
+        driven(temporary / "tried", experiment(table, temporary / "tried", arguments.side, 3), None)
+        tried = [entry for entry in notes(temporary / "tried") if entry["event"] == "_write"]
+        epoch_s = tried[-1]["time"] - tried[-2]["time"]
+        epochs = max(2, round(arguments.job_s / epoch_s))
+        for repeat in range(arguments.repeats):
+            folder = temporary / f"whole-{repeat}"
+            whole, starts, _ = driven(folder, experiment(table, folder, arguments.side, epochs), None)
+            folder = temporary / f"job-{repeat}"
+            taken, restarts_s, kills = driven(
+                folder, experiment(table, folder, arguments.side, epochs), arguments.kill_every_s
+            )
+            restart = statistics.median(restarts_s)
+            useful.append((whole - starts[0]) / taken)
+            possible.append(1 - (restart + epoch_s / 2) / arguments.kill_every_s)
+            tell(f"{repeat + 1}/{arguments.repeats}: {kills} kills, useful {useful[-1]:.3f} of {possible[-1]:.3f}")
+    report.add("useful time", "of the job's time", useful)
+    report.add("possible", "of the job's time", possible)
+    share = statistics.median(one / of for one, of in zip(useful, possible, strict=True))
+    report.aim("useful time of what is possible", share, at_least=USEFUL)
+    return report
+
+
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
+    if arguments.job_s is not None:
+        return run_job(arguments)
     from lakelens.training.experiment.train import train
 
     if arguments.epochs < 2:
@@ -97,5 +170,6 @@ if __name__ == "__main__":
     flags.add_argument("--side", type=positive, default=96, help="side of the images")
     flags.add_argument("--epochs", type=positive, default=6, help="epochs of each training")
     flags.add_argument("--kill-every-s", type=above_zero, default=60.0, help="seconds between kills")
+    flags.add_argument("--job-s", type=above_zero, default=None, help="a job of this many seconds instead")
     flags.add_argument("--kills", type=positive, default=50, help="largest number of kills")
     command(flags, run)

@@ -11,7 +11,7 @@ from lakelens.results import duration
 from lakelens.tracking.run_listing import RunDetails, RunSummary
 from lakelens.tracking.runs import ORIGIN_TAG
 
-_HEADINGS = ("RUN", "STATE", "TABLE", "ENTRY POINT", "METRIC", "STARTED", "TOOK")
+_HEADINGS = ("RUN", "STATE", "TABLE", "ENTRY POINT", "METRIC", "STARTED", "TOOK", "JOB (ATTEMPT)")
 _LONGEST_ENTRY = 40
 
 
@@ -50,6 +50,7 @@ def run_page(details: RunDetails) -> list[str]:
         "entry point": run.entrypoint or "",
         "metric": _metric(run),
         "started": f"{run.started}, took {duration(run.seconds)}",
+        "job": _job(run),
         "checkpoint": run.digest or "",
         "artifacts": details.artifacts,
         "reproduces": details.tags.get(ORIGIN_TAG, ""),
@@ -109,7 +110,11 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         entry = f"…{entry[-_LONGEST_ENTRY + 1 :]}"
     table = _table(run.table, run.version).rstrip("/").rpartition("/")[2]
     started = f"{run.started[:16].replace('T', ' ')}Z"
-    return run.run_id, run.state, table, entry, _metric(run), started, duration(run.seconds)
+    return run.run_id, run.state, table, entry, _metric(run), started, duration(run.seconds), _job(run)
+
+
+def _job(run: RunSummary) -> str:
+    return "" if run.job is None else f"{run.job} ({run.attempt})"
 
 
 def _value(value: object) -> str:

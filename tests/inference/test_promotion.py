@@ -16,9 +16,11 @@ from model_store import ROWS, Store, wrong_for_red
 from lakelens import Job
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, TrackingError, UsageError
 from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.inference import promotion
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.registry import (
+    list_versions,
     parse_version,
     register,
     set_alias,
@@ -118,7 +120,12 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
 
 
 @pytest.mark.spark
-def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results_again(spark, store, tmp_path):
+def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results_again(
+    spark, store, tmp_path, monkeypatch
+):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
     run, other = store.run(colour_model(5.5)), store.run(colour_model(6.5))
     keyed = {"tracking_uri": store.uri, "job": "dag/monday/promote"}
     first = promote(f"runs:/{run}", "jays", **keyed)
@@ -131,6 +138,14 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
     over = Job("dag/monday/promote", takeover=True, from_start=True)
     assert promote(f"runs:/{run}", "jays", **{**keyed, "job": over}).version == first.version
     assert version_behind("jays", "champion", store.uri).run_id == run
+
+    # Killed between the move of the alias and the record of the job.
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(promotion, "finish_job", interrupt)
+        promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
+    repeated = promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
+    assert (repeated.promoted, repeated.reason) == (False, "the alias points to this model already")
+    assert len(list_versions("jays", store.uri)) == 2
 
     model, predictions = f"runs:/{run}", tmp_path / "predictions"
     scored = {"split": "test", "tracking_uri": store.uri, "job": "dag/monday/score"}

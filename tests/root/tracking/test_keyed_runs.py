@@ -14,6 +14,7 @@ import pytest
 
 from lakelens.errors import InvalidArgumentError, RunNotResumableError, TrackingError
 from lakelens.job_keys import Job
+from lakelens.jobs.run_lines import run_table
 from lakelens.liveness import Process
 from lakelens.tracking import keyed_runs
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
@@ -82,6 +83,7 @@ def test_a_failed_run_is_taken_again_by_one_call_and_the_attempts_are_counted(st
         second.claimed(also, tmp_path, "keyed", None)
     shown = show_run("failed", store).summary
     assert (shown.run_id, shown.job, shown.attempt, shown.state) == (run.run_id, "failed", 2, "RUNNING")
+    assert run_table([shown])[1].endswith("failed (2)")
 
 
 def test_of_calls_at_the_same_time_one_gets_the_run(store, tmp_path):

@@ -27,7 +27,7 @@ from lakelens.training.experiment.train import train
 
 pytestmark = pytest.mark.tensorflow
 
-SCRIPT = str(Path(__file__).with_name("job_script.py"))
+SCRIPT = str(Path(__file__).parents[1] / "job_script.py")
 
 
 @pytest.fixture(scope="module")
