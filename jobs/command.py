@@ -24,6 +24,7 @@ from lakelens.extras import missing_dependency, require
 from lakelens.job_keys import Job
 from lakelens.jobs.examples import examples_of
 from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
+from lakelens.jobs.next_steps import closing_lines
 from lakelens.jobs.task_values import set_task_values
 from lakelens.locations import is_table_name
 from lakelens.options import near_miss, suggestion
@@ -145,6 +146,8 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
             return _failed(missing, EXIT_USAGE, report)
         traceback.print_exc()
         return _failed(error, EXIT_FAILED, report)
+    if not getattr(args, "quiet", False) and sys.stderr is not None and sys.stderr.isatty():
+        print("\n".join(closing_lines(args, result)), file=sys.stderr)
     exit_code = int(result.pop("exit_code", EXIT_DONE))
     try:
         report(result)

@@ -49,7 +49,7 @@ def _add_views(add: _Add) -> None:
     text = "list the versions, newest first, with rows, classes, batch and user"
     listed = add("history", text, _history)
     listed.add_argument("--limit", type=int, default=None, help="list only this many of the newest; all by default")
-    add("counts", "count the rows of one version by class", _counts)
+    add("counts", "count the rows of one version, and their boxes, by class", _counts)
     diff = add("diff", "count the rows that differ between two versions, by class", _diff)
     diff.add_argument("first", help="number, timestamp or pin")
     diff.add_argument("second", nargs="?", default=None, help="the same; the latest by default")
@@ -158,12 +158,13 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.classes import class_counts
+    from lakelens.etl.versions.classes import box_counts, class_counts
 
     snapshot = open_snapshot(Table.of(args.table, args.version))
-    counts = class_counts(snapshot)
-    _print_counts("", counts)
-    return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts}
+    counts, boxes = class_counts(snapshot), box_counts(snapshot)
+    _print_counts("images" if boxes else "", counts)
+    _print_counts("boxes", boxes)
+    return {"version": snapshot.version, "rows": snapshot.rows, "classes": counts, "boxes": boxes}
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:

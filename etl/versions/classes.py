@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...errors import InvalidArgumentError, NotADeltaTableError
 from ...ledger.ledger import Ledger
 from ...ledger.store import read
-from ...log.data_files import read_columns
+from ...log.data_files import read_batches, read_columns
 from ...log.snapshot import Snapshot
 from ...table import Table
 from ..model import schema
@@ -32,6 +32,18 @@ def class_counts(snapshot: Snapshot) -> dict[str, int]:
         for entry in names.value_counts().to_pylist():
             total[entry["values"] or NO_CLASS] += entry["counts"]
     return in_order(total, labels_at(snapshot))
+
+
+def box_counts(snapshot: Snapshot) -> dict[str, int]:
+    """Counts a version's boxes by class name, as `class_counts` counts rows; empty for a table without boxes."""
+    if schema.ANNOTATIONS not in snapshot.schema:
+        return {}
+    total: Counter[str] = Counter()
+    for file in range(len(snapshot.files)):
+        for batch in read_batches(snapshot, file, [schema.ANNOTATIONS]):
+            names = batch.column(0).flatten().field(schema.LABEL_NAME)
+            total.update({entry["values"] or NO_CLASS: entry["counts"] for entry in names.value_counts().to_pylist()})
+    return in_order(total, labels_at(snapshot)) if total else {}
 
 
 def labels_at(snapshot: Snapshot) -> dict[str, int]:

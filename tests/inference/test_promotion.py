@@ -140,9 +140,10 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
     assert version_behind("jays", "champion", store.uri).run_id == run
 
     # Killed between the move of the alias and the record of the job.
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(promotion, "finish_job", interrupt)
-        promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
+        with pytest.raises(KeyboardInterrupt):
+            promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
     repeated = promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
     assert (repeated.promoted, repeated.reason) == (False, "the alias points to this model already")
     assert len(list_versions("jays", store.uri)) == 2

@@ -48,6 +48,25 @@ def test_history_counts_and_diff(table: str, capsys: pytest.CaptureFixture[str])
     assert (diff["added"], diff["removed"], diff["changed"]) == ({"cat": 2}, {"cat": 1}, {})
 
 
+def test_counts_of_a_table_with_boxes_count_them_by_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    boxes = [[{"label_name": "cat"}, {"label_name": "dog"}], [], None, [{"label_name": "dog"}]]
+    kind = pa.list_(pa.struct([("label_name", pa.string())]))
+    rows = {"path": list("abcd"), "label_name": [None] * 4}
+    columns = {
+        **{name: pa.array(values, pa.string()) for name, values in rows.items()},
+        "annotations": pa.array(boxes, kind),
+    }
+    write_deltalake(tmp_path / "t", pa.table(columns))
+    assert main(["table", "counts", str(tmp_path / "t")]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["images", "4", "(no", "class)"],
+        ["boxes", "1", "cat"],
+        ["boxes", "2", "dog"],
+    ]
+    assert json.loads(last)["boxes"] == {"cat": 1, "dog": 2}
+
+
 def test_changes_lists_rows_up_to_a_limit_and_counts_all(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", "changes", table, "0", "--limit", "2"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
