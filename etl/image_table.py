@@ -17,10 +17,8 @@ from .ingest.run import ingest, preview
 from .quarantine.table import Quarantine
 from .spark.catalog import read_table, require_delta_table
 from .spark.failures import failures_named
-from .versions.delete import DeleteResult, delete
+from .versions.edits import DeleteResult, RenameResult, RepairResult, delete, rename_class, repair
 from .versions.optimize import OptimizeResult, optimize
-from .versions.rename_class import RenameResult, rename_class
-from .versions.repair import RepairResult, repair
 from .versions.restore import RestoreResult, restore
 from .versions.table_versions import TableVersions, Version
 

@@ -20,8 +20,7 @@ from ..images.recipe import RECIPE_PROPERTY
 from ..model.labels import NO_CLASS
 from ..quarantine.listing import iterate_quarantine
 from ..quarantine.table import quarantine_location
-from ..versions.changes import KINDS, diff
-from ..versions.classes import class_counts, labels_at
+from ..versions.changes import KINDS, class_counts, diff, labels_at
 from .images import Sample, SimilarImages
 from .rows import read_paths, read_rows
 

@@ -20,7 +20,7 @@ from ...log.snapshot import Snapshot
 from ..annotations.frames import SourceFile
 from ..model import schema
 from ..model.labels import NO_CLASS
-from ..versions.classes import class_column
+from ..versions.changes import class_column
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,8 +26,7 @@ from ..spark.catalog import require_delta_table, resolved, sql_name
 from ..spark.conflicts import RETRIES, conflicts_named
 from ..spark.failures import naming_failures
 from ..spark.writing_session import writing_session
-from .changes import VersionDiff, diff
-from .classes import class_counts
+from .changes import VersionDiff, class_counts, diff
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,8 @@ from result_keys import PAGE, result_keys
 from lakelens.etl.files import layouts
 from lakelens.etl.images import encoding, geometry, recipe
 from lakelens.etl.ingest.results import IngestPreview, IngestResult, StreamResult
-from lakelens.etl.versions.delete import DeleteResult
+from lakelens.etl.versions.edits import DeleteResult, RenameResult, RepairResult
 from lakelens.etl.versions.optimize import OptimizeResult
-from lakelens.etl.versions.rename_class import RenameResult
-from lakelens.etl.versions.repair import RepairResult
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion

@@ -14,7 +14,7 @@ from snapshots import open_snapshot
 from lakelens.etl.model import schema
 from lakelens.etl.model.labels import NO_CLASS
 from lakelens.etl.profile.rows import for_each_row, read_rows
-from lakelens.etl.versions.classes import class_counts
+from lakelens.etl.versions.changes import class_counts
 
 pytestmark = pytest.mark.unit
 
