@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..log.data_files import require_files
 from ..options import named_options
-from .files.layouts import CLASS_FOLDERS
+from .files import CLASS_FOLDERS
 from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
-from .quarantine.table import Quarantine
+from .quarantine import Quarantine
 from .spark.catalog import read_table, require_delta_table
 from .spark.failures import failures_named
 from .versions.edits import DeleteResult, RenameResult, RepairResult, delete, rename_class, repair

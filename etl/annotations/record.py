@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...errors import InvalidArgumentError
 from ..model import schema
-from ..model.class_names import class_name
+from ..model.classes import class_name
 from ..model.splits import check_splits
 from . import boxes as box_rules
 from .boxes import Box, Problem, problem

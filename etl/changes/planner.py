@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...spark.python_tasks import map_in_arrow
-from ..files.walk import NOT_LOOKED_INTO
+from ..files import NOT_LOOKED_INTO
 from ..model import schema
 from ..sources.contents import content_hashes
 from ..sources.listing import IGNORED, Listing

@@ -18,12 +18,11 @@ from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, ledger_of, sound_classes, stored_classes
 from ..commit.reachable import require_reachable
 from ..commit.transaction import Transaction, require_columns
-from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
+from ..files import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
 from ..model import schema
-from ..model.class_names import names_now, spelled
-from ..quarantine.reseen_files import Stamps
-from ..quarantine.table import Quarantine
+from ..model.classes import names_now, spelled
+from ..quarantine import Quarantine, Stamps
 from ..sources.annotation_frames import annotation_errors
 from ..sources.listing import Listing, has_numbered_folders, raise_refusal
 from ..sources.named_images import check_not_all_elsewhere

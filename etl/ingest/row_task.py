@@ -22,7 +22,7 @@ from ..annotations.record import (
     lost_boxes,
 )
 from ..changes.plan import STORED_CLASS
-from ..files.walk import local_path
+from ..files import local_path
 from ..images.isolated_decoder import IsolatedDecoder, SourceImage
 from ..images.recipe import Limits, Recipe
 from ..images.stored_form import EncodedImage

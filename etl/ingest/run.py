@@ -20,9 +20,8 @@ from ..commit.notes import INGEST, write_note
 from ..commit.transaction import Batch, create_image_table, user_name
 from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
-from ..model.labels import NO_CLASS
-from ..quarantine.reseen_files import Stamps
-from ..quarantine.table import Quarantine
+from ..model.classes import NO_CLASS
+from ..quarantine import Quarantine, Stamps
 from ..sources.contents import failure_of_source
 from ..spark.conflicts import RETRIES
 from ..spark.failures import naming_failures

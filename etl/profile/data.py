@@ -17,9 +17,8 @@ from ...log.snapshot import Snapshot
 from ...table import Table
 from ..commit.notes import note_of
 from ..images.recipe import RECIPE_PROPERTY
-from ..model.labels import NO_CLASS
-from ..quarantine.listing import iterate_quarantine
-from ..quarantine.table import quarantine_location
+from ..model.classes import NO_CLASS
+from ..quarantine import iterate_quarantine, quarantine_location
 from ..versions.changes import KINDS, class_counts, diff, labels_at
 from .images import Sample, SimilarImages
 from .rows import read_paths, read_rows

@@ -19,7 +19,7 @@ from ...log.data_files import batches_of, open_stored, read_batches, read_column
 from ...log.snapshot import Snapshot
 from ..annotations.frames import SourceFile
 from ..model import schema
-from ..model.labels import NO_CLASS
+from ..model.classes import NO_CLASS
 from ..versions.changes import class_column
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ...log.snapshot import Snapshot, open_snapshot
 from ...results import ReadableResult
 from ...table import Table, Version
 from ..model import schema
-from ..model.labels import NO_CLASS, in_order, labels_of
+from ..model.classes import NO_CLASS, in_order, labels_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,8 @@ from ..commit.notes import DELETE, RENAME, REPAIR, write_note
 from ..commit.transaction import Batch, Transaction, require_columns, user_name
 from ..images.recipe import Recipe
 from ..model import schema
-from ..model.class_names import MAX_NAME_LENGTH, class_name
-from ..model.labels import NO_CLASS
-from ..quarantine.table import DELETED, Quarantine
+from ..model.classes import MAX_NAME_LENGTH, NO_CLASS, class_name
+from ..quarantine import DELETED, Quarantine
 from ..spark.catalog import read_table, require_delta_table, sql_literal
 from ..spark.conditions import check_condition, condition_named, rows_where
 from ..spark.failures import naming_failures

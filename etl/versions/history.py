@@ -13,7 +13,7 @@ from ...options import whole_number
 from ...results import ReadableResult
 from ...table import Table
 from ..commit.notes import SAME_ROWS, note_of
-from ..model.labels import in_order
+from ..model.classes import in_order
 
 
 @dataclass(frozen=True, repr=False)

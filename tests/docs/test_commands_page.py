@@ -12,7 +12,7 @@ import pytest
 from references import PARTS, commands, on_page_markdown
 from result_keys import PAGE, result_keys
 
-from lakelens.etl.files import layouts
+from lakelens.etl import files
 from lakelens.etl.images import encoding, geometry, recipe
 from lakelens.etl.ingest.results import IngestPreview, IngestResult, StreamResult
 from lakelens.etl.versions.edits import DeleteResult, RenameResult, RepairResult
@@ -67,7 +67,7 @@ def test_the_examples_of_the_page_about_experiments_are_experiments(tmp_path: Pa
 
 
 def test_the_choices_of_flags_are_those_of_the_library() -> None:
-    assert etl.LAYOUTS == layouts.LAYOUTS
+    assert etl.LAYOUTS == files.LAYOUTS
     assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, encoding.RESAMPLINGS)
     assert etl.DRAWN_ON == geometry.DRAWN_ON
     assert get_args(Resources.model_fields["strategy"].annotation) == train.STRATEGIES

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from model_store import ROWS, Store, wrong_for_red
 
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, TrackingError, UsageError
-from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.etl.model.classes import LABELS_PROPERTY
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.model.registry import (

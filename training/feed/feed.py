@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.model.labels import LABELS_PROPERTY
+from ...etl.model.classes import LABELS_PROPERTY
 from ...etl.model.schema import HEIGHT, WIDTH
 from ...etl.spark.catalog import sql_name
 from ...etl.versions.changes import labels_at

@@ -16,7 +16,7 @@ from lakelens.etl.images.colours import to_rgb
 from lakelens.etl.images.encoding import RESAMPLINGS, encode_jpeg
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Limits, Recipe
 from lakelens.etl.images.stored_form import make_stored_image
-from lakelens.etl.quarantine.table import REASONS
+from lakelens.etl.quarantine import REASONS
 
 pytestmark = pytest.mark.unit
 
