@@ -25,8 +25,8 @@ from .annotations.record import REASONS as ANNOTATION_REASONS
 from .commit.transaction import Batch, Transaction
 from .model import schema
 from .spark.catalog import create_table, is_delta_table, read_table, sql_name, temporary_view
-from .spark.conflicts import RETRIES, conflicts_named
-from .spark.local_frames import local_frame
+from .spark.failures import RETRIES, conflicts_named
+from .spark.writing_session import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from ..files import NOT_LOOKED_INTO
 from ..model import schema
 from ..sources.contents import content_hashes
 from ..sources.listing import IGNORED, Listing
-from ..spark.path_forms import column_in_one_form
+from ..spark.catalog import column_in_one_form
 from .plan import CHANGED, DOUBLED, ELSEWHERE, GONE, KNOWN, STATUS, STORED_HASH, Plan
 from .rules import (
     BAD,

@@ -13,7 +13,7 @@ from ...spark.port import counter, kept
 from ...spark.python_tasks import map_in_arrow
 from ..model import schema
 from ..model.classes import NO_CLASS
-from ..spark.local_frames import local_frame
+from ..spark.writing_session import local_frame
 from .prepare import Prepared
 from .row_task import BatchTask
 from .task_sizes import deal_work

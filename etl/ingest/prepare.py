@@ -16,8 +16,7 @@ from ..changes.plan import GONE, Plan
 from ..changes.planner import make_plan
 from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, ledger_of, sound_classes, stored_classes
-from ..commit.reachable import require_reachable
-from ..commit.transaction import Transaction, require_columns
+from ..commit.transaction import Transaction, require_columns, require_reachable
 from ..files import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
 from ..model import schema
@@ -30,8 +29,7 @@ from ..sources.source import Source
 from ..sources.sources import list_source
 from ..sources.voc_source import check_split_lists
 from ..spark.catalog import is_delta_table, read_table, require_schema
-from ..spark.local_frames import local_frame
-from ..spark.writing_session import writing_session
+from ..spark.writing_session import local_frame, writing_session
 from .checks import check_classes_known, check_place
 from .loss import LossGuard
 from .results import CONTENT, IngestRequest

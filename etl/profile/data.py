@@ -15,7 +15,7 @@ import numpy as np
 from ...log.entries import commit_numbers, entry_names, info_of, read_commits
 from ...log.snapshot import Snapshot
 from ...table import Table
-from ..commit.notes import note_of
+from ..commit.transaction import note_of
 from ..images.recipe import RECIPE_PROPERTY
 from ..model.classes import NO_CLASS
 from ..quarantine import iterate_quarantine, quarantine_location

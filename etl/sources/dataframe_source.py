@@ -16,7 +16,7 @@ from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, anno
 from ..annotations.references import in_one_spelling, resolve_reference
 from ..files import local_uri
 from ..model import schema
-from ..spark.path_forms import column_in_one_form
+from ..spark.catalog import column_in_one_form
 from ..spark.writing_session import set_batch_rows
 from .annotation_frames import located_rows, merged_by_path
 from .contents import CONTENT, OTHER_ROWS

@@ -20,18 +20,15 @@ from ...results import ReadableResult
 from ...spark.port import count_rows, kept
 from ...table import Table
 from ..commit.known_classes import count_classes, known_classes, record_classes, sound_classes, stored_classes
-from ..commit.notes import DELETE, RENAME, REPAIR, write_note
-from ..commit.transaction import Batch, Transaction, require_columns, user_name
+from ..commit.transaction import DELETE, RENAME, REPAIR, Batch, Transaction, require_columns, user_name, write_note
 from ..images.recipe import Recipe
 from ..model import schema
 from ..model.classes import MAX_NAME_LENGTH, NO_CLASS, class_name
 from ..quarantine import DELETED, Quarantine
-from ..spark.catalog import read_table, require_delta_table, sql_literal
+from ..spark.catalog import column_in_one_form, read_table, require_delta_table, sql_literal
 from ..spark.conditions import check_condition, condition_named, rows_where
 from ..spark.failures import naming_failures
-from ..spark.local_frames import local_frame
-from ..spark.path_forms import column_in_one_form
-from ..spark.writing_session import writing_session
+from ..spark.writing_session import local_frame, writing_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,7 +13,7 @@ from references import PARTS, commands, on_page_markdown
 from result_keys import PAGE, result_keys
 
 from lakelens.etl import files
-from lakelens.etl.images import encoding, geometry, recipe
+from lakelens.etl.images import colours, geometry, recipe
 from lakelens.etl.ingest.results import IngestPreview, IngestResult, StreamResult
 from lakelens.etl.versions.edits import DeleteResult, RenameResult, RepairResult
 from lakelens.etl.versions.optimize import OptimizeResult
@@ -68,10 +68,10 @@ def test_the_examples_of_the_page_about_experiments_are_experiments(tmp_path: Pa
 
 def test_the_choices_of_flags_are_those_of_the_library() -> None:
     assert etl.LAYOUTS == files.LAYOUTS
-    assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, encoding.RESAMPLINGS)
+    assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, colours.RESAMPLINGS)
     assert etl.DRAWN_ON == geometry.DRAWN_ON
     assert get_args(Resources.model_fields["strategy"].annotation) == train.STRATEGIES
-    assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, encoding.SUBSAMPLINGS)
+    assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, colours.SUBSAMPLINGS)
 
 
 def test_the_page_has_the_keys_of_the_results() -> None:

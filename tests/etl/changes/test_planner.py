@@ -26,8 +26,7 @@ from lakelens.etl.profile.findings import find_findings
 from lakelens.etl.quarantine import COLUMNS
 from lakelens.etl.sources.source import Source
 from lakelens.etl.sources.sources import list_source
-from lakelens.etl.spark.local_frames import local_frame
-from lakelens.etl.spark.writing_session import writing_session
+from lakelens.etl.spark.writing_session import local_frame, writing_session
 
 pytestmark = pytest.mark.spark
 

@@ -19,8 +19,7 @@ from lakelens.etl.model import schema
 from lakelens.etl.quarantine import COLUMNS
 from lakelens.etl.sources.folders import list_share
 from lakelens.etl.sources.listing import FOLDER_LISTING, IGNORED, Listing, completed, raise_refusal
-from lakelens.etl.spark.local_frames import local_frame
-from lakelens.etl.spark.writing_session import writing_session
+from lakelens.etl.spark.writing_session import local_frame, writing_session
 
 TASKS = 4
 
