@@ -60,8 +60,8 @@ def label_of(path: Path) -> int:
 
 
 def _row(path: Path, split: str, recipe: Recipe) -> dict[str, Any]:
+    from lakelens.etl.images.isolated_decoder import make_stored_image
     from lakelens.etl.images.recipe import Limits
-    from lakelens.etl.images.stored_form import make_stored_image
 
     data = path.read_bytes()
     stored = make_stored_image(data, recipe, Limits())

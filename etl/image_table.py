@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidArgumentError
 from ..log.data_files import require_files
 from ..options import named_options
-from .files.layouts import CLASS_FOLDERS
+from .files import CLASS_FOLDERS
 from .ingest.landing import ingest_available
 from .ingest.options import IngestOptions, request_of
 from .ingest.results import IngestPreview, IngestResult, StreamResult
 from .ingest.run import ingest, preview
-from .quarantine.table import Quarantine
+from .quarantine import Quarantine
 from .spark.catalog import read_table, require_delta_table
 from .spark.failures import failures_named
-from .versions.delete import DeleteResult, delete
+from .versions.edits import DeleteResult, RenameResult, RepairResult, delete, rename_class, repair
 from .versions.optimize import OptimizeResult, optimize
-from .versions.rename_class import RenameResult, rename_class
-from .versions.repair import RepairResult, repair
 from .versions.restore import RestoreResult, restore
 from .versions.table_versions import TableVersions, Version
 

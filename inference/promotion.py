@@ -20,8 +20,7 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..etl.spark.catalog import path_of
-from ..etl.versions.changes import diff
-from ..etl.versions.classes import class_counts, labels_at
+from ..etl.versions.changes import class_counts, diff, labels_at
 from ..job_keys import Job
 from ..log.data_files import require_files
 from ..log.snapshot import Snapshot, open_snapshot

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError, TrackingError
-from ..etl.files.walk import local_path, local_uri
+from ..etl.files import local_path, local_uri
 from ..log.data_files import batches_of, open_stored, stored_columns
 from ..log.snapshot import Snapshot, open_snapshot
 from ..stores.parquet import rows_in_utc

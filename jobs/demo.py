@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import lakelens
 from lakelens.errors import EmptySourceError, InvalidArgumentError, SourceNotFoundError
-from lakelens.etl.files.class_folders import Wanted
-from lakelens.etl.files.layouts import CLASS_FOLDERS
+from lakelens.etl.files import CLASS_FOLDERS, Wanted
 from lakelens.extras import require
 from lakelens.jobs.run_lines import evaluation_lines
 from lakelens.spark.java import SHORT_LIVED

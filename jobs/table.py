@@ -158,7 +158,7 @@ def _history(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _counts(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.classes import box_counts, class_counts
+    from lakelens.etl.versions.changes import box_counts, class_counts
 
     snapshot = open_snapshot(Table.of(args.table, args.version))
     counts, boxes = class_counts(snapshot), box_counts(snapshot)
@@ -198,7 +198,7 @@ def _table(args: argparse.Namespace) -> Table:
 
 
 def _tracked(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.protection import protections
+    from lakelens.etl.versions.vacuum import protections
 
     found = protections(_table(args))
     for one in found:
@@ -208,7 +208,7 @@ def _tracked(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.protection import pin_version
+    from lakelens.etl.versions.vacuum import pin_version
 
     number = pin_version(Table.of(args.table, args.version), args.name, replace=args.replace)
     return {"pin": args.name, "version": number}
@@ -242,7 +242,7 @@ def _restore(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repair(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.repair import repair
+    from lakelens.etl.versions.edits import repair
 
     spark, table = _session_of(args, "repair"), Table.of(args.table)
     plan = repair(spark, table, dry_run=True)
@@ -265,7 +265,7 @@ def _delete(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rename_class(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.rename_class import check_names
+    from lakelens.etl.versions.edits import check_names
 
     check_names(Table.of(args.table), args.old, args.new)
     return _edited(args, "rename-class", lambda table: table.rename_class(args.old, args.new))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lakelens.etl.versions.protection import without_lost_uses
+from lakelens.etl.versions.vacuum import without_lost_uses
 from lakelens.ledger.ledger import Use
 from lakelens.ledger.store import change
 from lakelens.table import Table

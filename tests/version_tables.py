@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from lakelens.etl.commit.known_classes import record_classes
-from lakelens.etl.commit.notes import write_note
+from lakelens.etl.commit.transaction import write_note
 from lakelens.table import Table
 
 NUMBERS = {"cat": 0, "dog": 1, "cow": 2}

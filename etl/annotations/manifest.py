@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError, InvalidArgumentError
 from .boxes import Box, Problem, box_from_values, problem
-from .json_file import read_json_file
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_MALFORMED,
@@ -28,6 +27,7 @@ from .record import (
     Annotation,
     clean_name,
     declared_size,
+    read_json_file,
     with_split,
 )
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import AnnotationFileError, InvalidArgumentError
 from ...locations import has_scheme
-from ..files.walk import local_path, local_uri
+from ..files import local_path, local_uri
 
 # A drive's letter is not an URI scheme: those of object stores have two letters or more.
 _WINDOWS_ABSOLUTE = re.compile(r"^([A-Za-z]:|\\\\)")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ...errors import InvalidArgumentError
-from ..files.walk import IMAGE_SUFFIXES
+from ..files import IMAGE_SUFFIXES
 from .boxes import Box, Problem, box_from_values, problem
 from .record import (
     ANNOTATION_UNREADABLE,

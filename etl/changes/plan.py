@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...spark.port import forget, keep
 from ..annotations.record import IMAGE_MISSING, PATH_UNUSABLE
 from ..model import schema
-from ..model.labels import NO_CLASS, class_order
+from ..model.classes import NO_CLASS, class_order
 from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS, SEEN
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from ..annotations.record import BOXES_LOST, CLASS_UNKNOWN
 from ..model import schema
-from ..model.labels import NO_CLASS
-from ..quarantine.table import DELETED, RETRIED_REASONS
+from ..model.classes import NO_CLASS
+from ..quarantine import DELETED, RETRIED_REASONS
 from ..sources.listing import IGNORED
 from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, RESTAMPED, STATUS, STORED_CLASS, STORED_HASH
 

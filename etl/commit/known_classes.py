@@ -17,7 +17,7 @@ from ...ledger.ledger import Ledger, WrongNumber
 from ...ledger.store import FOLDER, change, read
 from ...table import Table
 from ..model import schema
-from ..model.labels import NO_CLASS
+from ..model.classes import NO_CLASS
 from ..spark.catalog import is_delta_table, read_table
 
 if TYPE_CHECKING:

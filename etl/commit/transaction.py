@@ -1,29 +1,108 @@
-"""One batch becomes one Delta commit, by Delta's public writers: an append, or a MERGE where rows change or go."""
+"""One batch becomes one Delta commit with a note, by Delta's public writers: an append, or a MERGE where rows go."""
 
 from __future__ import annotations
 
 import functools
 import getpass
+import json
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...errors import NotAnImageTableError, TableConflictError
-from ...locations import is_table_name
+from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, StoreError, TableConflictError
+from ...locations import absolute_path, has_scheme, is_table_name
 from ...log.entries import find_note
-from ...log.opening import open_table
+from ...log.opening import open_table, uri_for_delta_rs
 from ...log.snapshot import data_files_of
 from ...spark.port import kept, option_of, settings_of
+from ...stores.clients import require_known_store
+from ...stores.data_files import local_form
+from ...stores.delta_uris import unwritable_part
 from ...table import Table
+from ..annotations.record import encodable
 from ..model import schema
-from ..spark.catalog import is_delta_table, path_of, read_table, resolved, sql_name, temporary_view
-from ..spark.conflicts import conflicts_named
-from ..spark.path_forms import column_in_one_form
+from ..spark.catalog import (
+    column_in_one_form,
+    is_delta_table,
+    path_of,
+    place_of_new,
+    place_to_spark,
+    read_table,
+    resolved,
+    sql_name,
+    temporary_view,
+)
+from ..spark.failures import conflicts_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+INGEST, RESTORE, REPAIR = "ingest", "restore", "repair"
+DELETE, RENAME, OPTIMIZE = "delete", "rename", "optimize"
+_KINDS = (INGEST, RESTORE, REPAIR, DELETE, RENAME, OPTIMIZE)
+# Commits of these leave every row as it was.
+SAME_ROWS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
+
+
+def write_note(kind: str, **others: Any) -> str:
+    """Writes the note of a commit."""
+    texts = {name: encodable(value) if isinstance(value, str) else value for name, value in others.items()}
+    return json.dumps({"lakelens": kind, **texts}, ensure_ascii=False)
+
+
+def note_of(text: object) -> dict[str, Any]:
+    """Reads the note of a commit; empty for other writers' words."""
+    try:
+        note = json.loads(str(text))
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) and note.get("lakelens") in _KINDS else {}
+
+
+def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> None:
+    """Checks that delta-rs can open and write what Spark is about to write, before anything is written."""
+    location = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
+    found = Table(absolute_path(location).rstrip("/") or "/", table.storage_options)
+    require_writable(found)
+    if not has_scheme(found.path):
+        seen = place_to_spark(spark, found.path)
+        if not is_same_place(found.path, seen):
+            raise InvalidArgumentError(
+                f"{table}: Spark takes this path for {seen}, and lakelens reads a table's log without Spark: it would "
+                "take the path for a folder of this machine. Give the URI of a store that it reads, or file:/..."
+            )
+    try:
+        open_table(found)
+    except NotADeltaTableError:
+        if exists:
+            raise
+    except StoreError as error:
+        raise StoreError(
+            f"{table}: lakelens reads a table's log without Spark, and only Spark reaches this place so far; tables "
+            f"that the catalog manages, and keys in Hadoop's configuration, are for Spark alone. {error}"
+        ) from error
+
+
+def require_writable(table: Table) -> None:
+    """Checks a path or URI by its letters alone."""
+    location = table.path
+    uri_for_delta_rs(table)
+    if local_form(location) is None:
+        require_known_store(location)
+    # They end the path in a URI; no ingest has been tried there.
+    part = unwritable_part(location) or next((letter for letter in "?#" if letter in location), None)
+    if part is not None:
+        raise InvalidArgumentError(
+            f"{location}: no image table can be kept in a folder with {part!r} in its path; choose a folder without it"
+        )
+
+
+def is_same_place(path: str, seen: str | None) -> bool:
+    """Whether a path of this machine is what Spark takes it for."""
+    return seen is None or seen.startswith("file:") or local_form(seen) == path
+
 
 # Every ingest of a table writes the next number under this application id. Two that started from the same version can
 # therefore not both commit, whatever files they bring.
@@ -47,7 +126,9 @@ class Batch:
 
     rows: DataFrame  # Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given
     user_metadata: str  # What the history keeps of the commit; no other commit has the same
-    stale: DataFrame | None = None  # The paths, in the form of `path_forms`, whose rows go, as a column `path`; or None
+    stale: DataFrame | None = (
+        None  # The paths, in the form of `column_in_one_form`, whose rows go, as a column `path`; or None
+    )
     properties: Mapping[str, str] = field(default_factory=dict)  # Table properties of a table that is made
 
 

@@ -13,8 +13,7 @@ from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...options import named_options, whole_number
 from ..model.splits import DEFAULT_SPLITS, check_splits
 from .codec import DEFAULT_MAX_PIXELS
-from .colours import DEPTHS, FULL
-from .encoding import DEFAULT_JPEG_QUALITY, RESAMPLINGS, SUBSAMPLINGS
+from .colours import DEFAULT_JPEG_QUALITY, DEPTHS, FULL, RESAMPLINGS, SUBSAMPLINGS
 from .geometry import DRAWN_ON, RESIZES
 
 RECIPE_PROPERTY = "lakelens.recipe"

@@ -11,7 +11,7 @@ from ...errors import InvalidArgumentError
 from ...spark.port import kept
 from ...spark.python_tasks import map_in_arrow
 from ..model import schema
-from ..quarantine.table import DOUBTFUL_REASONS
+from ..quarantine import DOUBTFUL_REASONS
 from ..sources.contents import OTHER_ROWS
 from .decoding import DecodedFiles
 from .prepare import Prepared

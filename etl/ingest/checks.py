@@ -13,8 +13,7 @@ from ...log.opening import open_table
 from ...options import suggestion
 from ...table import Table
 from ..annotations.manifest import manifest_format
-from ..files.class_folders import Wanted, check_class_folder, list_top
-from ..files.layouts import CLASS_FOLDERS, FOLDER_LAYOUTS, MANIFEST
+from ..files import CLASS_FOLDERS, FOLDER_LAYOUTS, MANIFEST, Wanted, check_class_folder, list_top
 from ..images.recipe import Recipe
 from .results import IngestRequest
 

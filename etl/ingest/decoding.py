@@ -12,8 +12,8 @@ from ...progress import image_progress
 from ...spark.port import counter, kept
 from ...spark.python_tasks import map_in_arrow
 from ..model import schema
-from ..model.labels import NO_CLASS
-from ..spark.local_frames import local_frame
+from ..model.classes import NO_CLASS
+from ..spark.writing_session import local_frame
 from .prepare import Prepared
 from .row_task import BatchTask
 from .task_sizes import deal_work

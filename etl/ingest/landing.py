@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import EmptySourceError, TableConflictError
 from ...options import whole_number
 from ...table import Table
-from ..spark.conflicts import RETRIES
-from ..spark.failures import naming_failures
+from ..spark.failures import RETRIES, naming_failures
 from .near_duplicates import find_across_splits
 from .prepare import Prepared, check_classes, open_transaction, prepare
 from .results import IngestRequest, IngestResult, StreamResult

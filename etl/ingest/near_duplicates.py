@@ -18,8 +18,7 @@ from ...errors import ImageError
 from ...results import ReadableResult
 from ...spark.port import kept
 from ...spark.python_tasks import map_in_arrow
-from ..images.near_images import decode_small, find_neighbours
-from ..images.perceptual_hash import Hashes, perceptual_hash
+from ..images.perceptual_hash import Hashes, decode_small, find_neighbours, perceptual_hash
 from ..model import schema
 from ..spark.catalog import read_table
 from ..spark.writing_session import set_batch_rows, writing_session

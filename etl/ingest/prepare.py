@@ -16,14 +16,12 @@ from ..changes.plan import GONE, Plan
 from ..changes.planner import make_plan
 from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, ledger_of, sound_classes, stored_classes
-from ..commit.reachable import require_reachable
-from ..commit.transaction import Transaction, require_columns
-from ..files.layouts import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
+from ..commit.transaction import Transaction, require_columns, require_reachable
+from ..files import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
 from ..images.recipe import Recipe
 from ..model import schema
-from ..model.class_names import names_now, spelled
-from ..quarantine.reseen_files import Stamps
-from ..quarantine.table import Quarantine
+from ..model.classes import names_now, spelled
+from ..quarantine import Quarantine, Stamps
 from ..sources.annotation_frames import annotation_errors
 from ..sources.listing import Listing, has_numbered_folders, raise_refusal
 from ..sources.named_images import check_not_all_elsewhere
@@ -31,8 +29,7 @@ from ..sources.source import Source
 from ..sources.sources import list_source
 from ..sources.voc_source import check_split_lists
 from ..spark.catalog import is_delta_table, read_table, require_schema
-from ..spark.local_frames import local_frame
-from ..spark.writing_session import writing_session
+from ..spark.writing_session import local_frame, writing_session
 from .checks import check_classes_known, check_place
 from .loss import LossGuard
 from .results import CONTENT, IngestRequest

@@ -12,20 +12,11 @@ from ...errors import ImageError
 from ...image_counts import image_counter
 from ..annotations.boxes import PlacedBoxes, place_boxes
 from ..annotations.frames import SourceFile
-from ..annotations.record import (
-    BOXES_LOST,
-    QUARANTINED,
-    REASONS,
-    Annotation,
-    annotation_of,
-    limit_classes,
-    lost_boxes,
-)
+from ..annotations.record import BOXES_LOST, QUARANTINED, REASONS, Annotation, annotation_of, limit_classes, lost_boxes
 from ..changes.plan import STORED_CLASS
-from ..files.walk import local_path
-from ..images.isolated_decoder import IsolatedDecoder, SourceImage
+from ..files import local_path
+from ..images.isolated_decoder import EncodedImage, IsolatedDecoder, SourceImage
 from ..images.recipe import Limits, Recipe
-from ..images.stored_form import EncodedImage
 from ..model import schema
 from ..model.splits import split_of
 from ..sources.contents import CONTENT

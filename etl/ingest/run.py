@@ -18,17 +18,14 @@ from ...table_jobs import TableJob
 from ..annotations.record import ANNOTATION_MISSING
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK
 from ..commit.known_classes import record_classes
-from ..commit.notes import INGEST, write_note
-from ..commit.transaction import Batch, create_image_table, user_name
+from ..commit.transaction import INGEST, Batch, create_image_table, user_name, write_note
 from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
-from ..model.labels import NO_CLASS
-from ..quarantine.reseen_files import Stamps
-from ..quarantine.table import Quarantine
+from ..model.classes import NO_CLASS
+from ..quarantine import Quarantine, Stamps
 from ..sources.contents import failure_of_source
 from ..spark.catalog import is_delta_table, resolved
-from ..spark.conflicts import RETRIES
-from ..spark.failures import naming_failures
+from ..spark.failures import RETRIES, naming_failures
 from .bad_files import BadFiles, find_bad_files
 from .decoding import DecodedFiles, decoded_files
 from .loss import FILE_GONE

@@ -15,13 +15,11 @@ import numpy as np
 from ...log.entries import commit_numbers, entry_names, info_of, read_commits
 from ...log.snapshot import Snapshot
 from ...table import Table
-from ..commit.notes import note_of
+from ..commit.transaction import note_of
 from ..images.recipe import RECIPE_PROPERTY
-from ..model.labels import NO_CLASS
-from ..quarantine.listing import iterate_quarantine
-from ..quarantine.table import quarantine_location
-from ..versions.changes import KINDS, diff
-from ..versions.classes import class_counts, labels_at
+from ..model.classes import NO_CLASS
+from ..quarantine import iterate_quarantine, quarantine_location
+from ..versions.changes import KINDS, class_counts, diff, labels_at
 from .images import Sample, SimilarImages
 from .rows import read_paths, read_rows
 

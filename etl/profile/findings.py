@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..annotations.boxes import ORIENTATION_ASSUMED
 from ..images.colours import DARK_SAMPLES
-from ..model.labels import NO_CLASS
+from ..model.classes import NO_CLASS
 from .data import TableProfile, VersionComparison
 
 if TYPE_CHECKING:

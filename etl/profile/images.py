@@ -12,10 +12,9 @@ import numpy as np
 
 from ...errors import ImageError
 from ...log.snapshot import Snapshot
+from ..images.colours import encode_jpeg
 from ..images.drawn_boxes import TRUTH_COLOUR, DrawnBox, draw_boxes
-from ..images.encoding import encode_jpeg
-from ..images.near_images import decode_small, find_neighbours
-from ..images.perceptual_hash import MAX_DISTANCE, perceptual_hash
+from ..images.perceptual_hash import MAX_DISTANCE, decode_small, find_neighbours, perceptual_hash
 from ..images.stored_image import StoredImage, decode_image
 from ..model import schema
 from .rows import for_each_row

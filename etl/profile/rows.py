@@ -19,8 +19,8 @@ from ...log.data_files import batches_of, open_stored, read_batches, read_column
 from ...log.snapshot import Snapshot
 from ..annotations.frames import SourceFile
 from ..model import schema
-from ..model.labels import NO_CLASS
-from ..versions.classes import class_column
+from ..model.classes import NO_CLASS
+from ..versions.changes import class_column
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,7 +34,7 @@ from ..annotations.record import (
 )
 from ..annotations.references import images_by_name, name_in_path
 from ..spark.catalog import files_by_reader, hadoop_path, pattern_of
-from ..spark.local_frames import local_frame
+from ..spark.writing_session import local_frame
 
 if TYPE_CHECKING:
     import pyarrow as pa

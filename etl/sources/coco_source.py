@@ -15,9 +15,7 @@ from ...spark.port import count_rows, forget, keep
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
 from ..annotations.record import Annotation
 from ..annotations.references import relative_reference, resolve_reference, without_drive
-from ..files.class_folders import Wanted
-from ..files.layouts import COCO
-from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER
+from ..files import COCO, IMAGE_SUFFIXES, OTHER_FOLDER, Wanted
 from ..model import schema
 from .annotation_frames import match_images, merged_by_path, rows_of_one_file
 from .folders import FolderListing, list_folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import parallelism
 from ...spark.python_tasks import map_in_arrow
-from ..files.walk import local_path
+from ..files import local_path
 from ..model import schema
 from ..spark.catalog import pattern_of
 from ..spark.writing_session import set_batch_rows

@@ -14,9 +14,9 @@ from ...spark.python_tasks import map_in_arrow
 from ..annotations.manifest import annotation_of_row, match_columns
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
-from ..files.walk import local_uri
+from ..files import local_uri
 from ..model import schema
-from ..spark.path_forms import column_in_one_form
+from ..spark.catalog import column_in_one_form
 from ..spark.writing_session import set_batch_rows
 from .annotation_frames import located_rows, merged_by_path
 from .contents import CONTENT, OTHER_ROWS

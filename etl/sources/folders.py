@@ -15,8 +15,18 @@ from ...locations import has_scheme
 from ...spark.port import forget, is_connect, java_broadcast, java_session, jvm, keep, parallelism
 from ...spark.python_tasks import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
-from ..files.class_folders import ListedFile, Wanted, list_below, list_top
-from ..files.walk import HIDDEN, HIDDEN_BY_SPARK, NOT_AN_IMAGE_NAME, has_suffix, is_hidden, local_uri
+from ..files import (
+    HIDDEN,
+    HIDDEN_BY_SPARK,
+    NOT_AN_IMAGE_NAME,
+    ListedFile,
+    Wanted,
+    has_suffix,
+    is_hidden,
+    list_below,
+    list_top,
+    local_uri,
+)
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import forget, keep
 from ..annotations.record import ANNOTATION_ROWS, encodable
-from ..files.class_folders import NUMBERED_FOLDERS, ListedFile
+from ..files import NUMBERED_FOLDERS, ListedFile
 from ..model import schema
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from ...errors import InvalidArgumentError
 from ...locations import has_scheme, scheme_of
 from ...spark.python_tasks import map_in_arrow
 from ..annotations.record import ANNOTATION_ROWS, IMAGE_MISSING, PATH_UNUSABLE
-from ..files.class_folders import Wanted
-from ..files.layouts import MANIFEST
-from ..files.walk import local_path
+from ..files import MANIFEST, Wanted, local_path
 from ..model import schema
 from .contents import read_contents
 from .folders import FolderListing, list_folder_by_spark

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from ...errors import InvalidArgumentError
 from ...locations import absolute_path, folder_of, has_scheme, scheme_of
-from ..files.layouts import CLASS_FOLDERS, COCO, MANIFEST, check_layout
+from ..files import CLASS_FOLDERS, COCO, MANIFEST, check_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

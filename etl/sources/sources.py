@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..files.layouts import COCO, FOLDER_LAYOUTS, MANIFEST, VOC
+from ..files import COCO, FOLDER_LAYOUTS, MANIFEST, VOC
 from .coco_source import list_coco
 from .dataframe_source import list_frame
 from .folders import list_class_folders

@@ -23,9 +23,7 @@ from ..annotations.record import (
     annotation_of,
 )
 from ..annotations.references import relative_reference
-from ..files.class_folders import Wanted
-from ..files.layouts import VOC
-from ..files.walk import IMAGE_SUFFIXES, OTHER_FOLDER, local_path
+from ..files import IMAGE_SUFFIXES, OTHER_FOLDER, VOC, Wanted, local_path
 from ..model import schema
 from .annotation_frames import merged_by_path
 from .contents import read_contents

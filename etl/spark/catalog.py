@@ -1,4 +1,4 @@
-"""Tables by path or by name: the few places where Spark wants the two written differently."""
+"""Tables by path or by name, and paths of files: the few places where Spark wants or writes them differently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...table import Table
 from .failures import failure_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Above this line `DESCRIBE` lists the table's own columns, one of which may be called Location.
 _DETAILS = "# Detailed Table Information"
@@ -239,3 +239,27 @@ def place_of_new(spark: SparkSession, name: str) -> str:
             "without Spark; ingest into a path or URI, such as a folder of a volume"
         )
     return f"{root.rstrip('/')}/{own_name}"
+
+
+_IN_FORM = "^file:///[A-Za-z0-9_.~/%-]*$"
+_LOCAL = "^(/|file:/[^/]|file:///)"
+_START = "^(file://)?(file:)?"
+_BAD_ESCAPE = "%($|[^0-9A-Fa-f]|.$|.[^0-9A-Fa-f])"
+
+
+def column_in_one_form(name: str) -> Column:
+    """Writes the paths of local files as `files.local_uri` does; what is not a local path stays as it is.
+
+    A percent sign is an escape after `file:///` alone, where two digits follow each.
+    """
+    from pyspark.sql import functions as F
+
+    path = F.col(name)
+    bare = F.regexp_replace(path, _START, "")
+    is_quoted = path.startswith("file:///") & ~bare.rlike(_BAD_ESCAPE)
+    # Java writes and reads the escapes of web forms, which differ from those of URIs in these characters.
+    raw = F.when(is_quoted, F.url_decode(F.replace(bare, F.lit("+"), F.lit("%2B")))).otherwise(bare)
+    quoted = F.url_encode(raw)
+    for found, wanted in (("%2F", "/"), ("+", "%20"), ("*", "%2A"), ("%7E", "~")):
+        quoted = F.replace(quoted, F.lit(found), F.lit(wanted))
+    return F.when(path.rlike(_IN_FORM) | ~path.rlike(_LOCAL), path).otherwise(F.concat(F.lit("file://"), quoted))

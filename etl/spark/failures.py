@@ -1,7 +1,8 @@
-"""Failures of Spark whose cause a user can fix, as errors of ours with that cause in one line."""
+"""Failures of Spark whose cause a user can fix, and conflicts between writers, as errors of ours in one line."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from ...error_reports import error_in
-from ...errors import ConstraintError, LakelensError, NoSpaceError, SparkFailedError, VersionFilesMissingError
+from ...errors import (
+    ConstraintError,
+    LakelensError,
+    NoSpaceError,
+    SparkFailedError,
+    TableConflictError,
+    VersionFilesMissingError,
+)
+from ...retries import Retries
 from ...spark.port import forgetting, kept_settings
 from ...stores.clients import lacks_bucket, no_bucket
 from ...table import Table
@@ -123,3 +132,45 @@ def failure_of(report: str, location: str, within: str | None = None) -> Lakelen
             "source, or drop the constraint: ALTER TABLE ... DROP CONSTRAINT name"
         )
     return None
+
+
+# Of writers that begin at the same version one commits, so that each of ten needs at most ten attempts.
+RETRIES = Retries(attempts=12, first_wait_s=0.5, longest_wait_s=15.0)
+
+_CONFLICTS = (
+    "ConcurrentTransactionException",
+    "ConcurrentAppendException",
+    "ConcurrentDeleteReadException",
+    "ConcurrentDeleteDeleteException",
+    "ConcurrentWriteException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+    "ConcurrentModificationException",
+    # Two that create the same table at once.
+    "DELTA_TABLE_ALREADY_EXISTS",
+    "TABLE_OR_VIEW_ALREADY_EXISTS",
+    "DELTA_PATH_EXISTS",
+    "TableAlreadyExistsException",
+)
+
+
+@contextlib.contextmanager
+def conflicts_named(read: str) -> Iterator[None]:
+    """Raises conflicts that Delta reports as `TableConflictError`, and every other error as it is."""
+    try:
+        yield
+    except Exception as error:
+        conflict = _conflict_of(error, read)
+        if conflict is None:
+            raise
+        raise conflict from error
+
+
+def _conflict_of(error: Exception, read: str) -> TableConflictError | None:
+    text = f"{type(error).__name__} {error}"
+    cause = getattr(error, "java_exception", None)
+    if cause is not None:
+        text += str(cause.getClass().getName())
+    if not any(name in text for name in _CONFLICTS):
+        return None
+    return TableConflictError(f"another writer was faster than the one that had read {read}: {cause_of(error)}")

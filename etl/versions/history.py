@@ -12,8 +12,8 @@ from ...log.commits import Commit, commits
 from ...options import whole_number
 from ...results import ReadableResult
 from ...table import Table
-from ..commit.notes import SAME_ROWS, note_of
-from ..model.labels import in_order
+from ..commit.transaction import SAME_ROWS, note_of
+from ..model.classes import in_order
 
 
 @dataclass(frozen=True, repr=False)

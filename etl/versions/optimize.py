@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from ...results import ReadableResult
 from ...spark.port import settings_of
 from ...table import Table
-from ..commit.notes import OPTIMIZE, write_note
-from ..commit.transaction import noted, user_name
+from ..commit.transaction import OPTIMIZE, noted, user_name, write_note
 from ..model import schema
 from ..spark.catalog import require_delta_table, sql_name
-from ..spark.conflicts import conflicts_named
-from ..spark.failures import naming_failures
+from ..spark.failures import conflicts_named, naming_failures
 from ..spark.writing_session import writing_session
 
 if TYPE_CHECKING:

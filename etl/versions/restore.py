@@ -19,15 +19,12 @@ from ...log.snapshot import open_snapshot
 from ...results import ReadableResult
 from ...table import Table, Version
 from ..commit.known_classes import record_classes
-from ..commit.notes import RESTORE, write_note
-from ..commit.transaction import noted, noted_version, user_name
+from ..commit.transaction import RESTORE, noted, noted_version, user_name, write_note
 from ..images.recipe import Recipe
 from ..spark.catalog import require_delta_table, resolved, sql_name
-from ..spark.conflicts import RETRIES, conflicts_named
-from ..spark.failures import naming_failures
+from ..spark.failures import RETRIES, conflicts_named, naming_failures
 from ..spark.writing_session import writing_session
-from .changes import VersionDiff, diff
-from .classes import class_counts
+from .changes import VersionDiff, class_counts, diff
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,15 +19,12 @@ from ...spark.port import option_of
 from ...spark.session import require_delta
 from ...table import Table, version_of
 from ...table import Version as Version
-from ..quarantine.listing import QuarantineList, list_quarantine
-from ..quarantine.table import quarantine_location
+from ..quarantine import QuarantineList, list_quarantine, quarantine_location
 from ..spark.catalog import is_delta_table, require_delta_table, resolved
 from ..spark.failures import failures_named
-from .changes import VersionDiff, changes, diff
-from .classes import class_counts, labels_at
+from .changes import VersionDiff, changes, class_counts, diff, labels_at
 from .history import VersionInfo, history
-from .protection import Protection, pin_version, protections
-from .vacuum import VacuumResult, vacuum
+from .vacuum import Protection, VacuumResult, pin_version, protections, vacuum
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import InvalidArgumentError, LakelensError, ModelMismatchError
 from ...etl.model import schema
 from ...etl.spark.catalog import read_table
-from ...etl.versions.classes import class_counts
+from ...etl.versions.changes import class_counts
 from ...log.snapshot import open_snapshot
 from ...spark.port import kept
 from ...table import Table

@@ -7,8 +7,8 @@ from typing import Any
 
 from ... import figures as style
 from ...errors import ImageError
+from ...etl.images.colours import encode_jpeg
 from ...etl.images.drawn_boxes import FOUND_COLOUR, TRUTH_COLOUR, DrawnBox, draw_boxes
-from ...etl.images.encoding import encode_jpeg
 from ...etl.images.stored_image import decode_image
 from ...etl.model.schema import BOX_CORNERS
 from ...training.tasks.precision_plot import draw_precision_recall

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from ...errors import ModelMismatchError, ScoringFailedError
-from ...etl.images.encoding import encode_jpeg
+from ...etl.images.colours import encode_jpeg
 from ...etl.images.stored_image import PixelDecoder, Pixels
 from ...training.checkpoints.checkpoint import Checkpoint
 from ...training.tasks.task import Task

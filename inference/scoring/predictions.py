@@ -26,7 +26,7 @@ from ...errors import (
     UnsupportedTableFeatureError,
 )
 from ...etl.spark.catalog import is_delta_table, path_of, read_table, require_schema, sql_name
-from ...etl.spark.conflicts import conflicts_named
+from ...etl.spark.failures import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.delta_types import type_name
 from ...log.opening import open_table

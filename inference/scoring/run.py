@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...errors import TableConflictError
-from ...etl.spark.conflicts import conflicts_named
+from ...etl.spark.failures import conflicts_named
 from ...progress import image_progress
 from ...spark.port import kept, names_of_tasks, parallelism
 from ...tracking.scorings import Scoring, record_scoring

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...etl.model import schema
 from ...etl.spark.catalog import path_of, read_table, require_delta_table
-from ...etl.versions.classes import stated_labels
+from ...etl.versions.changes import stated_labels
 from ...ledger.uses import using
 from ...locations import absolute
 from ...log.opening import open_table

@@ -12,13 +12,11 @@ import pytest
 from references import PARTS, commands, on_page_markdown
 from result_keys import PAGE, result_keys
 
-from lakelens.etl.files import layouts
-from lakelens.etl.images import encoding, geometry, recipe
+from lakelens.etl import files
+from lakelens.etl.images import colours, geometry, recipe
 from lakelens.etl.ingest.results import IngestPreview, IngestResult, StreamResult
-from lakelens.etl.versions.delete import DeleteResult
+from lakelens.etl.versions.edits import DeleteResult, RenameResult, RepairResult
 from lakelens.etl.versions.optimize import OptimizeResult
-from lakelens.etl.versions.rename_class import RenameResult
-from lakelens.etl.versions.repair import RepairResult
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion
@@ -69,11 +67,11 @@ def test_the_examples_of_the_page_about_experiments_are_experiments(tmp_path: Pa
 
 
 def test_the_choices_of_flags_are_those_of_the_library() -> None:
-    assert etl.LAYOUTS == layouts.LAYOUTS
-    assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, encoding.RESAMPLINGS)
+    assert etl.LAYOUTS == files.LAYOUTS
+    assert (etl.RESIZES, etl.RESAMPLINGS) == (geometry.RESIZES, colours.RESAMPLINGS)
     assert etl.DRAWN_ON == geometry.DRAWN_ON
     assert get_args(Resources.model_fields["strategy"].annotation) == train.STRATEGIES
-    assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, encoding.SUBSAMPLINGS)
+    assert (etl.STORES, etl.SUBSAMPLINGS) == (recipe.STORES, colours.SUBSAMPLINGS)
 
 
 def test_the_page_has_the_keys_of_the_results() -> None:

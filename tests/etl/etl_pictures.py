@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from lakelens.etl.images.codec import decode_source
-from lakelens.etl.images.encoding import place_image
+from lakelens.etl.images.colours import place_image
 from lakelens.etl.images.geometry import place
 
 

@@ -15,7 +15,7 @@ from snapshots import open_snapshot
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY
 from lakelens.etl.model import schema
-from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.etl.model.classes import LABELS_PROPERTY
 from lakelens.etl.model.splits import DEFAULT_SPLITS, split_of
 from lakelens.etl.profile.data import read_numbers
 from lakelens.etl.profile.findings import WARNING, find_findings

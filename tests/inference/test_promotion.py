@@ -15,7 +15,7 @@ from model_store import ROWS, Store, wrong_for_red
 
 from lakelens import Job
 from lakelens.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, TrackingError, UsageError
-from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.etl.model.classes import LABELS_PROPERTY
 from lakelens.inference import promotion
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lakelens.etl.files.walk import local_uri
+from lakelens.etl.files import local_uri
 from lakelens.inference.trace import _forms
 
 pytestmark = pytest.mark.unit

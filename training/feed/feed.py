@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
-from ...etl.model.labels import LABELS_PROPERTY
+from ...etl.model.classes import LABELS_PROPERTY
 from ...etl.model.schema import HEIGHT, WIDTH
 from ...etl.spark.catalog import sql_name
-from ...etl.versions.classes import labels_at
+from ...etl.versions.changes import labels_at
 from ...extras import require
 from ...log.delta_types import INTEGERS, type_name
 from ...log.snapshot import Snapshot, open_snapshot

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...etl.images.stored_image import StoredImage
-from ...etl.model.labels import LABELS_PROPERTY
+from ...etl.model.classes import LABELS_PROPERTY
 from .box_rows import box_rows_of
 from .decoded_cache import DecodedImages
 from .image_plan import ImagePlan

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from ...etl.images.colours import encode_jpeg
 from ...etl.images.drawn_boxes import FOUND_COLOUR, IGNORED_COLOUR, TRUTH_COLOUR, DrawnBox, draw_boxes
-from ...etl.images.encoding import encode_jpeg
 from .boxes import DETECTED, IGNORED, LABEL, NO_BOX, SCORE, Floats
 
 _SIDE = 256

@@ -15,7 +15,7 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.etl.annotations import boxes as bx
 from lakelens.etl.annotations.boxes import Box, box_from_values, check_boxes, place_boxes, turn_upright
 from lakelens.etl.images.codec import decode_source
-from lakelens.etl.images.encoding import place_image
+from lakelens.etl.images.colours import place_image
 from lakelens.etl.images.geometry import RESIZES, place
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,6 @@ import pytest
 from problems import reasons
 
 from lakelens.errors import AnnotationFileError, InvalidArgumentError
-from lakelens.etl.annotations import json_file
 from lakelens.etl.annotations import record as an
 from lakelens.etl.annotations.boxes import Problem
 from lakelens.etl.annotations.coco import find_coco_files, named_coco_file, read_coco
@@ -198,7 +197,7 @@ def test_a_file_cut_off_at_any_byte_is_refused():
 
 
 def test_a_json_file_beyond_the_bound_is_refused_with_the_advice_to_split_it(monkeypatch):
-    monkeypatch.setattr(json_file, "MAX_JSON_BYTES", 100)
+    monkeypatch.setattr(an, "MAX_JSON_BYTES", 100)
     with pytest.raises(AnnotationFileError, match=r"more than 100 bytes.*split it.*JSON lines"):
         read(document())
 

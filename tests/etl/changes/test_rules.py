@@ -20,7 +20,7 @@ from lakelens.etl.changes.rules import (
     decide_after_reading,
     without_unlisted,
 )
-from lakelens.etl.quarantine.table import DELETED, RETRIED_REASONS
+from lakelens.etl.quarantine import DELETED, RETRIED_REASONS
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from etl_pictures import write_image
 
 from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError, StoreError
-from lakelens.etl.commit.reachable import is_same_place, require_reachable, require_writable
+from lakelens.etl.commit.transaction import is_same_place, require_reachable, require_writable
 from lakelens.etl.spark.catalog import place_to_spark
 from lakelens.table import Table
 

@@ -11,9 +11,8 @@ from etl_pictures import encoded, picture, write_image
 
 from lakelens.errors import ImageError
 from lakelens.etl.images import isolated_decoder as isolate
-from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage
+from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage, make_stored_image
 from lakelens.etl.images.recipe import Limits, Recipe
-from lakelens.etl.images.stored_form import make_stored_image
 
 pytestmark = pytest.mark.system
 

@@ -11,8 +11,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from lakelens.errors import ImageError
 from lakelens.etl.images.codec import decode_source, read_size
+from lakelens.etl.images.isolated_decoder import make_stored_image
 from lakelens.etl.images.recipe import Limits, Recipe
-from lakelens.etl.images.stored_form import make_stored_image
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from etl_pictures import encoded, picture, write_image
 from PIL import Image
 
 from lakelens.etl.annotations.frames import ImageFrames
-from lakelens.etl.files.walk import local_uri
+from lakelens.etl.files import local_uri
 from lakelens.etl.images.recipe import Limits, Recipe
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model import schema

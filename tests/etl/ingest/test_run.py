@@ -34,11 +34,11 @@ from lakelens.errors import (
     UnknownLayoutError,
     VersionNotFoundError,
 )
+from lakelens.etl import quarantine as quarantine_table
 from lakelens.etl.changes import planner
 from lakelens.etl.ingest.row_task import BatchTask
 from lakelens.etl.model.splits import split_of
-from lakelens.etl.quarantine import table as quarantine_table
-from lakelens.etl.quarantine.table import Quarantine, quarantine_location
+from lakelens.etl.quarantine import Quarantine, quarantine_location
 from lakelens.retries import Retries
 from lakelens.spark.port import settings_of
 

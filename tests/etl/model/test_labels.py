@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lakelens.errors import NotAnImageTableError
-from lakelens.etl.model.labels import LABELS_PROPERTY, class_order, labels_of
+from lakelens.etl.model.classes import LABELS_PROPERTY, class_order, labels_of
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from profile_tables import box, gathered, image_row, jpeg, picture, warnings_of, write_quarantine, write_table
 
-from lakelens.etl.commit.notes import write_note
+from lakelens.etl.commit.transaction import write_note
 from lakelens.etl.profile.findings import find_findings
 from lakelens.etl.profile.page import render_page
 

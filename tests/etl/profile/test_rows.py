@@ -12,9 +12,9 @@ from profile_tables import box, gathered, image_row, jpeg, picture, write_table
 from snapshots import open_snapshot
 
 from lakelens.etl.model import schema
-from lakelens.etl.model.labels import NO_CLASS
+from lakelens.etl.model.classes import NO_CLASS
 from lakelens.etl.profile.rows import for_each_row, read_rows
-from lakelens.etl.versions.classes import class_counts
+from lakelens.etl.versions.changes import class_counts
 
 pytestmark = pytest.mark.unit
 

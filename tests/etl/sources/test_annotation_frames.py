@@ -14,7 +14,7 @@ from problems import reasons
 from lakelens.errors import AnnotationFileError, SourceNotFoundError
 from lakelens.etl.annotations import record as an
 from lakelens.etl.annotations.record import annotation_of
-from lakelens.etl.files.walk import local_uri
+from lakelens.etl.files import local_uri
 from lakelens.etl.sources.annotation_frames import annotation_errors
 from lakelens.etl.sources.coco_source import coco_annotations
 from lakelens.etl.sources.manifest_source import manifest_annotations

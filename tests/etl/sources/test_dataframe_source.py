@@ -18,7 +18,7 @@ from stored_rows import stored_paths
 
 from lakelens import ImageTable
 from lakelens.etl.annotations.record import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
-from lakelens.etl.files.walk import local_uri
+from lakelens.etl.files import local_uri
 from lakelens.etl.sources.contents import failure_of_source
 from lakelens.etl.sources.dataframe_source import list_frame
 from lakelens.etl.sources.manifest_source import list_manifest

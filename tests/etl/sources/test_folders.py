@@ -14,13 +14,12 @@ from lakelens import ImageTable
 from lakelens.errors import SourceNotFoundError
 from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
-from lakelens.etl.files.class_folders import Wanted, list_below
+from lakelens.etl.files import Wanted, list_below
 from lakelens.etl.model import schema
-from lakelens.etl.quarantine.reseen_files import COLUMNS
+from lakelens.etl.quarantine import COLUMNS
 from lakelens.etl.sources.folders import list_share
 from lakelens.etl.sources.listing import FOLDER_LISTING, IGNORED, Listing, completed, raise_refusal
-from lakelens.etl.spark.local_frames import local_frame
-from lakelens.etl.spark.writing_session import writing_session
+from lakelens.etl.spark.writing_session import local_frame, writing_session
 
 TASKS = 4
 

@@ -9,16 +9,24 @@ import pytest
 from etl_pictures import write_image
 
 from lakelens.errors import InvalidArgumentError, UnknownLayoutError
-from lakelens.etl.files.class_folders import ListedFile, Wanted, list_below, list_top
-from lakelens.etl.files.layouts import (
+from lakelens.etl.files import (
+    IMAGE_SUFFIXES,
+    ListedFile,
+    Wanted,
     are_numbered,
     check_class_folders,
     check_layout,
     class_of_folder,
     class_of_parts,
+    has_suffix,
+    is_hidden,
+    list_below,
+    list_top,
+    local_path,
+    local_uri,
     number_of_folder,
+    visit,
 )
-from lakelens.etl.files.walk import IMAGE_SUFFIXES, has_suffix, is_hidden, local_path, local_uri, visit
 from lakelens.etl.sources.listing import LABEL_RANK, folder_batch
 
 pytestmark = pytest.mark.unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakelens.errors import SessionError
-from lakelens.etl.spark.local_frames import CONNECT_BYTES, local_frame
+from lakelens.etl.spark.writing_session import CONNECT_BYTES, local_frame
 
 
 class Session:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.etl.files.walk import local_uri
-from lakelens.etl.spark.path_forms import column_in_one_form
+from lakelens.etl.files import local_uri
+from lakelens.etl.spark.catalog import column_in_one_form
 
 _ALL = "/data/" + "".join(map(chr, range(32, 127))).replace("/", "") + "é犬\u0100"
 FORMS = {

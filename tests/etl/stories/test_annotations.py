@@ -22,7 +22,7 @@ from lakelens.etl.annotations.record import (
     with_split,
 )
 from lakelens.etl.annotations.references import relative_reference, resolve_reference
-from lakelens.etl.model.class_names import names_now
+from lakelens.etl.model.classes import names_now
 
 pytestmark = pytest.mark.unit
 

@@ -12,11 +12,10 @@ from PIL import Image, ImageCms, JpegImagePlugin
 
 from lakelens.errors import ImageError, InvalidArgumentError
 from lakelens.etl.images.codec import FORMATS, decode_source, upright
-from lakelens.etl.images.colours import to_rgb
-from lakelens.etl.images.encoding import RESAMPLINGS, encode_jpeg
+from lakelens.etl.images.colours import RESAMPLINGS, encode_jpeg, to_rgb
+from lakelens.etl.images.isolated_decoder import make_stored_image
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Limits, Recipe
-from lakelens.etl.images.stored_form import make_stored_image
-from lakelens.etl.quarantine.table import REASONS
+from lakelens.etl.quarantine import REASONS
 
 pytestmark = pytest.mark.unit
 

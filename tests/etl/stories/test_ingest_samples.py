@@ -14,10 +14,10 @@ from spark_jobs import failed_tasks
 from stored_rows import stored_paths
 
 from lakelens import ImageTable
-from lakelens.etl.files.walk import local_uri
+from lakelens.etl.files import local_uri
 from lakelens.etl.images.codec import FORMATS
 from lakelens.etl.images.recipe import Limits
-from lakelens.etl.quarantine.table import REASONS
+from lakelens.etl.quarantine import REASONS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(700)]
 

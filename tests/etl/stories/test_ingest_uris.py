@@ -17,7 +17,7 @@ from stored_rows import stored_rows
 
 from lakelens import ImageTable
 from lakelens.errors import SessionError, SourceNotFoundError
-from lakelens.etl.files.class_folders import Wanted
+from lakelens.etl.files import Wanted
 from lakelens.etl.ingest.prepare import prepare
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.ingest.run import run_prepared

@@ -16,9 +16,9 @@ from lakelens.errors import (
     SessionError,
     VersionFilesMissingError,
 )
-from lakelens.etl.model.labels import NO_CLASS
+from lakelens.etl.model.classes import NO_CLASS
 from lakelens.etl.versions import changes as versions
-from lakelens.etl.versions.classes import class_counts
+from lakelens.etl.versions.changes import class_counts
 from lakelens.etl.versions.restore import difference
 from lakelens.table import Table
 

@@ -26,8 +26,8 @@ from lakelens.errors import (
     VersionProtectedError,
     VersionUnreadableError,
 )
-from lakelens.etl.versions import classes as versions
-from lakelens.etl.versions import protection
+from lakelens.etl.versions import changes as versions
+from lakelens.etl.versions import vacuum
 from lakelens.etl.versions import vacuum as vacuums
 from lakelens.etl.versions.vacuum import VacuumResult
 from lakelens.ledger.pins import pins, unpin
@@ -49,7 +49,7 @@ def vacuum_now(table: Path, **options: bool) -> VacuumResult:
 
 
 def pin_version(table: Path, name: str, version: int | None = None, **options: bool) -> int:
-    return protection.pin_version(Table.of(table, version), name, **options)
+    return vacuum.pin_version(Table.of(table, version), name, **options)
 
 
 def files_of(table: Path, version: int | None = None) -> list[Path]:

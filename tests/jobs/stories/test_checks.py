@@ -15,7 +15,7 @@ import yaml
 from deltalake import write_deltalake
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY, Recipe
-from lakelens.etl.model.labels import LABELS_PROPERTY
+from lakelens.etl.model.classes import LABELS_PROPERTY
 from lakelens.jobs.cli import main
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
 

@@ -46,8 +46,7 @@ def test_a_master_that_spark_does_not_know_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_what_is_sent_to_spark_leaves_the_callers_session_active(spark: SparkSession) -> None:
-    from lakelens.etl.spark.local_frames import local_frame
-    from lakelens.etl.spark.writing_session import writing_session
+    from lakelens.etl.spark.writing_session import local_frame, writing_session
 
     spark.createDataFrame([(1,)], "number INT")
     session = writing_session(spark)

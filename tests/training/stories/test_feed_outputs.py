@@ -15,7 +15,7 @@ from PIL import Image
 from lakelens import DeltaFeed
 from lakelens.etl.images import stored_image
 from lakelens.etl.images.codec import decode_source
-from lakelens.etl.images.near_images import decode_small
+from lakelens.etl.images.perceptual_hash import decode_small
 from lakelens.etl.images.stored_image import PixelDecoder, StoredImage
 from lakelens.inference.model.decoding import StoredRows, decode_rows
 
