@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = list(sys.argv[1:] if argv is None else argv)
         # What `ImageTable.ingest` does is called etl here; both words are understood.
         args = build_parser().parse_args(["etl", *words[1:]] if words[:1] == ["ingest"] else words)
+        args.words = words
         return args.run, args
 
     return run_command(parsed, ends_process=argv is None)

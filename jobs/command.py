@@ -1,4 +1,4 @@
-"""What every job shares: flags in, one JSON line out, exit codes 0 done, 1 failed, 2 usage or configuration."""
+"""What every job shares: flags in, lines for people, one JSON line out, exit codes 0 done, 1 failed, 2 usage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lakelens.errors import InvalidArgumentError, LakelensError, UsageError
+from lakelens.error_reports import class_of
+from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UsageError
 from lakelens.extras import missing_dependency, require
 from lakelens.job_keys import Job
 from lakelens.jobs.examples import examples_of
@@ -29,6 +30,7 @@ from lakelens.jobs.task_values import set_task_values
 from lakelens.locations import is_table_name
 from lakelens.options import near_miss, suggestion
 from lakelens.spark.jvm import COMMAND_TAG, VERBOSE_VARIABLE, is_verbose
+from lakelens.user_frames import user_traceback
 
 if TYPE_CHECKING:
     from lakelens.training.configuration.experiment import ExperimentConfig
@@ -104,8 +106,9 @@ class JobHelp(argparse.ArgumentDefaultsHelpFormatter):
 def run_command(parse: Callable[[], tuple[Run, argparse.Namespace]], *, ends_process: bool = False) -> int:
     """Runs a job, prints its result as the last stdout line, and turns errors and signals into exit codes.
 
-    Errors of lakelens are one message on stderr; anything else keeps its traceback, because it is a defect or the
-    cluster's. Either way the last stdout line is a JSON object, so that a caller can always parse it.
+    Errors of lakelens are one message on stderr; anything else is a traceback of the user's code, or a whole one where
+    that has no part in it: then it is a defect or the cluster's. Either way the last stdout line is a JSON object, so
+    that a caller can always parse it.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A class or file may have a name that the terminal's encoding lacks.
@@ -138,16 +141,16 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
         if interrupts.number is not None or isinstance(error, KeyboardInterrupt):
             return _interrupted(error, interrupts, report)
         if isinstance(error, LakelensError):
-            return _failed(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED, report)
+            return _failed(error, EXIT_USAGE if _is_usage(error) else EXIT_FAILED, report)
         if not isinstance(error, Exception) or (isinstance(error, BrokenPipeError) and _stdout_is_gone()):
             raise
         missing = missing_dependency(error, "this command") if isinstance(error, ImportError) else None
         if missing is not None:
             return _failed(missing, EXIT_USAGE, report)
-        traceback.print_exc()
-        return _failed(error, EXIT_FAILED, report)
+        return _failed(error, EXIT_FAILED, report, shown=_traceback_of(error))
     if not getattr(args, "quiet", False) and sys.stderr is not None and sys.stderr.isatty():
-        print("\n".join(closing_lines(args, result)), file=sys.stderr)
+        for line in closing_lines(args, result):
+            print(line, file=sys.stderr)
     exit_code = int(result.pop("exit_code", EXIT_DONE))
     try:
         report(result)
@@ -156,6 +159,17 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
     except (LakelensError, OSError) as error:  # the work is done, but who waits for the file does not hear of it
         return _failed(error, EXIT_FAILED, print_json)
     return exit_code if interrupts.number is None else 128 + interrupts.number
+
+
+def _is_usage(error: LakelensError) -> bool:
+    """Whether trying again cannot help: also for what a rank has raised."""
+    kind = class_of(error.kind or "") if isinstance(error, RankFailedError) else None
+    return issubclass(kind or type(error), UsageError)
+
+
+def _traceback_of(error: Exception) -> str:
+    frames = error.__traceback__
+    return "".join(traceback.format_exception(error)) if is_verbose() else user_traceback(error, frames)
 
 
 def _interrupted(error: BaseException, interrupts: Interrupts, report: Callable[[dict[str, Any]], None]) -> int:
@@ -211,15 +225,22 @@ def _of_json(value: Any) -> Any:
     return [_of_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _failed(error: Exception, exit_code: int, report: Callable[[dict[str, Any]], None]) -> int:
-    print(f"error: {error}", file=sys.stderr)
+def _failed(
+    error: Exception, exit_code: int, report: Callable[[dict[str, Any]], None], shown: str | None = None
+) -> int:
+    """Prints an error once for people and once as JSON, there without the frames and lines of a rank."""
+    print(f"error: {error}" if shown is None else shown.rstrip(), file=sys.stderr)
+    told = {
+        "error": type(error).__name__,
+        "message": error.summary if isinstance(error, RankFailedError) else str(error),
+    }
     try:
-        report({"error": type(error).__name__, "message": str(error)})
+        report(told)
     except BrokenPipeError:
         raise
     except (LakelensError, OSError) as unwritten:
         print(f"error: the result file was not written: {unwritten}", file=sys.stderr)
-        print_json({"error": type(error).__name__, "message": str(error)})
+        print_json(told)
     return exit_code
 
 

@@ -32,7 +32,7 @@ def report_of(error: BaseException, frames: TracebackType | None = None) -> dict
 
 def error_of(report: Mapping[str, Any]) -> LakelensError:
     """Makes an error of lakelens again; any other becomes a plain `LakelensError` that names its type."""
-    kind = _kind_of(str(report["type"]).rpartition(".")[2])
+    kind = class_of(report["type"])
     if kind is None:
         return LakelensError(f"{report['type']}: {report['message']}")
     error = kind.__new__(kind, report["message"])
@@ -43,7 +43,7 @@ def error_of(report: Mapping[str, Any]) -> LakelensError:
 def error_in(text: str) -> LakelensError | None:
     """Finds the error of lakelens that a Python worker raised in Spark's report of a failed job."""
     raised = _RAISED.search(text)
-    kind = None if raised is None else _kind_of(raised["kind"])
+    kind = None if raised is None else class_of(raised["kind"])
     return None if raised is None or kind is None or kind is errors.ImageError else kind(raised["message"])
 
 
@@ -55,8 +55,9 @@ def message_of(error: BaseException) -> str:
         return f"(its message cannot be written: {type(problem).__name__})"
 
 
-def _kind_of(name: str) -> type[LakelensError] | None:
-    kind = getattr(errors, name, None)
+def class_of(name: object) -> type[LakelensError] | None:
+    """Returns the class of an error of lakelens by its name, with or without its module."""
+    kind = getattr(errors, str(name).removeprefix(f"{errors.__name__}."), None)
     return kind if isinstance(kind, type) and issubclass(kind, LakelensError) else None
 
 

@@ -58,7 +58,7 @@ class MissingDependencyError(UsageError, ImportError):
     """Raised when a required package or program is missing or unusable; the message shows how to install it."""
 
 
-class BuildError(LakelensError):
+class BuildError(UsageError):
     """Raised when code that lakelens compiles on this machine does not compile, or does not run afterwards."""
 
 
@@ -81,7 +81,7 @@ class EmptySourceError(UsageError):
     """Raised when a source has no file in the requested layout."""
 
 
-class NothingStoredError(LakelensError):
+class NothingStoredError(UsageError):
     """Raised when none of the images of a first ingest can be stored; no table is made."""
 
 
@@ -168,7 +168,7 @@ class SparkFailedError(TableError):
     """Raised when Spark fails at work on a table; the message has its innermost cause, `__cause__` the whole error."""
 
 
-class LedgerError(TableError):
+class LedgerError(TableError, UsageError):
     """Raised when a table's ledger is damaged, or was written by a later lakelens."""
 
 
@@ -209,8 +209,9 @@ class RankFailedError(LaunchError):
         exit_code: Of its process; None if a signal ended it or the process was still there.
         signal_name: The signal that ended it, such as `SIGKILL`.
         log: The last lines that it wrote, at most 100.
-        traceback: The user's traceback, if it raised.
+        traceback: Its whole traceback, if it raised; the message has the user's frames alone.
         summary: One sentence: the rank, and what it did.
+        kind: Name of the class that it raised, with its module if it is not Python's own.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class RankFailedError(LaunchError):
         log: Sequence[str] = (),
         traceback: str | None = None,
         summary: str | None = None,
+        kind: str | None = None,
     ) -> None:
         super().__init__(message)
         self.summary = summary or message
@@ -235,6 +237,7 @@ class RankFailedError(LaunchError):
         self.signal_name = signal_name
         self.log = list(log)
         self.traceback = traceback
+        self.kind = kind
 
 
 class FeedError(LakelensError):
@@ -249,7 +252,7 @@ class FeedStalledError(FeedError):
     """Raised when a read does not finish within its time limit: a store that stalls, a disk that hangs."""
 
 
-class BadRowError(FeedError):
+class BadRowError(FeedError, UsageError):
     """Raised when the bytes of a row are not an image of the feed's shape; the message names the file and the row."""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from references import commands
 
-from lakelens.errors import InvalidArgumentError, LakelensError
+from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError
 from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import build_parser, main
 from lakelens.jobs.command import Run, key_values, run_command
@@ -62,8 +62,19 @@ def test_a_job_ends_with_a_json_line_in_a_file_too_and_an_exit_code(
     assert execute(run, argparse.Namespace(result_file=str(file))) == code
     captured = capsys.readouterr()
     assert json.loads(captured.out.splitlines()[-1]) == json.loads(file.read_text()) == result
-    assert (f"error: {result.get('message')}" in captured.err) == ("error" in result and code < 130)
+    assert captured.err.count(f"rror: {result.get('message')}") == ("error" in result and code < 130)
     assert ("Traceback" in captured.err) == (result.get("error") == "RuntimeError")
+
+
+@pytest.mark.parametrize(("kind", "code"), [("lakelens.errors.TrialError", 2), ("ValueError", 1)])
+def test_what_a_rank_has_raised_decides_whether_to_try_again_and_is_one_sentence_of_json(
+    kind: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = RankFailedError("Traceback\n\nrank 0 raised", summary=f"rank 0 raised {kind}: boom", kind=kind)
+    assert execute(raising(error), argparse.Namespace()) == code
+    captured = capsys.readouterr()
+    assert captured.err == "error: Traceback\n\nrank 0 raised\n"
+    assert json.loads(captured.out.splitlines()[-1])["message"] == f"rank 0 raised {kind}: boom"
 
 
 def test_a_result_file_that_cannot_be_written_fails_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

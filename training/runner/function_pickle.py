@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import linecache
+import os
+import stat
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,19 +15,34 @@ from typing import Any
 from ...errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
 
 _MAX_DEPTH = 3
+# cloudpickle's name for the file of every function.
+_REPLACED = "<dynamic-code>"
 
 
 def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Pickles a training function with its arguments."""
+    """Pickles a training function with its arguments, and the lines of its source for tracebacks."""
     if not callable(main):
         raise InvalidArgumentError(f"run(main, ...) takes a function, got {type(main).__name__}: {main!r}")
     try:
         import cloudpickle
     except ImportError as error:
         raise MissingDependencyError("cloudpickle is missing; pip install cloudpickle") from error
+    lines: dict[str, list[str]] = {}
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Keeps the file names of functions, which cloudpickle replaces, and collects the lines of these files."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if not isinstance(value, types.CodeType):
+                return super().reducer_override(value)
+            make, parts = self.dispatch_table[types.CodeType](value)
+            lines.setdefault(value.co_filename, _lines_of(value.co_filename))
+            return make, tuple(value.co_filename if part == _REPLACED else part for part in parts)
+
     try:
         buffer = io.BytesIO()
-        cloudpickle.dump((main, dict(kwargs)), buffer)
+        # The lines come last, when all functions have been seen.
+        Pickler(buffer).dump((main, dict(kwargs), lines))
         return buffer.getvalue()
     except Exception as error:
         culprit = find_unpicklable(main, kwargs)
@@ -33,6 +51,14 @@ def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> byte
             f"the training function {_name(main)} cannot be sent to the ranks: {named} cannot be pickled. "
             f"{_ADVICE[culprit.family if culprit else None]}"
         ) from error
+
+
+def _lines_of(name: str) -> list[str]:
+    """The lines of a file or of a notebook's cell, as this process knows them; [] if it does not."""
+    with contextlib.suppress(OSError, ValueError):
+        if name == "<stdin>" and stat.S_ISREG(os.fstat(0).st_mode):  # python - < FILE
+            return os.pread(0, os.fstat(0).st_size, 0).decode("utf-8", "replace").splitlines(keepends=True)
+    return linecache.getlines(name)
 
 
 @dataclass(frozen=True)

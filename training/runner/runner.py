@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from ...options import named_options, whole_number
+from ...results import duration
+from ...spark.jvm import is_verbose
 from ...spark.port import is_connect
 from ...spark.shipping import ship_wheel
 from .function_pickle import pickle_function
 from .local_ranks import start_on_driver
 from .placement.conversation import Controls, OnQuestion
 from .placement.job import Job, Listener
+from .processes.startup_lines import is_startup_line
 from .spark.preflight import active_connect_session, check_horovod, check_settings, require_count, require_progress
 from .supervisor import Supervisor
 from .terms import RUNNER_TERMS, Terms
@@ -134,7 +138,15 @@ class HorovodRunner:
             MissingDependencyError: If Horovod is missing or was built for another TensorFlow.
             RankFailedError: If a rank raised, died, stalled or left early.
         """
-        return self.run_with(main, kwargs)
+        try:
+            begun = time.monotonic()
+            value = self.run_with(main, kwargs, tells=self.np >= 0)
+            if self.np >= 0:
+                _notice(f"{self._name_of(main)}: done in {duration(time.monotonic() - begun)}")
+            return value
+        except RankFailedError as error:
+            # Frames of the launcher say nothing about a rank's error.
+            raise error.with_traceback(None)  # noqa: B904 - its own cause stays
 
     def run_with(
         self,
@@ -145,6 +157,7 @@ class HorovodRunner:
         controls: Controls | None = None,
         on_message: Callable[[str], None] | None = None,
         attempt: int = 0,
+        tells: bool = False,
     ) -> Any:
         """Like `run`, and exchanges messages with the ranks. For lakelens' own use.
 
@@ -157,12 +170,13 @@ class HorovodRunner:
             controls: Messages to ranks (`process_context.told`), at every start of the job.
             on_message: Called with messages of ranks to the driver, instead of printing them.
             attempt: Value of `hvd.attempt()` at the first start, for callers that restart the job themselves.
+            tells: Whether to print when the ranks run.
         """
         controls = controls or Controls()
         payload = pickle_function(main, kwargs)
         size = self._size()
         job = Job(
-            name=self.name or str(getattr(main, "__name__", type(main).__name__)),
+            name=self._name_of(main),
             size=size,
             payload=payload,
             stall_timeout_s=self.stall_timeout_s,
@@ -175,7 +189,7 @@ class HorovodRunner:
         )
         while True:
             try:
-                return self._launch(job, on_question, controls, on_message or _print)
+                return self._launch(job, on_question, controls, on_message or _print, tells)
             except RankFailedError as error:
                 # A cancelled job is not restarted.
                 if error.reason == "cancelled" or job.attempt >= self.max_restarts:
@@ -188,6 +202,9 @@ class HorovodRunner:
         """Whether ranks hear that they are to pause; those of a Spark Connect session do not."""
         spark = self._spark or active_connect_session()
         return self.np < 0 or spark is None or not is_connect(spark)
+
+    def _name_of(self, main: Callable[..., Any]) -> str:
+        return self.name or str(getattr(main, "__name__", type(main).__name__))
 
     def _size(self) -> int:
         if self.np < -1 and self.needs_horovod:
@@ -219,7 +236,12 @@ class HorovodRunner:
         return self._spark
 
     def _launch(
-        self, job: Job, on_question: OnQuestion | None, controls: Controls, on_message: Callable[[str], None]
+        self,
+        job: Job,
+        on_question: OnQuestion | None,
+        controls: Controls,
+        on_message: Callable[[str], None],
+        tells: bool,
     ) -> Any:
         listener = Listener(
             on_line=_print_line if self.driver_log_verbosity == "all" else None,
@@ -227,6 +249,9 @@ class HorovodRunner:
             on_notice=_notice,
             on_question=on_question,
             controls=controls,
+            on_ready=(lambda: _notice(f"{job.name}: {job.size} {'rank runs' if job.size == 1 else 'ranks run'}"))
+            if tells
+            else None,
         )
         supervisor = Supervisor(job, listener)
         if self.np < 0:
@@ -254,7 +279,8 @@ def _require_seconds(name: str, value: float, least: float) -> None:
 
 
 def _print_line(rank: int, stream: str, text: str) -> None:
-    _print(f"[{rank}]<{stream}> {text}")
+    if is_verbose() or not is_startup_line(text):
+        _print(f"[{rank}]<{stream}> {text}")
 
 
 def _print(text: str) -> None:

@@ -69,7 +69,12 @@ class Supervisor:
 
     def __init__(self, job: Job, listener: Listener) -> None:
         self.job, self.listener = job, listener
-        self.record = JobRecord(job.size, job.stall_timeout_s, job.attempt + 1)
+        self.record = JobRecord(
+            job.size,
+            job.stall_timeout_s,
+            job.attempt + 1,
+            shows_lines=listener.on_line is not None and listener.is_seen,
+        )
         self.output = Output(job, listener, self._record)
         self._conversation = Conversation(job.size, listener.on_question, listener.controls, self._send)
         self._ranks: Ranks | None = None
@@ -91,12 +96,15 @@ class Supervisor:
             return ranks.value()
 
     def _follow(self, ranks: Ranks) -> None:
-        stores_open = True
+        stores_open, on_ready = True, self.listener.on_ready
         while not ranks.ended:
             ranks.step(0.0 if self.output.waits else _STEP_S)
             self.output.show(_SHOW_S)
             if ranks.reachable:
                 self._conversation.reply()
+            if on_ready is not None and self.record.all_ready:
+                on_ready()
+                on_ready = None
             self.listener.controls.raise_if_ended()
             failure = self.record.failure(self._conversation.now())
             if failure is not None:

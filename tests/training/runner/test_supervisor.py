@@ -95,7 +95,13 @@ def line(rank, text):
 
 
 def raised(rank, kind="ValueError", *, consequence=False):
-    data = {"type": kind, "message": "boom", "traceback": f"Traceback of {rank}", "consequence": consequence}
+    data = {
+        "type": kind,
+        "message": "boom",
+        "traceback": "",
+        "shown": f"Traceback of {rank}",
+        "consequence": consequence,
+    }
     return RankEvent(rank, "raised", data)
 
 

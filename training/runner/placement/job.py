@@ -61,6 +61,8 @@ class Listener:
     # event is handled, so it should be quick. None answers with an empty object
     on_question: OnQuestion | None = None
     controls: Controls = field(default_factory=Controls)  # Messages to ranks while they run
+    is_seen: bool = True  # Whether the user reads the lines at once
+    on_ready: Callable[[], None] | None = None  # Called once every rank has its place and starts the function
 
     def wants(self, event: RankEvent) -> bool:
         """Returns whether an event should be shown to the user."""

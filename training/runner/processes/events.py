@@ -20,7 +20,7 @@ _EVENTS: Mapping[str, _Fields] = {
     "asked": {"number": (int,), "body": (dict,)},
     "line": {"stream": (str,), "text": (str,)},
     "returned": {},
-    "raised": {"type": (str,), "message": (str,), "traceback": (str,), "consequence": (bool,)},
+    "raised": {"type": (str,), "message": (str,), "traceback": (str,), "shown": (str,), "consequence": (bool,)},
     "stopped": {"signal": (int,)},
     "continued": {},
     "ended": {"exit_code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "peak_bytes": _MAYBE_NUMBER},

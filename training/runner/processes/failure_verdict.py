@@ -9,6 +9,7 @@ from typing import Any
 from ....errors import RankFailedError
 from .failure_words import describe_end, describe_raised, signal_name, tells_of_the_machine
 from .rank_record import RankEvent, RankRecord
+from .startup_lines import is_startup_line
 
 # A death is reported within milliseconds, but after the connection errors that it causes in other ranks.
 SETTLE_PRIMARY_S = 0.3
@@ -29,8 +30,9 @@ class Failure:
 class JobRecord:
     """Follows the ranks of one attempt and decides when it has failed, and why."""
 
-    def __init__(self, size: int, stall_timeout_s: float, starts: int = 1) -> None:
+    def __init__(self, size: int, stall_timeout_s: float, starts: int = 1, *, shows_lines: bool = False) -> None:
         self.starts = starts
+        self.shows_lines = shows_lines  # Whether the user has seen the lines of ranks
         self.ranks = [RankRecord(rank) for rank in range(size)]
         self.stall_timeout_s = stall_timeout_s
         self.patience_s = stall_timeout_s - min(END_ALLOWANCE_S, stall_timeout_s / 10)
@@ -100,6 +102,11 @@ class JobRecord:
     def all_returned(self) -> bool:
         """Returns whether the training function has returned on every rank."""
         return all(rank.returned_at is not None for rank in self.ranks)
+
+    @property
+    def all_ready(self) -> bool:
+        """Returns whether every rank runs the training function, or has."""
+        return all(rank.ready for rank in self.ranks)
 
     @property
     def has_evidence(self) -> bool:
@@ -218,32 +225,39 @@ class JobRecord:
     def error(self, failure: Failure) -> RankFailedError:
         """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines.
 
-        If an error of lakelens concerns the machine, such as a full disk, the message is only that sentence.
+        If an error of lakelens concerns the machine, such as a full disk, the message is only that sentence. Lines that
+        the user has seen are not repeated after a traceback.
         """
         rank = self.ranks[failure.rank]
-        shown = rank.raised["traceback"].rstrip() if failure.reason == "raised" and rank.raised else None
+        raised = rank.raised or {} if failure.reason == "raised" else {}
+        shown = raised.get("shown")
         size = len(self.ranks)
         tried = f" The job was started {self.starts} times." if self.starts > 1 else ""
         others = " All other ranks were ended." if size > 1 else ""
-        sentence = f"rank {rank.rank} of {size} on {rank.host} {failure.sentence}.{others}{tried}"
-        log = list(rank.log)
-        tail = (
-            f"Last {len(log)} lines of rank {rank.rank}'s log:\n" + "\n".join(f"  {line}" for line in log)
-            if log
-            else ""
+        summary, short = (
+            f"rank {rank.rank} of {size} on {rank.host} {what}.{others}{tried}"
+            for what in (failure.sentence, describe_raised(raised, with_message=False))
         )
+        log = list(rank.log)
+        told = [line for line in log if not is_startup_line(line)]
+        tail = f"Last {len(told)} lines of rank {rank.rank}'s log:\n" + "\n".join(f"  {line}" for line in told)
         end = rank.ended or {}
-        parts = (sentence,) if shown and tells_of_the_machine(rank.raised or {}) else (shown, sentence, tail)
+        if tells_of_the_machine(raised):
+            parts = [summary]
+        else:
+            parts = [shown, short] if shown else [summary]
+            parts += [tail] if told and not (raised and self.shows_lines) else []
         return RankFailedError(
-            "\n\n".join(part for part in parts if part),
+            "\n\n".join(parts),
             rank=rank.rank,
             host=rank.host,
             reason=failure.reason,
             exit_code=end.get("exit_code"),
             signal_name=signal_name(end["signal"]) if end.get("signal") else None,
             log=log,
-            traceback=shown,
-            summary=sentence,
+            traceback=raised.get("traceback"),
+            summary=summary,
+            kind=raised.get("type"),
         )
 
 

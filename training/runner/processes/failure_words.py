@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from .... import errors
+from ....error_reports import class_of
+from ....errors import UsageError
 
 # Messages of Horovod and Gloo on ranks that waited for a failed rank.
 _CONSEQUENCE_TYPES = frozenset({"HorovodInternalError"})
@@ -33,9 +34,9 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def describe_raised(raised: dict[str, Any]) -> str:
+def describe_raised(raised: dict[str, Any], *, with_message: bool = True) -> str:
     """Describes what a rank raised, with advice if memory was refused."""
-    text = f"raised {raised.get('type')}: {raised.get('message')}"
+    text = f"raised {raised.get('type')}" + (f": {raised.get('message')}" if with_message else "")
     if str(raised.get("type")).rpartition(".")[2] in _REFUSED_MEMORY:
         return f"{text.rstrip(': ')} (out of memory: use smaller batches, or give each rank more memory)"
     return text
@@ -43,9 +44,8 @@ def describe_raised(raised: dict[str, Any]) -> str:
 
 def tells_of_the_machine(raised: dict[str, Any]) -> bool:
     """Whether a rank raised an error of lakelens that is not about the call's arguments."""
-    module, _, name = str(raised.get("type")).rpartition(".")
-    kind = getattr(errors, name, None) if module == errors.__name__ else None
-    return isinstance(kind, type) and not issubclass(kind, errors.UsageError)
+    kind = class_of(raised.get("type"))
+    return kind is not None and not issubclass(kind, UsageError)
 
 
 # Python's errors, and TensorFlow's for its GPU or allocator.

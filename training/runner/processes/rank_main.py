@@ -12,18 +12,20 @@ import gc
 import importlib
 import io
 import json
+import linecache
 import mmap
 import os
 import pickle
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from ....error_reports import message_of, report_of
 from ....errors import LaunchError
+from ....spark.jvm import is_verbose
+from ....user_frames import user_traceback
 from ...rank import horovod_names, lazy_imports, process_context
 from ...rank.driver_line import DriverLine
 from ...rank.frames import STACK_SIGNAL, Kind
@@ -120,13 +122,14 @@ def _load(payload: int) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Unpickles the function and its arguments, which come from this job's driver by Spark's own channel."""
     with mmap.mmap(payload, 0, access=mmap.ACCESS_READ) as view:
         try:
-            function, kwargs = pickle.loads(view)  # noqa: S301
+            function, kwargs, sources = pickle.loads(view)  # noqa: S301
         except ModuleNotFoundError as error:
             raise LaunchError(
                 f"this rank's Python cannot import {error.name!r}, which the training function needs; "
                 f"install it on every worker, send it with --py-files, or define the function in the script or "
                 f"notebook itself"
             ) from error
+    linecache.cache |= {name: (sum(map(len, lines)), None, lines, name) for name, lines in sources.items() if lines}
     return function, kwargs
 
 
@@ -167,13 +170,13 @@ def _store(result: Any, descriptor: int) -> dict[str, Any]:
 
 
 def _report(link: RankLink, error: BaseException) -> None:
-    """Sends the error, with the user's frames only, and prints it into the rank's own log."""
+    """Sends the error, once whole and once with the user's frames alone."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__") == __name__:
         frames = frames.tb_next
     own = isinstance(error, LaunchError)
     frames = None if own else frames
     report = report_of(error, frames)
-    link.send(Kind.RAISED, {**report, "consequence": is_consequence(type(error).__name__, report["message"])})
-    traceback.print_exception(type(error), error, frames)
-    sys.stderr.flush()
+    shown = "" if own else report["traceback"] if is_verbose() else user_traceback(error, frames)
+    consequence = is_consequence(type(error).__name__, report["message"])
+    link.send(Kind.RAISED, {**report, "shown": shown, "consequence": consequence})

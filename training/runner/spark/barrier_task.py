@@ -189,7 +189,7 @@ class _Task:
                 self._take(frame)
         except LaunchError as error:  # the rank cannot be placed
             self._refused = True
-            self._hear(RankEvent(self.rank, "raised", {**report_of(error), "consequence": False}))
+            self._hear(RankEvent(self.rank, "raised", {**report_of(error), "shown": "", "consequence": False}))
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.ASSIGN:

@@ -115,6 +115,7 @@ class Leader:
             on_message=lambda text: heard.add(RankEvent(0, "message", {"text": text})),
             on_notice=self._outcome.notices.append,
             controls=self._controls,
+            is_seen=False,
         )
         try:
             self._outcome.value = Supervisor(self._plan.job, listener).run(self._start)

@@ -13,13 +13,15 @@ pytestmark = pytest.mark.unit
 HOROVOD_DOWN = {
     "type": "horovod.common.exceptions.HorovodInternalError",
     "message": "Horovod has been shut down",
-    "traceback": "Traceback\nHorovodInternalError: Horovod has been shut down",
+    "traceback": "",
+    "shown": "Traceback\nHorovodInternalError: Horovod has been shut down",
     "consequence": True,
 }
 VALUE_ERROR = {
     "type": "ValueError",
     "message": "boom",
-    "traceback": "Traceback\nValueError: boom",
+    "traceback": "Traceback of all\nValueError: boom",
+    "shown": "Traceback of the user\nValueError: boom",
     "consequence": False,
 }
 
@@ -40,7 +42,7 @@ def verdict(job, at):
 def test_the_one_that_raised_is_to_blame_not_those_that_waited_for_it():
     job = record((1.0, 0, "raised", HOROVOD_DOWN), (1.1, 2, "raised", VALUE_ERROR))
     assert verdict(job, 2.0) == (2, "raised")
-    assert str(job.error(job.failure(2.0))).startswith("Traceback\nValueError: boom")
+    assert str(job.error(job.failure(2.0))).startswith("Traceback of the user\nValueError: boom")
 
 
 def test_a_death_is_to_blame_though_its_consequences_are_heard_first():
@@ -177,7 +179,8 @@ def test_ranks_that_all_wait_may_have_called_different_collectives():
 OWN_ERROR = {
     "type": "OSError",
     "message": "reading s3://photos/7.jpg: Connection closed by peer",
-    "traceback": "Traceback\nOSError: reading s3://photos/7.jpg: Connection closed by peer",
+    "traceback": "",
+    "shown": "Traceback\nOSError: reading s3://photos/7.jpg: Connection closed by peer",
     "consequence": True,
 }
 
@@ -260,5 +263,19 @@ def test_an_error_about_the_machine_is_one_sentence_and_one_about_code_has_its_t
         job = record((1.0, 0, "line", {"stream": "stdout", "text": "epoch 1"}), (1.0, 0, "raised", raised))
         error = job.error(job.failure(2.0))
         assert ("Traceback" in str(error), "epoch 1" in str(error)) == (has_traceback, has_traceback)
-        assert f"raised {raised['type']}: {raised['message']}" in str(error)
-        assert error.traceback == raised["traceback"]
+        assert f"raised {raised['type']}: {raised['message']}" in error.summary
+        assert (error.traceback, error.kind) == (raised["traceback"], raised["type"])
+
+
+def test_an_error_is_told_once_and_without_the_lines_of_a_start():
+    start = "I0000 00:00:1795872873.289292   16129 port.cc:153] oneDNN custom operations are on."
+    for shows_lines in (False, True):
+        job = JobRecord(3, 60.0, shows_lines=shows_lines)
+        for text in (start, "epoch 1"):
+            job.record(RankEvent(0, "line", {"stream": "stderr", "text": text}), 1.0)
+        job.record(RankEvent(0, "raised", VALUE_ERROR), 1.0)
+        error = job.error(job.failure(2.0))
+        assert str(error).startswith("Traceback of the user\nValueError: boom\n\nrank 0 of 3 on ")
+        assert (str(error).count("boom"), str(error).count("epoch 1")) == (1, 0 if shows_lines else 1)
+        assert start not in str(error)
+        assert error.log == [start, "epoch 1"]

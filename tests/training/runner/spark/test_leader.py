@@ -20,7 +20,13 @@ from lakelens.training.runner.spark.task_plan import TaskPlan
 pytestmark = pytest.mark.unit
 
 HELLO = {"machine": "m", "executor": "e", "python": "3.12.1", "version": lakelens.__version__, "problem": None}
-RAISED = {"type": "ValueError", "message": "boom", "traceback": "Traceback ...\nValueError: boom", "consequence": False}
+RAISED = {
+    "type": "ValueError",
+    "message": "boom",
+    "traceback": "Traceback ...\nValueError: boom",
+    "shown": "Traceback of the user\nValueError: boom",
+    "consequence": False,
+}
 
 
 def plan(version=lakelens.__version__, reports_within_s=600.0):
@@ -86,7 +92,7 @@ def test_a_failure_arrives_as_the_error_that_a_driver_raises(python):
     error = outcome.error
     assert isinstance(error, RankFailedError)
     assert (error.rank, error.host, error.reason, error.traceback) == (1, "host-1", "raised", RAISED["traceback"])
-    assert str(error).startswith(RAISED["traceback"])
+    assert str(error).startswith(RAISED["shown"])
 
 
 def test_a_task_that_hangs_makes_rank_zeros_task_end_the_stage(monkeypatch, python):
