@@ -80,7 +80,40 @@ FOUND = {
                 "next: lakelens models promote runs:/abc photos",
             ],
         ),
-        ("etl photos t --dry-run", {"dry_run": True, "version": 0}, []),
+        (
+            "score runs:/abc photos p --master local[2] --conf a=b",
+            {"version": 1, "table_version": 3, "scored": 5, "skipped": 0, "errors": 0},
+            [
+                "predictions p@1 of photos@3",
+                "5 of 5 images scored, 0 scored before",
+                "next: lakelens evaluate runs:/abc photos@3 --predictions p --master 'local[2]' --conf a=b",
+            ],
+        ),
+        (
+            "etl photos t --dry-run --size 9",
+            {"dry_run": True, "rows_in": 3, "new": 2, "changed": 1, "known": 0, "gone": 0, "new_classes": ["cat"]},
+            [
+                "plan: 3 files of photos into t",
+                "2 new, 1 changed, 0 known, 0 gone; new classes: cat",
+                "next: lakelens etl photos t --size 9",
+            ],
+        ),
+        (
+            "train e.yaml --dry-run --no-import",
+            {
+                **{"dry_run": True, "entrypoint": "trial.py:Birds", "table": "/t", "version": 0, "ranks": 2},
+                **{"rows": {"train": 309, "validation": 26}, "classes": 6, "image_size": [96, 128]},
+                **{"steps": 50, "steps_per_epoch": 5, "global_batch_size": 64, "where": "driver"},
+                "metric": "val_loss:min",
+            },
+            [
+                "plan: trial.py:Birds on /t@0 (rows: train 309, validation 26; 6 classes; 96 x 128 pixels), "
+                "2 ranks, driver",
+                "50 steps of 64 images, 5 an epoch; val_loss decides",
+                "next: lakelens train e.yaml",
+            ],
+        ),
+        ("table repair t --dry-run", {"dry_run": True, "version": 0}, []),
         ("etl photos t --stream", {"version": None}, []),
         ("runs", {"runs": []}, []),
     ],
@@ -88,10 +121,25 @@ FOUND = {
 def test_a_command_ends_with_what_it_made_its_numbers_and_the_next_command(
     command: str, result: dict[str, Any], lines: list[str]
 ) -> None:
-    found = closing_lines(build_parser().parse_args(shlex.split(command)), result)
+    args = build_parser().parse_args(shlex.split(command))
+    args.words = shlex.split(command)
+    found = closing_lines(args, result)
     assert found == lines
     for line in found[2:]:
         build_parser().parse_args(shlex.split(line)[2:])
+
+
+def test_a_new_project_is_followed_by_its_training_or_first_by_its_table(tmp_path: Path) -> None:
+    result = {"folder": "/work/my project", "dry_run": False, "written": ["trial.py"], "kept": []}
+    (tmp_path / "t").mkdir()
+    for table, following in (
+        (f"{tmp_path}/t", "cd '/work/my project' && lakelens train experiment.yaml"),
+        (f"{tmp_path}/none", f"lakelens etl photos {tmp_path}/none"),
+        ("lake.birds.photos", "cd '/work/my project' && lakelens train experiment.yaml"),
+    ):
+        args = build_parser().parse_args(["init", "my project", "--table", table])
+        lines = closing_lines(args, result)
+        assert lines == ["project /work/my project", "1 files written, 0 kept", f"next: {following}"]
 
 
 def test_only_a_terminal_gets_the_lines(tmp_path: Path) -> None:
