@@ -38,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
     )
     add_engine_argument(parser)
+    parser.add_argument(
+        "--min-score",
+        type=float,
+        default=None,
+        metavar="SCORE",
+        help="write only boxes with at least this score, 0.05 to 1; `evaluate` names the best; default: all boxes",
+    )
     add_column_arguments(parser)
     parser.add_argument(
         "--rows-per-commit",
@@ -100,6 +107,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         rows_per_commit=args.rows_per_commit,
         tracking_uri=args.tracking_uri,
         engine=args.engine,
+        min_score=args.min_score,
         watch_s=args.watch,
         on_pass=None if args.watch is None else _tell_pass,
         job=job_of(args),

@@ -153,7 +153,7 @@ def draw_legend(figure: Figure, axis: Axes) -> None:
     handles, names = axis.get_legend_handles_labels()
     if len(names) > 1:
         columns = max(1, min(len(names), FIGURE_CHARACTERS // (max(map(len, names)) + 6)))
-        figure.legend(handles, names, frameon=False, fontsize=9, loc="outside upper right", ncols=columns)
+        figure.legend(handles, names, frameon=False, fontsize=9, loc="outside upper left", ncols=columns)
 
 
 def texts_of(names: Sequence[str], length: int = LABEL_LENGTH) -> list[str]:

@@ -10,9 +10,11 @@ import base64
 import math
 import pkgutil
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .errors import MissingDependencyError
+from .results import counted, noun_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
 def render(package: str, template: str, **values: Any) -> str:
     """Renders a template."""
     return _environment(package).get_template(template).render(**values)
+
+
+def title_of(name: str, table: str, version: object, when: datetime, rows: str = "") -> str:
+    """Names a page by what was done, the table version, the rows and the date."""
+    place = f"{table.rstrip('/').rpartition('/')[2]}@{version}"
+    return ", ".join(filter(None, [f"{name} on {place}", rows, f"{when:%Y-%m-%d}"]))
 
 
 def tail_of(path: str) -> str:
@@ -60,6 +68,7 @@ def _environment(package: str) -> Environment:
         "tail": tail_of,
     }
     environment.filters.update(filters)
+    environment.globals.update(counted=counted, noun_of=noun_of, title_of=title_of)
     return environment
 
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import ParamSpec, TypeVar
 
 from .errors import InvalidArgumentError, UnknownOptionError
@@ -52,6 +53,13 @@ def whole_number(name: str, value: object, least: int | None = None) -> int:
         limit = "" if least is None else f" of at least {least}"
         raise InvalidArgumentError(f"{name}={value!r}: give a whole number{limit}")
     return number
+
+
+def fraction(name: str, value: object, least: float = 0.0) -> float:
+    """Returns a number from `least` to 1, NumPy's too, as Python's own."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not least <= float(value) <= 1:
+        raise InvalidArgumentError(f"{name}={value!r}: give a number from {least:g} to 1")
+    return float(value)
 
 
 def named_options(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:

@@ -41,6 +41,18 @@ class ReadableResult:
         return shown
 
 
+def noun_of(count: int, noun: str) -> str:
+    """The noun in the singular or plural that a count needs."""
+    if count == 1:
+        return noun
+    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 file`, `2,000 files`."""
+    return f"{count:,} {noun_of(count, noun)}"
+
+
 def duration(seconds: float) -> str:
     """Writes a duration with its two largest units, such as `2 h 05 min`."""
     whole = round(seconds)

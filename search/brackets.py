@@ -29,6 +29,13 @@ class Bracket:
         return trials * self.divisor.denominator // self.divisor.numerator
 
 
+def rungs_of(settings: SearcherSettings) -> list[tuple[int, ...]]:
+    """Lists the lengths of each bracket's rungs; those of other searchers have one."""
+    if settings.name != "adaptive_asha":
+        return [(settings.max_length.amount,)]
+    return [bracket.lengths for bracket in plan_brackets(settings)]
+
+
 def plan_brackets(settings: SearcherSettings) -> list[Bracket]:
     """Plans the brackets of an adaptive search, the one with the most rungs first."""
     divisor = Fraction(str(settings.divisor))  # 3.3 is exactly 33/10, not the nearest binary number

@@ -24,14 +24,16 @@ class DrawnBox(NamedTuple):
     score: float | None = None  # Of a detection, whose label is at the top and shows it
 
 
-def draw_boxes(image: Image.Image, boxes: Iterable[DrawnBox], size: tuple[int, int]) -> None:
-    """Draws boxes into an image; not those without finite corners or an area, nor detections with a score below 0.3."""
+def draw_boxes(
+    image: Image.Image, boxes: Iterable[DrawnBox], size: tuple[int, int], *, least_score: float = _LEAST_SCORE
+) -> None:
+    """Draws boxes into an image; not those without finite corners or an area, nor detections with a lower score."""
     draw = ImageDraw.Draw(image)
     scales = (image.width / size[0], image.height / size[1]) * 2
     labels: list[Label] = []
     for box in boxes:
         left, top, right, bottom = (corner * scale for corner, scale in zip(box.corners, scales, strict=True))
-        is_sure = box.score is None or box.score >= _LEAST_SCORE
+        is_sure = box.score is None or box.score >= least_score
         if not is_sure or not all(map(math.isfinite, box.corners)) or left >= right or top >= bottom:
             continue
         outline = (left, top, max(left, right - 1), max(top, bottom - 1))

@@ -133,7 +133,7 @@ def _draw_sizes(profile: TableProfile) -> Figure | None:
 
 def _draw_sources(profile: TableProfile) -> Figure | None:
     sizes = profile.images[["source_width", "source_height"]].dropna()
-    if sizes.empty:
+    if len(sizes.drop_duplicates()) < 2:  # the page's facts have the one size
         return None
     figure, (widths, heights, aspects) = style.new_figure(3.0, 3)
     for axis, name in ((widths, "width"), (heights, "height")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...results import counted
 from ..annotations.boxes import ORIENTATION_ASSUMED
 from ..images.colours import DARK_SAMPLES
 from ..model.classes import NO_CLASS
@@ -168,18 +169,6 @@ def changes_of(found: VersionComparison) -> str:
         f"{_images(changes['added'])} added, {changes['removed']:,} removed, {changes['content']:,} with other "
         f"content, {changes['label']:,} of another class, {changes['split']:,} in another split."
     )
-
-
-def noun_of(count: int, noun: str) -> str:
-    """The noun in the singular or plural that a count needs."""
-    if count == 1:
-        return noun
-    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
-
-
-def counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 file`, `2,000 files`."""
-    return f"{count:,} {noun_of(count, noun)}"
 
 
 def _images(count: int) -> str:

@@ -8,8 +8,9 @@ import pandas as pd
 
 from ...figures import colours_of
 from ...html_page import render
+from ...results import counted
 from .data import TableProfile, by_size
-from .findings import MEDIUM_AREA, SMALL_AREA, changes_of, counted, find_findings, noun_of
+from .findings import MEDIUM_AREA, SMALL_AREA, changes_of, find_findings
 
 
 def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
@@ -26,8 +27,6 @@ def render_page(profile: TableProfile, plots: Mapping[str, bytes]) -> str:
         facts_of_boxes=_facts_of_boxes(profile),
         colours=colours_of(profile.splits),
         file_size=_bytes(profile.file_bytes),
-        counted=counted,
-        noun_of=noun_of,
     )
 
 

@@ -17,7 +17,7 @@ from ...training.checkpoints.references import ModelRef
 from ..scoring.source import ScoredTable, files_of_split
 from . import answers
 from .comparison import ModelComparison, compare
-from .evaluator import Answered, Evaluator, names_of
+from .evaluator import Answered, Evaluator, name_of, names_of
 from .metrics import SCORES, ModelMetrics, measure
 from .page import render_page
 from .plots import draw_comparison, draw_plots, draw_slices, thumbnail
@@ -55,12 +55,15 @@ class ClassificationEvaluator(Evaluator):
             result.slices[column] = values
             plots[f"slice_{column}"] = draw_slices(values, column, evaluation.accuracy)
         changes: dict[str, list[Shown]] = {}
+        pair = ("", "")
         if before is not None:
+            pair = names_of(before.model, after.model)
             other, comparison, changes = self._compared(before, after, names)
             result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
-            shown = [one for group in changes.values() for one in group]
-            plots["comparison"] = draw_comparison(comparison, shown, names_of(before.model, after.model))
-        page = render_page("page.html", result, plots=plots, mistakes=mistakes, changes=changes, thumbnail=thumbnail)
+            samples = [one for group in changes.values() for one in group]
+            plots["comparison"] = draw_comparison(comparison, samples, pair)
+        shown = {"plots": plots, "pair": pair, "mistakes": mistakes, "changes": changes, "thumbnail": thumbnail}
+        page = render_page("page.html", result, name_of(after.model), **shown)
         return result, {PAGE: page.encode(), **{file_name(name, ".png"): data for name, data in plots.items()}}
 
     def _compared(

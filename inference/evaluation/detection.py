@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,8 +16,8 @@ from ..scoring.source_files import FRAME_TYPE, frame_sql
 from . import answers
 from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
 from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots
-from .detection_rows import FRAME, MatchedRows, names_in_annotations, truths_sql, with_matches
-from .evaluator import SLICE, Answered, Evaluator, names_of
+from .detection_rows import FRAME, MatchedRows, names_in_annotations, truths_sql, with_matches, with_mistakes
+from .evaluator import SLICE, Answered, Evaluator, name_of, names_of
 from .page import render_page
 from .record import PAGE, file_name
 from .result import EvaluationResult, ShownBoxes
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WORST_SHOWN = 12
+_WORST_SHOWN, _BEST_SHOWN = 12, 6
 _CHANGED_SHOWN = 6
 _MOST_VALUES = 50
+_DEFAULT_SCORE = 0.5
 
 
 class DetectionEvaluator(Evaluator):
@@ -69,21 +71,33 @@ class DetectionEvaluator(Evaluator):
         """Evaluates a model, also against an earlier one; see `Evaluator.report`."""
         evaluation, matched, names = self._evaluated(after)
         result = self.result(after.model, evaluation)
-        plots = draw_detection_plots(evaluation)
+        least_score = _least_score(evaluation)
+        plots = draw_detection_plots(evaluation, least_score)
         for column, name in zip(self._slice_columns, self.slices, strict=True):
             values = matched.values_of(column, _MOST_VALUES)
             result.slices[name] = {value: matched.where(column, value).measure(names) for value in values}
-        worst = self._worst(after.rows)
+        images = self._extremes(with_mistakes(after.rows, least_score), evaluation)
         changes: dict[str, list[ShownBoxes]] = {}
         files: dict[str, bytes] = {}
+        pair = ("", "")
         if before is not None:
+            pair = names_of(before.model, after.model)
             other, comparison, changes = self._compared(before, after, evaluation)
             result = replace(result, compared=before.model.uri, other=other, comparison=comparison)
-            plots["comparison"] = draw_detection_comparison(comparison, names_of(before.model, after.model))
-        page = render_page("detection_page.html", result, plots=plots, worst=worst, changes=changes, jpegs=boxed_jpegs)
-        for place, one in enumerate(worst):
-            for jpeg in boxed_jpegs(one):
-                files[f"worst_{place:02d}.jpg"] = jpeg
+            plots["comparison"] = draw_detection_comparison(comparison, pair)
+        shown = {
+            "plots": plots,
+            "pair": pair,
+            "images": images,
+            "changes": changes,
+            "jpegs": boxed_jpegs,
+            "least_score": least_score,
+        }
+        page = render_page("detection_page.html", result, name_of(after.model), **shown)
+        for title, group in images.items():
+            for place, one in enumerate(group):
+                for jpeg in boxed_jpegs(one):
+                    files[f"{title.partition(' ')[0].lower()}_{place:02d}.jpg"] = jpeg
         return result, {PAGE: page.encode(), **files, **{file_name(name, ".png"): data for name, data in plots.items()}}
 
     @property
@@ -117,17 +131,29 @@ class DetectionEvaluator(Evaluator):
         predicted = {int(number): str(name) for number, name in (model.metadata.get("labels") or {}).items()}
         return self.numbering(model, names_in_annotations(answered.rows), predicted)
 
-    def _worst(self, rows: DataFrame) -> list[ShownBoxes]:
-        """Finds the images with the most mistakes."""
+    def _extremes(self, rows: DataFrame, evaluation: DetectionMetrics) -> dict[str, list[ShownBoxes]]:
+        """Finds the images with the most mistakes, and those with the fewest that have the most objects."""
         from pyspark.sql import functions
 
-        mistakes = functions.col("missed") + functions.col("invented")
-        found = rows.where("annotated").where(mistakes > 0).orderBy(mistakes.desc(), "path").limit(_WORST_SHOWN)
-        shown = [
-            ShownBoxes(row.path, row[schema.ANNOTATIONS], (row[DETECTIONS] or [],), (_mistakes(row, ""),))
-            for row in found.collect()
-        ]
-        return answers.with_images({"": shown}, self.source)[""]
+        mistakes, objects = functions.expr("missed + invented"), functions.expr("size(objects)")
+        annotated = rows.where("annotated")
+        few = evaluation.rows // 2  # of few images, each is shown once
+        groups = {
+            "Worst images": annotated.orderBy(mistakes.desc(), objects, "path").limit(
+                min(_WORST_SHOWN, evaluation.rows - few)
+            ),
+            "Best images": annotated.orderBy(mistakes, objects.desc(), functions.desc("path")).limit(
+                min(_BEST_SHOWN, few)
+            ),
+        }
+        shown = {
+            title: [
+                ShownBoxes(row.path, row[schema.ANNOTATIONS], (row[DETECTIONS] or [],), (_mistakes(row, ""),))
+                for row in found.collect()
+            ]
+            for title, found in groups.items()
+        }
+        return answers.with_images(shown, self.source)
 
     def _compared(
         self, before: Answered, after: Answered, evaluation: DetectionMetrics
@@ -137,8 +163,9 @@ class DetectionEvaluator(Evaluator):
 
         other, _, _ = self._evaluated(before)
         columns = (DETECTIONS, "missed", "invented")
-        earlier = before.rows.select("path", *(functions.col(name).alias(f"{name}_before") for name in columns))
-        pairs = after.rows.where("annotated").join(earlier, "path")
+        earlier = with_mistakes(before.rows, _least_score(other))
+        earlier = earlier.select("path", *(functions.col(name).alias(f"{name}_before") for name in columns))
+        pairs = with_mistakes(after.rows, _least_score(evaluation)).where("annotated").join(earlier, "path")
         gain = functions.expr("missed_before + invented_before - missed - invented")
         with kept(pairs.withColumn("gain", gain)) as pairs:
             counts = pairs.selectExpr("count(*) rows", "count_if(gain > 0) fixed", "count_if(gain < 0) broken").first()
@@ -160,6 +187,12 @@ class DetectionEvaluator(Evaluator):
             )
             for row in pairs.limit(_CHANGED_SHOWN).collect()
         ]
+
+
+def _least_score(evaluation: DetectionMetrics) -> float:
+    """The score from which on detections count as answers: where F1 is highest, cut to three digits."""
+    best = evaluation.best_point
+    return _DEFAULT_SCORE if best is None else max(LEAST_SCORE, math.floor(best.score * 1000) / 1000)
 
 
 def _mistakes(row: Row, when: str) -> str:

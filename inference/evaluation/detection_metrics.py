@@ -11,12 +11,13 @@ import numpy as np
 from ...training.tasks.average_precision import (
     MEANS,
     ClassPrecision,
+    OperatingPoint,
     PrecisionRecall,
     class_precisions,
     curve_at,
     mean_precisions,
 )
-from ...training.tasks.box_matching import Matches
+from ...training.tasks.box_matching import HITS, SKIPPED, Matches, flags_of, score_of
 from .comparison import mcnemar
 from .result import TaskComparison, TaskMetrics
 
@@ -32,6 +33,8 @@ class DetectionMetrics(TaskMetrics):
     classes: list[ClassPrecision]  # Metrics per class, by label number
     # Precision over recall at an overlap of 0.5, of each class that has objects
     curves: Mapping[str, PrecisionRecall] = field(default_factory=dict, repr=False)
+    # Where F1 at an overlap of 0.5 is highest, over all classes together; None if no object was found
+    best_point: OperatingPoint | None = None
 
     @property
     def scores(self) -> dict[str, float]:
@@ -84,15 +87,19 @@ def measure_detections(
     count = max([*objects, *names, *matches[:, 0].tolist(), -1]) + 1
     listed = [names.get(label, str(label)) for label in range(count)]
     by_class = np.array([objects.get(label, 0) for label in range(count)], np.int64)
+    counted = matches[~flags_of(matches[:, SKIPPED], 0)]
+    total = int(by_class.sum())
+    pooled = PrecisionRecall.of(score_of(counted), flags_of(counted[:, HITS], 0), total) if total else None
     return DetectionMetrics(
         rows=rows,
         errors=errors,
         unlabelled=unlabelled,
-        objects=int(by_class.sum()),
+        objects=total,
         classes=class_precisions(matches, by_class, listed),
         curves={
             name: curve_at(matches, label, int(by_class[label])) for label, name in enumerate(listed) if by_class[label]
         },
+        best_point=None if pooled is None else pooled.best_point(),
     )
 
 

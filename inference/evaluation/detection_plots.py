@@ -23,8 +23,8 @@ _LABEL_LENGTH = 24
 _QUALITY = 88
 
 
-def draw_detection_plots(evaluation: DetectionMetrics) -> dict[str, bytes]:
-    """Draws average precision and recall of each class, and precision over recall."""
+def draw_detection_plots(evaluation: DetectionMetrics, least_score: float | None = None) -> dict[str, bytes]:
+    """Draws average precision and recall of each class, and precision over recall with a score marked."""
     if not evaluation.objects:
         return {}
     worst = sorted((one for one in evaluation.classes if one.objects), key=lambda one: one.ap50 or 0.0)
@@ -34,7 +34,7 @@ def draw_detection_plots(evaluation: DetectionMetrics) -> dict[str, bytes]:
     title = "at an overlap of 0.5, the lowest average precision first; in brackets: objects"
     return {
         "classes": _bars(values, [_AP50, _RECALL], names, title),
-        "precision_recall": draw_precision_recall(evaluation.curves),
+        "precision_recall": draw_precision_recall(evaluation.curves, least_score),
     }
 
 
@@ -63,7 +63,7 @@ def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
     for found in shown.detections:
         image = whole.copy()
         boxes = [_drawn(box, TRUTH_COLOUR) for box in shown.truths] + [_drawn(box, FOUND_COLOUR) for box in found]
-        draw_boxes(image, boxes, (decoded.width, decoded.height))
+        draw_boxes(image, boxes, (decoded.width, decoded.height), least_score=0)
         jpegs.append(encode_jpeg(image, _QUALITY))
     return jpegs
 

@@ -14,8 +14,9 @@ from ...etl.annotations.frames import ImageFrames
 from ...etl.model.schema import ANNOTATION_FIELDS, ANNOTATIONS_TYPE, BOX_CORNERS, ddl_of
 from ...log.delta_types import arrow_type
 from ...spark.python_tasks import map_in_arrow
-from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, flags_of, matches_of, score_of
+from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, matches_of, score_of
 from ...training.tasks.boxes import COLUMNS, IGNORED, LABEL, Floats
+from ..scoring.predictions import from_score_on
 from .detection_metrics import DetectionMetrics, measure_detections
 
 if TYPE_CHECKING:
@@ -25,17 +26,13 @@ if TYPE_CHECKING:
 # The size of the stored image and its file, `source_files.FRAME_TYPE`.
 FRAME = "frame"
 NULL = "(null)"
-# A detection that finds no object counts as a mistake of its image from this score on.
-_SURE = 0.5
-# Made of each row: whether somebody has annotated it, class and matches of its objects and detections, its mistakes.
+# Made of each row: whether somebody has annotated it, class and matches of its objects and detections.
 _MATCH = [("label", pa.int32()), ("score", pa.float32()), ("hits", pa.int32()), ("skipped", pa.int32())]
 _MADE = pa.schema(
     [
         ("annotated", pa.bool_()),
         ("objects", pa.list_(pa.int32())),
         ("matches", pa.list_(pa.struct(_MATCH))),
-        ("missed", pa.int32()),
-        ("invented", pa.int32()),
     ]
 )
 
@@ -129,6 +126,26 @@ class MatchedRows:
         return np.column_stack([np.asarray(column, np.int64) for column in columns])
 
 
+def with_mistakes(rows: DataFrame, least_score: float) -> DataFrame:
+    """Adds how many objects of each row no detection finds from a score on, and how many detections find no object.
+
+    The detections below that score are dropped.
+    """
+    from pyspark.sql import functions
+
+    def count(condition: str) -> str:
+        is_sure = f"one.score >= cast({least_score!r} as float)"
+        return f"size(filter(matches, one -> {is_sure} and {condition}))"
+
+    return rows.withColumns(
+        {
+            "missed": functions.expr(f"size(objects) - {count('one.hits & 1 = 1')}"),
+            "invented": functions.expr(count("(one.hits | one.skipped) & 1 = 0")),
+            "detections": from_score_on(least_score),
+        }
+    )
+
+
 def names_in_annotations(rows: DataFrame) -> dict[int, str]:
     """Finds the names of the classes of all objects, by number."""
     from pyspark.sql import functions
@@ -145,8 +162,6 @@ def _matched(
     known = _rows_of(truths or (), "label", "difficult")
     matches = matches_of(found, known)
     objects = known[known[:, IGNORED] == 0, LABEL].astype(np.int32)
-    hits = flags_of(matches[:, HITS], 0)
-    wrong = ~hits & ~flags_of(matches[:, SKIPPED], 0)
     scores = score_of(matches)
     listed = zip(matches[:, MATCHED], scores, matches[:, HITS], matches[:, SKIPPED], strict=True)
     return {
@@ -156,8 +171,6 @@ def _matched(
             {"label": int(label), "score": score, "hits": int(hit), "skipped": int(skipped)}
             for label, score, hit, skipped in listed
         ],
-        "missed": len(objects) - int(hits.sum()),
-        "invented": int((wrong & (scores >= _SURE)).sum()),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import InvalidArgumentError, PredictionsSchemaError
+from ...html_page import tail_of
 from ...training.checkpoints.references import ModelRef
 from ..scoring.mismatch import is_same_table
 from ..scoring.source import ScoredTable
@@ -87,9 +88,19 @@ def require_slices(table: str, columns: Collection[str], slices: Sequence[str]) 
             raise InvalidArgumentError(f"slice {name!r}: {table} has no such column; its columns: {', '.join(columns)}")
 
 
+def name_of(model: ModelRef) -> str:
+    """Names a model by its alias, experiment or run, or by the end of its checkpoint's path."""
+    scheme, _, name = model.uri.partition(":")
+    name = name.lstrip("/").partition("?")[0]
+    if scheme == "models" or (scheme == "experiment" and not name.isdigit()):
+        return name
+    return model.run_name or (name[:8] if scheme in ("runs", "search", "experiment") else tail_of(model.uri))
+
+
 def names_of(before: ModelRef, after: ModelRef) -> tuple[str, str]:
-    """Names two models by the versions that they were trained on, if these differ."""
+    """Names two models by the versions that they were trained on if these differ, else by their names or URIs."""
     versions = [model.metadata.get("version") for model in (before, after)]
     if None not in versions and versions[0] != versions[1]:
         return f"version {versions[0]}", f"version {versions[1]}"
-    return before.uri, after.uri
+    names = name_of(before), name_of(after)
+    return names if names[0] != names[1] else (before.uri, after.uri)

@@ -111,22 +111,21 @@ def _draw_classes(classes: Sequence[ClassMetrics]) -> bytes:
 
 
 def _draw_calibration(bins: pd.DataFrame, ece: float) -> bytes:
-    figure = empty_figure(5.4, 5.2)
-    top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-    top.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle=(0, (4, 3)), label="perfectly calibrated")
+    figure, (left, right) = style.new_figure(3.9, 2)
+    left.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle=(0, (4, 3)), label="perfectly calibrated")
     places, accuracies, rows = bins["confidence"], bins["accuracy"], bins["rows"]
-    top.plot(places, accuracies, color=_AFTER, linewidth=0.8, label="model")
+    left.plot(places, accuracies, color=_AFTER, linewidth=0.8, label="model")
     # A point's area shows its number of answers, because a few answers are weak evidence.
-    top.scatter(places, accuracies, 8 + 90 * rows / rows.max(), color=_AFTER, zorder=3)
-    top.set_xlim(0, 1)
-    top.set_ylim(-0.03, 1.06)
-    top.grid(color=_GRID, linewidth=0.8)
-    top.legend(frameon=False, fontsize=8, loc="center left")
-    style.name_axes(top, "", "share that is right", f"reliability; expected calibration error {ece:.3f}")
-    bottom.bar(places, rows, 0.03, color=_AFTER)
-    style.name_axes(bottom, "probability of the answer", "rows")
-    for axis in (top, bottom):
-        style.dress_axis(axis)
+    left.scatter(places, accuracies, 8 + 90 * rows / rows.max(), color=_AFTER, zorder=3)
+    left.set_xlim(0, 1)
+    left.set_ylim(-0.03, 1.06)
+    left.grid(color=_GRID, linewidth=0.8)
+    left.legend(frameon=False, fontsize=8, loc="upper left")
+    style.name_axes(left, "probability of the answer", "share that is right", f"calibration error {ece:.3f}")
+    right.bar(places, rows, 0.03, color=_AFTER)
+    right.set_xlim(0, 1)
+    right.yaxis.set_major_locator(style.few_ticks(6))
+    style.name_axes(right, "probability of the answer", "", "rows")
     return to_png(figure)
 
 
@@ -172,9 +171,9 @@ def _draw_samples(grid: Any, shown: Sequence[Shown]) -> None:
             axis.imshow(image, interpolation="nearest")
         answers = "\n→ ".join(_caption(*answer) for answer in one.answers)
         is_right = one.answers[-1][0] == one.truth
-        axis.set_title(f"{_caption(one.truth)}\n{answers}", fontsize=7, color=INK if is_right else _WRONG)
+        axis.set_title(f"{_caption(one.truth)}\n{answers}", fontsize=8, color=INK if is_right else _WRONG)
         # A label, unlike a text, has its place in the layout: the titles of the next row are below it.
-        axis.set_xlabel(_text(tail_of(one.path)), fontsize=6)
+        axis.set_xlabel(_text(tail_of(one.path)), fontsize=7)
         axis.set(xticks=[], yticks=[], frame_on=False)
 
 

@@ -31,11 +31,12 @@ from ...locations import absolute, has_scheme, is_table_name
 from ...log.delta_types import type_name
 from ...log.opening import open_table
 from ...table import Table
+from ...training.tasks.detection import DETECTIONS
 from ...training.tasks.task import Task
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Columns copied from the image table to the predictions, if the image table has them.
 PASSED_DDL = "path STRING, content_hash STRING, label INT, label_name STRING, split STRING"
@@ -57,6 +58,8 @@ SHARED = (*_BEFORE, *_AFTER)
 _MARK, _COLUMNS_MARK, _BATCH = 20, 4, 32
 # Delta's statistics are of the columns that reads filter on, and of a prediction that is a number.
 _STATISTICS = "delta.dataSkippingStatsColumns"
+# The least score of the boxes that a table keeps; without it, all boxes of the model.
+_MIN_SCORE = "lakelens.minScore"
 _FILTERED = ("path", "label", "split", "error", "checkpoint_digest", "table", "version", "batch_id")
 
 
@@ -73,7 +76,9 @@ def columns_of(task: Task | type[Task]) -> dict[str, str]:
     return {**_BEFORE, **task.prediction_columns, **_AFTER}
 
 
-def predictions_location(predictions: str | Path | None, table: Table, task: Task) -> str:
+def predictions_location(
+    predictions: str | Path | None, table: Table, task: Task, min_score: float | None = None
+) -> str:
     """Gives the location of a predictions table, and checks it as far as possible without Spark."""
     if not isinstance(predictions, (str, Path)):
         raise InvalidArgumentError(
@@ -86,7 +91,7 @@ def predictions_location(predictions: str | Path | None, table: Table, task: Tas
         return target
     with suppress(UnsupportedTableFeatureError):
         try:
-            _check_schema(target, open_table(Table(target, table.storage_options)), task)
+            _check_table(target, open_table(Table(target, table.storage_options)), task, min_score)
         except NotADeltaTableError:
             _require_vacant(target)
     return target
@@ -104,9 +109,11 @@ class PredictionsTable:
         digest: str,
         table: str,
         storage_options: Mapping[str, str],
+        min_score: float | None = None,
     ) -> None:
         self._spark = spark
         self.task = task
+        self._min_score = min_score
         self.location = absolute(location)
         self._storage_options = storage_options
         place = hashlib.sha256(table.encode()).hexdigest()[:16]
@@ -133,7 +140,7 @@ class PredictionsTable:
             _require_vacant(self.location)
             return PredictionsState(None, None)
         table = self._opened()
-        _check_schema(self.location, table, self.task)
+        _check_table(self.location, table, self.task, self._min_score)
         return PredictionsState(table.version(), table.transaction_version(self._application))
 
     def read(self, version: int | None) -> DataFrame:
@@ -198,12 +205,19 @@ class PredictionsTable:
         columns = columns_of(self.task)
         numbers = (name for name, kind in self.task.prediction_columns.items() if kind == "INT")
         statistics = ",".join((*_FILTERED, *numbers))
-        if state.version is None and is_table_name(self.location):
+        if state.version is None and (is_table_name(self.location) or self._min_score is not None):
             ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+            properties = {_STATISTICS: statistics}
+            if self._min_score is not None:
+                properties[_MIN_SCORE] = f"{self._min_score!r}"
+            listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
             self._spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.location} ({ddl}) USING DELTA "
-                f"TBLPROPERTIES ('{_STATISTICS}' = '{statistics}')"
+                f"CREATE TABLE IF NOT EXISTS {sql_name(self.location)} ({ddl}) USING DELTA TBLPROPERTIES ({listed})"
             )
+            # Another job may have created it with another score.
+            _check_table(self.location, self._opened(), self.task, self._min_score)
+        if self._min_score is not None:
+            rows = rows.withColumn(DETECTIONS, from_score_on(self._min_score))
         writer = rows.select(*columns).write.format("delta").mode("append").option("userMetadata", note)
         writer = writer.option("txnAppId", self._application).option("txnVersion", str(number))
         if is_table_name(self.location):
@@ -241,7 +255,15 @@ def _require_vacant(location: str) -> None:
         raise NotADeltaTableError(f"{location} exists and is not a Delta table; give the predictions a separate path")
 
 
-def _check_schema(location: str, table: DeltaTable, task: Task) -> None:
+def from_score_on(least_score: float) -> Column:
+    """The detections of a row with at least a score, which compares as the float that a detection has."""
+    from pyspark.sql import functions
+
+    return functions.expr(f"filter({DETECTIONS}, box -> box.score >= cast({least_score!r} as float))")
+
+
+def _check_table(location: str, table: DeltaTable, task: Task, min_score: float | None) -> None:
+    """Checks that a predictions table has the columns of a task, and keeps the boxes that a call writes."""
     fields = json.loads(table.schema().to_json())["fields"]
     found = {field["name"]: type_name(field["type"]) for field in fields}
     for name, kind in columns_of(task).items():
@@ -256,6 +278,14 @@ def _check_schema(location: str, table: DeltaTable, task: Task) -> None:
                 f"{location}: column {name!r} is of type {found[name]}, predictions need {_delta_name(kind)}; score "
                 "into another table"
             )
+
+    kept = table.metadata().configuration.get(_MIN_SCORE)
+    if (None if kept is None else float(kept)) != min_score:
+        known = "all boxes" if kept is None else f"only boxes with a score of at least {kept} (--min-score {kept})"
+        asked = "all boxes, as every evaluation does" if min_score is None else f"boxes from {min_score!r} on"
+        raise PredictionsSchemaError(
+            f"{location} keeps {known}; this call writes {asked}: give it another predictions table"
+        )
 
 
 def _delta_name(kind: str) -> str:

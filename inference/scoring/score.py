@@ -12,12 +12,13 @@ from typing import Any
 from ...errors import InvalidArgumentError
 from ...extras import require
 from ...job_keys import Job
-from ...options import named_options, whole_number
+from ...options import fraction, named_options, whole_number
 from ...results import ReadableResult
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
 from ...table_jobs import TableJob
 from ...training.checkpoints.references import resolve_model
+from ...training.tasks.detection import DETECTIONS, LEAST_SCORE
 from ...training.tasks.registry import task_of
 from ..model.onnx_engine import check_engine
 from ..model.predictor import DEFAULT_BATCH_BYTES
@@ -81,6 +82,7 @@ def score(
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     custom_objects: Mapping[str, Any] | None = None,
     engine: str | None = None,
+    min_score: float | None = None,
     path_column: str = "path",
     image_column: str = "image",
     label_column: str = "label",
@@ -124,6 +126,8 @@ def score(
             has.
         engine: "onnxruntime" converts a Keras model on the driver (extra `onnxruntime`), and its workers need no
             TensorFlow; None runs a model in its own framework.
+        min_score: Of a detector, keep only boxes with at least this score, 0.05 to 1; None keeps all. A page of
+            `evaluate` names the score with the highest F1. A predictions table has one `min_score`.
         path_column: Column that names a row.
         image_column: Column with the stored image, binary.
         label_column: Column with the number of the true class, or with names that the table's property
@@ -152,7 +156,7 @@ def score(
             if it does not fit the table.
         MissingDependencyError: If a package that `engine` needs is not installed.
         NotADeltaTableError, VersionNotFoundError, NotAnImageTableError: If the table does not exist or is not suitable.
-        PredictionsSchemaError: If the predictions table has other columns.
+        PredictionsSchemaError: If the predictions table has other columns or another `min_score`.
         TableConflictError: If other scoring jobs of the same model and table were faster several times.
         ScoringFailedError: If the machine or the model fails, not a row.
 
@@ -175,7 +179,13 @@ def score(
     reference = resolve_model(model, tracking_uri)
     check_engine("lakelens.score", engine, reference)
     task = task_of(reference.checkpoint)
-    target = predictions_location(predictions, named, task)
+    if min_score is not None:
+        min_score = fraction("min_score", min_score, LEAST_SCORE)
+        if DETECTIONS not in task.prediction_columns:
+            raise InvalidArgumentError(
+                f"min_score is for boxes; {reference.uri} is a model of task {task.name}, which has none: leave it out"
+            )
+    target = predictions_location(predictions, named, task, min_score)
     snapshot = check_by_log(named, split, columns)
     code = user_code(reference, custom_objects)
     spark = opened(spark)
@@ -188,6 +198,7 @@ def score(
         digest=reference.digest,
         table=source.location,
         storage_options=named.storage_options,
+        min_score=min_score,
     )
     arguments = {"command": "score", "model": str(model), "table": str(named), "split": split, "strict": strict}
     arguments |= asdict(columns)

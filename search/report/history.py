@@ -12,9 +12,9 @@ from ...errors import InvalidArgumentError
 from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.hyperparameters import Categorical, Leaf, Log
 from ...training.configuration.space import Space
+from ..brackets import rungs_of
 from ..journal import JOURNAL_FOLDER, read_events
-from ..preview import preview
-from ..settings import searcher_section
+from ..settings import read_sections, searcher_section
 from ..trials import Trials, TrialState
 
 if TYPE_CHECKING:
@@ -53,11 +53,21 @@ class SearchHistory:
     @cached_property
     def rungs(self) -> list[float]:
         """Lengths at which the searcher looks at trials, shortest first."""
-        return [float(length) for length in preview(searcher_section(self.config), self.config.hyperparameters)]
+        settings = read_sections(searcher_section(self.config), self.config.hyperparameters).searcher
+        return sorted({float(length) for bracket in rungs_of(settings) for length in bracket})
 
     def rung_of(self, length: float) -> int:
         """Index of the last rung that a length has reached; 0 before the first."""
         return max((index for index, rung in enumerate(self.rungs) if rung <= length), default=0)
+
+    def ends(self, lengths: pd.Series[float]) -> dict[int, str]:
+        """Writes the lengths of trials by the rung at which each ended, by the rung's index."""
+        groups = lengths.groupby(lengths.map(self.rung_of))
+        bounds = {int(rung): (of_rung.min(), of_rung.max()) for rung, of_rung in groups}
+        return {
+            rung: self.lengths(most) if least == most else f"{least:g} to {self.lengths(most)}"
+            for rung, (least, most) in bounds.items()
+        }
 
     @cached_property
     def best(self) -> TrialState | None:
@@ -102,6 +112,12 @@ class SearchHistory:
 
         rows = [(trial.number, *point) for trial in self.found.all for point in sorted(_curve_of(trial))]
         return pd.DataFrame(rows, columns=["trial", "length", "metric"])
+
+    @cached_property
+    def drawn(self) -> pd.DataFrame:
+        """The trials that have a validation whose metric is a number, in the order of length."""
+        curves = self.curves
+        return self.trials.loc[curves.loc[curves["metric"].map(math.isfinite), "trial"].unique()].sort_values("length")
 
     @cached_property
     def spans(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...errors import MissingDependencyError
+from ...results import counted
 from .history import SearchHistory
 
 FEWEST_TRIALS = 10
@@ -35,7 +36,7 @@ def importance_of(history: SearchHistory) -> Importance:
     axes, curves = list(history.axes), history.curves
     trials = curves["trial"].nunique()
     if not axes or trials < FEWEST_TRIALS or history.best is None:
-        return Importance(note=f"{trials} trials were validated; {FEWEST_TRIALS} are needed to estimate it.")
+        return Importance(note=f"{counted(trials, 'trial')} validated; importance needs {FEWEST_TRIALS}.")
     try:
         from sklearn.ensemble import RandomForestRegressor
         from sklearn.inspection import permutation_importance

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 from ...html_page import render
-from ...results import duration
+from ...results import counted, duration, noun_of
 from .history import SearchHistory
 from .importance import Importance
 from .plots import MOST_AXES
@@ -37,20 +37,20 @@ def render_page(
 
 def _facts(history: SearchHistory) -> list[tuple[str, str]]:
     best, trials, spans = history.best, history.trials, history.spans
-    states, trained = trials["state"].value_counts(), trials["length"].sum()
+    trained, states = trials["length"].sum(), trials["state"].value_counts()
+    ends = ", ".join(f"{count:,} {state}" for state, count in states.items())
     seconds = history.end - history.start
     facts = [
         ("none" if best is None or best.best is None else f"{best.best.metric:.5g}", f"best {history.metric}"),
-        (f"{len(trials):,}", "trials"),
-        *((f"{count:,}", str(state)) for state, count in states.items()),
+        (f"{len(trials):,}", f"{noun_of(len(trials), 'trial')}: {ends}"),
         (f"{trained:,.5g}", f"{history.unit} trained"),
     ]
     whole = (len(trials) - states.get("invalid", 0)) * history.config.searcher.max_length.amount
     if 0 < trained < whole and history.finished:
-        facts += [(f"{whole / trained:.1f}x", f"fewer {history.unit} than all trials to the end")]
+        facts += [(f"{whole / trained:.1f}x", f"fewer {history.unit} than in full")]
     facts += [(duration(seconds), "on the clock")]
     if not spans.empty:
         slots = spans["slot"].nunique()
         share = (spans["end"] - spans["start"]).sum() / (slots * max(seconds, 1e-9))
-        facts += [(f"{share:.0%}", f"of {slots} slots used")]
+        facts += [(f"{share:.0%}", f"of {counted(slots, 'slot')} used")]
     return facts

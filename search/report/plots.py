@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import figures as style
+from ...results import counted
 from ...training.configuration.hyperparameters import Categorical, Int, Leaf, Log
 from .history import SearchHistory, place
 
@@ -21,6 +22,8 @@ _BEST = "#d55e00"  # Okabe and Ito's vermillion, distinct from every colour of v
 MOST_AXES = 8  # of the parallel coordinates; the most important hyperparameters are drawn first
 _COLUMNS = 3
 _MOST_SLOTS_NAMED = 24
+_MOST_TICKS = 6
+_GRID = "#e3e3e3"
 _SPREADS_SHOWN = 15  # so that a diverged loss does not compress the others
 
 
@@ -50,23 +53,25 @@ def rung_colours(count: int) -> list[str]:
 
 def _draw_curves(history: SearchHistory) -> Figure:
     figure, (axis,) = style.new_figure(4.6)
-    colours, curves = rung_colours(len(history.rungs)), history.curves
-    shown = history.trials.loc[curves.loc[np.isfinite(curves["metric"]), "trial"].unique()].sort_values("length")
+    colours, curves, shown = rung_colours(len(history.rungs)), history.curves, history.drawn
     alpha, best = min(0.9, max(0.25, 24 / len(shown))), history.best
     for number, length in shown["length"].items():
         _draw_curve(axis, history, number, color=colours[history.rung_of(length)], alpha=alpha, linewidth=1.2)
     if best is not None and best.best is not None:
         _draw_curve(axis, history, best.number, color=_BEST, linewidth=2.4, label=f"best: trial {best.number}")
         axis.plot([best.best.length], [best.best.metric], "o", color=_BEST, markersize=6, zorder=5)
-    for colour, rung in zip(colours, history.rungs, strict=True):
-        reached = (shown["length"] >= rung).sum()
-        axis.plot([], [], color=colour, linewidth=2.4, label=f"to {history.lengths(rung)}: {reached} trials")
+    ended = shown["length"].map(history.rung_of).value_counts()
+    for rung, lengths in history.ends(shown["length"]).items():
+        label = f"ended at {lengths}: {counted(ended[rung], 'trial')}"
+        axis.plot([], [], color=colours[rung], linewidth=2.4, label=label)
     longest, shortest = shown["length"].max(), curves["length"].min()
     if 0 < 20 * shortest <= longest:
         axis.set_xscale("log")
         axis.set_xticks([rung for rung in history.rungs if rung <= longest])
         axis.set_xticks([], minor=True)
         axis.xaxis.set_major_formatter("{x:g}")
+    else:
+        axis.xaxis.set_major_locator(style.few_ticks(12))
     _limit_metric(axis, history, curves["metric"])
     style.name_axes(axis, history.unit, style.text_of(history.metric))
     style.draw_legend(figure, axis)
@@ -105,7 +110,7 @@ def _draw_parallel(history: SearchHistory, names: Sequence[str]) -> Figure:
             )
     axis.set_yticks([])
     axis.spines[["left", "bottom"]].set_visible(False)
-    axis.set_xlim(-0.25, len(names) + 0.55)
+    axis.set_xlim(-0.03 * len(names), 1.1 * len(names))
     axis.set_ylim(-0.05, 1.05)
     style.name_ticks(axis, range(len(ticks)), style.texts_of([*names, history.metric]), style.FIGURE_CHARACTERS)
     axis.tick_params(axis="x", length=0)
@@ -122,13 +127,9 @@ def _draw_hyperparameters(history: SearchHistory, names: Sequence[str]) -> Figur
     shown = shown.sort_values("length", kind="stable")
     colour = [colours[history.rung_of(length)] for length in shown["length"]]
     without, best = history.trials.index.difference(shown.index), history.best
-    # Trials with equal values of a category lie next to each other.
-    spread = 0.3 * ((history.trials.index.to_numpy() * 0.618034) % 1 - 0.5)
     for axis, name in zip(grid.flat, names, strict=False):
         style.dress_axis(axis)
         leaf, places = history.axes[name], history.places[name]
-        if isinstance(leaf, Categorical):
-            places = places + spread / max(len(leaf.vals) - 1, 1)
         axis.scatter(places[shown.index], shown["metric"], c=colour, s=20, linewidths=0.4, edgecolors="white")
         if best is not None and best.best is not None:
             ring = {"s": 80, "facecolors": "none", "edgecolors": _BEST, "linewidths": 2, "zorder": 4}
@@ -136,6 +137,8 @@ def _draw_hyperparameters(history: SearchHistory, names: Sequence[str]) -> Figur
         worst = _limit_metric(axis, history, shown["metric"])
         axis.scatter(places[without], [worst] * len(without), marker="x", c=_FAILED, s=24, clip_on=False, zorder=3)
         at, texts = zip(*_ticks(leaf), strict=True)
+        if isinstance(leaf, (Categorical, Int)):  # no value lies between two lines
+            axis.grid(axis="x", color=_GRID, linewidth=0.8)
         style.name_ticks(axis, at, style.texts_of(texts, 12), 28)
         axis.set_xlim(-0.15, 1.15)
         style.name_axes(axis, style.text_of(name), style.text_of(history.metric) if axis in grid[:, 0] else "")
@@ -168,10 +171,11 @@ def _draw_slots(history: SearchHistory) -> Figure:
         colour, hatch = (_FAILED, "////") if span.failed else (colours[history.rung_of(span.length)], None)
         axis.barh(row, width, 0.8, start, color=colour, edgecolor="white", linewidth=0.6, hatch=hatch)
         if width > 0.012 * whole * len(str(span.trial)) and height > 0.2:
-            ink = "black" if history.rung_of(span.length) == 0 or span.failed else "white"
+            is_light = span.failed or (len(colours) > 1 and history.rung_of(span.length) == 0)
+            ink = "black" if is_light else "white"
             axis.text(start + width / 2, row, str(span.trial), ha="center", va="center", fontsize=8, color=ink)
-    for colour, rung in zip(colours, history.rungs, strict=True):
-        axis.barh(0, 0, color=colour, label=f"to {history.lengths(rung)}")
+    for rung, lengths in history.ends(spans.loc[~spans["failed"], "length"]).items():
+        axis.barh(0, 0, color=colours[rung], label=f"to {lengths}")
     if spans["failed"].any():
         axis.barh(0, 0, color=_FAILED, edgecolor="white", hatch="////", label="failed")
     named = len(slots) <= _MOST_SLOTS_NAMED
@@ -194,11 +198,12 @@ def _ticks(leaf: Leaf) -> list[tuple[float, str]]:
     if isinstance(leaf, Categorical):
         return [(place(leaf, value), str(value)) for value in leaf.vals[:12]]
     low, high = float(leaf.minval), float(leaf.maxval)  # type: ignore[union-attr]  # a constant is not searched
-    values = [low, (low + high) / 2, high] if high > low else [low]
-    if isinstance(leaf, Int) and values[len(values) // 2] % 1:
-        del values[1]
-    values = [leaf.power(exponent) for exponent in values] if isinstance(leaf, Log) else values
-    return [(place(leaf, value), f"{value:.3g}") for value in values]
+    values = np.unique([low, (low + high) / 2, high])
+    if isinstance(leaf, Int) or (isinstance(leaf, Log) and int(high) > int(low)):
+        whole = style.few_ticks(_MOST_TICKS - 2 * isinstance(leaf, Log)).tick_values(low, high)
+        values = whole[(whole >= low) & (whole <= high)]
+    powers = [leaf.power(exponent) for exponent in values] if isinstance(leaf, Log) else values
+    return [(place(leaf, value), f"{value:.6g}" if isinstance(leaf, Int) else f"{value:.3g}") for value in powers]
 
 
 def _limit_metric(axis: Axes, history: SearchHistory, values: pd.Series) -> float:
@@ -207,7 +212,7 @@ def _limit_metric(axis: Axes, history: SearchHistory, values: pd.Series) -> floa
     margin = 0.04 * (high - low)
     hidden = (np.isfinite(values) & ~values.between(low, high)).sum()
     axis.set_ylim(low - margin, high + margin)
-    axis.grid(axis="y", color="#e3e3e3", linewidth=0.8)
+    axis.grid(axis="y", color=_GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     if hidden:
         height, side = (0.98, "top") if history.minimized else (0.02, "bottom")

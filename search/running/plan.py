@@ -14,10 +14,9 @@ from ...training.configuration.searcher import SINGLE, SearcherConfig
 from ...training.experiment.experiment_plan import ExperimentPlan
 from ...training.runner.spark.preflight import active_connect_session, require_classic
 from ...training.trials.entrypoint import EntryPoint
-from ..brackets import plan_brackets
 from ..create import create_searcher
 from ..searchers.base import SearchMethod
-from ..settings import SearcherSettings, require_space, searcher_section
+from ..settings import require_space, searcher_section
 
 
 def plan_search(
@@ -37,13 +36,6 @@ def plan_search(
 def searcher_of(config: ExperimentConfig) -> SearchMethod:
     """Makes the searcher, which has not started."""
     return create_searcher(searcher_section(config), config.hyperparameters, config.reproducibility.experiment_seed)
-
-
-def rungs_of(settings: SearcherSettings) -> list[tuple[int, ...]]:
-    """Lists the lengths of each bracket's rungs; those of other searchers have one."""
-    if settings.name != "adaptive_asha":
-        return [(settings.max_length.amount,)]
-    return [bracket.lengths for bracket in plan_brackets(settings)]
 
 
 @dataclass(frozen=True)

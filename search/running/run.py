@@ -47,11 +47,12 @@ from ...training.segments.backend import FRAMEWORKS
 from ...training.segments.outcome import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
+from ..brackets import rungs_of
 from ..journal import Journal, journal_folder, read_events
 from ..report.write import REPORT_FOLDER, write_report
 from ..trials import TrialState
 from .places import Place
-from .plan import plan_search, rungs_of, searcher_of
+from .plan import plan_search, searcher_of
 from .result import SearchResult
 from .search_run import SearchRun
 from .slots import share_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class ModelRef:
     metadata: Mapping[str, Any]  # The checkpoint's metadata
     # The store in which the checkpoint was found; None for a checkpoint named by its path
     tracking_uri: str | None = None
+    run_name: str | None = None  # Name of the run through which it was found
     _keeper: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -176,7 +177,8 @@ def _finished_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
 
 
 def _download_run(uri: str, run: Run, artifact: str, tracking_uri: str | None) -> ModelRef:
-    return _download(uri, f"{run.info.artifact_uri}/{artifact}", run.info.run_id, tracking_uri)
+    found = _download(uri, f"{run.info.artifact_uri}/{artifact}", run.info.run_id, tracking_uri)
+    return replace(found, run_name=run.info.run_name or None)
 
 
 def _download(uri: str, source: str, run_id: str | None, tracking_uri: str | None) -> ModelRef:
@@ -226,7 +228,7 @@ def _ref(
     tracking_uri: str | None = None,
     keeper: tempfile.TemporaryDirectory[str] | None = None,
 ) -> ModelRef:
-    return ModelRef(uri, checkpoint.path, checkpoint.digest, run_id, checkpoint.metadata, tracking_uri, keeper)
+    return ModelRef(uri, checkpoint.path, checkpoint.digest, run_id, checkpoint.metadata, tracking_uri, _keeper=keeper)
 
 
 def _client(tracking_uri: str | None) -> MlflowClient:

@@ -23,6 +23,16 @@ Curve = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class OperatingPoint:
+    """What the detections from a score on are worth."""
+
+    score: float  # The least score
+    f1: float  # Harmonic mean of precision and recall, 0..1
+    precision: float  # Share of hits among these detections
+    recall: float  # Share of the objects that they find
+
+
+@dataclass(frozen=True)
 class PrecisionRecall:
     """The curve of one class at one threshold, from the best detection to the worst."""
 
@@ -52,6 +62,18 @@ class PrecisionRecall:
     def coco(self) -> float:
         """Average precision as the mean of 101 points of recall."""
         return float(self._at(_COCO_POINTS).mean())
+
+    def best_point(self) -> OperatingPoint | None:
+        """Finds the score from which on F1 is highest; of equal ones the highest score. None without a hit."""
+        both = self.precision + self.recall
+        f1 = np.divide(2 * self.precision * self.recall, both, out=np.zeros_like(both), where=both > 0)
+        # A score takes or leaves all detections that have it.
+        f1[:-1][self.scores[:-1] == self.scores[1:]] = 0
+        best = int(np.argmax(f1)) if len(f1) else 0
+        if not len(f1) or not f1[best]:
+            return None
+        values = (self.scores[best], f1[best], self.precision[best], self.recall[best])
+        return OperatingPoint(*map(float, values))
 
     def _envelope(self) -> Curve:
         """Returns for each detection the best precision at its recall or beyond."""

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...figures import dress_axis, empty_figure, name_axes, text_of, to_png
+from ...figures import INK, dress_axis, empty_figure, name_axes, text_of, to_png
 from .average_precision import PrecisionRecall
 from .class_metrics import csv_text, number_text
 
 # Points of a class in the table and the plot; more look the same.
 _POINTS = 200
-_NAMED_CLASSES = 20
+_MOST_CLASSES = 20
 _LABEL_LENGTH = 24
+_CURVE, _DOT = "#0072B2", "#D55E00"
 
 
 def curves_csv(curves: Mapping[str, PrecisionRecall]) -> str:
@@ -25,20 +26,35 @@ def curves_csv(curves: Mapping[str, PrecisionRecall]) -> str:
     return csv_text(rows)
 
 
-def draw_precision_recall(curves: Mapping[str, PrecisionRecall]) -> bytes:
-    """Draws the curves of all classes at an overlap of 0.5; names up to 20 of them."""
-    figure = empty_figure(7.0, 4.6)
-    axis = figure.subplots()
-    for name, curve in curves.items():
+def draw_precision_recall(curves: Mapping[str, PrecisionRecall], least_score: float | None = None) -> bytes:
+    """Draws the curve of each class at an overlap of 0.5, so that none hides another one.
+
+    Of more than 20 classes it draws those of the lowest average precision. A dot marks a score on each curve.
+    """
+    drawn = sorted(curves.items(), key=lambda named: named[1].area)[:_MOST_CLASSES]
+    columns = min(4, max(2, len(drawn)))
+    rows = max(1, -(-len(drawn) // columns))
+    figure = empty_figure(9.0, 9.0 / columns * 0.8 * rows + 0.7)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axis in grid.flat[len(drawn) :]:
+        axis.axis("off")
+    for axis, (name, curve) in zip(grid.flat, drawn, strict=False):
+        dress_axis(axis)
+        axis.grid(color="#e6e6e6", linewidth=0.8)
+        name_axes(axis, "", "", f"{text_of(name, _LABEL_LENGTH)}  {curve.area:.2f}")
         places = _some(len(curve.scores))
-        label = f"{text_of(name, _LABEL_LENGTH)} {curve.area:.2f}"
-        axis.plot(curve.recall[places], curve.precision[places], label=label, linewidth=1.2)
-    dress_axis(axis)
-    name_axes(axis, "recall", "precision", "precision over recall at an overlap of 0.5, with average precision")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1.02)
-    if len(curves) <= _NAMED_CLASSES:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+        if places:  # from the first detection's precision on
+            steps = ([0.0, *curve.recall[places]], [curve.precision[0], *curve.precision[places]])
+            axis.plot(*steps, color=_CURVE, linewidth=1.6)
+        taken = 0 if least_score is None else int((curve.scores >= least_score).sum())
+        if taken:
+            axis.plot(curve.recall[taken - 1], curve.precision[taken - 1], "o", color=_DOT, markersize=5, clip_on=False)
+    grid[0, 0].set_xlim(0, 1.02)
+    grid[0, 0].set_ylim(0, 1.04)
+    few = f"; the {len(drawn)} of {len(curves)} classes of the lowest" if len(drawn) < len(curves) else ""
+    figure.supxlabel("recall", fontsize=9, color=INK)
+    figure.supylabel("precision", fontsize=9, color=INK)
+    figure.suptitle(f"at an overlap of 0.5, with average precision{few}", x=0.01, ha="left", fontsize=10, color=INK)
     return to_png(figure)
 
 
