@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NothingStoredError, QuarantineConflictError, TableConflictError
 from ...spark.port import kept
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ...table import Table
 from ..annotations.record import ANNOTATION_MISSING
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK

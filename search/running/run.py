@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...extras import require
-from ...ledger.uses import using
+from ...ledger.protection import using
 from ...options import named_options
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
