@@ -12,7 +12,7 @@ from ...spark.port import forget, keep
 from ..annotations.record import IMAGE_MISSING, PATH_UNUSABLE
 from ..model import schema
 from ..model.classes import NO_CLASS, class_order
-from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS, SEEN
+from ..sources.source import IGNORED, LABEL_RANK, PROBLEMS, SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -173,7 +173,7 @@ class Plan:
         return dict(sorted(found.items()))
 
     def restamped_files(self) -> DataFrame:
-        """Rows of `reseen_files.COLUMNS` for the files that were read and found unchanged."""
+        """Rows of `quarantine.COLUMNS` for the files that were read and found unchanged."""
         from pyspark.sql import functions as F
 
         stamp = [schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED]

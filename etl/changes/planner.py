@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..files import NOT_LOOKED_INTO
 from ..model import schema
 from ..sources.contents import content_hashes
-from ..sources.listing import IGNORED, Listing
+from ..sources.source import IGNORED, Listing
 from ..spark.catalog import column_in_one_form
 from .plan import CHANGED, DOUBLED, ELSEWHERE, GONE, KNOWN, STATUS, STORED_HASH, Plan
 from .rules import (

@@ -18,8 +18,7 @@ from ...log.opening import open_table, uri_for_delta_rs
 from ...log.snapshot import data_files_of
 from ...spark.port import kept, option_of, settings_of
 from ...stores.clients import require_known_store
-from ...stores.data_files import local_form
-from ...stores.delta_uris import unwritable_part
+from ...stores.data_files import local_form, unwritable_part
 from ...table import Table
 from ..annotations.record import encodable
 from ..model import schema
@@ -126,9 +125,7 @@ class Batch:
 
     rows: DataFrame  # Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given
     user_metadata: str  # What the history keeps of the commit; no other commit has the same
-    stale: DataFrame | None = (
-        None  # The paths, in the form of `column_in_one_form`, whose rows go, as a column `path`; or None
-    )
+    stale: DataFrame | None = None  # Paths whose rows go, as `column_in_one_form` makes them in a column `path`
     properties: Mapping[str, str] = field(default_factory=dict)  # Table properties of a table that is made
 
 

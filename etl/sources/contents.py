@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import parallelism
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..files import local_path
 from ..model import schema
 from ..spark.catalog import pattern_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from .listing import Listing
+    from .source import Listing
 
 CONTENT = "content"
 # What Spark raises where the bytes of a row are others than those that were listed.
