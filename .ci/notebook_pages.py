@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXECUTED = ROOT / ".notebooks"
 MOST_LINES = 30  # of one output
+# A link of a page to the source of a notebook, which is a folder further up than its page in the site.
+_SOURCE = re.compile(r"\]\(\.\./((?:\.\./)*)notebooks/(\d\w+)\.py\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,6 +38,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for name, data in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=data))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Lets links to notebooks, which lead to their sources in a checkout, lead to their pages."""
+    return _SOURCE.sub(r"](\1notebooks/\2.md)", markdown)
 
 
 def page_of(source: Path, pictures: dict[str, bytes]) -> Iterator[str]:

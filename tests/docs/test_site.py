@@ -14,6 +14,8 @@ import lakelens
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+# A link without a scheme; what follows a # is in the page.
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 
 @pytest.mark.system
@@ -57,3 +59,11 @@ def test_pages_hold_no_placeholder_and_name_tests_that_exist() -> None:
             assert re.findall(r"\b[A-Z0-9]+_(?:RESULT|SIZE|MEASURED)\b", text) == [], page
         assert [path for path in re.findall(r"tests/[\w/]+\.py", text) if path not in files] == [], page
         assert [name for name in re.findall(r"\btest_\w+\.py", text) if name not in names] == [], page
+
+
+@pytest.mark.unit
+def test_links_of_pages_lead_to_files_of_a_checkout_too() -> None:
+    pages = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
+    links = [(page, link) for page in pages for link in _LINK.findall(page.read_text(encoding="utf-8"))]
+    assert len(links) > 300
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import resource
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +40,55 @@ def test_a_traceback_of_any_length_in_any_script_comes_back(watch):
         run(watch, main)
     assert caught.value.reason == "raised"
     assert "\N{GRINNING FACE}" * 1000 in caught.value.traceback
+
+
+CELL = """\
+def main():
+    print("training")
+    return deeper({"rate": 0.1})
+
+def deeper(options):
+    from lakelens.options import whole_number
+
+    return whole_number("np", options["np"])
+"""
+
+
+@pytest.mark.parametrize("verbosity", ["all", "log_callback_only"])
+def test_an_error_is_told_once_with_the_lines_of_a_notebooks_cell(watch, capfd, verbosity):
+    name = "<ipython-input-3-cell>"
+    linecache.cache[name] = (len(CELL), None, CELL.splitlines(keepends=True), name)
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(CELL, name, "exec"), cell)  # noqa: S102 - as a notebook does
+    with pytest.raises(RankFailedError) as caught:
+        run(watch, cell["main"], driver_log_verbosity=verbosity)
+    text, error = str(caught.value), caught.value
+    assert (error.kind, error.summary.count("KeyError: 'np'")) == ("KeyError", 1)
+    frames, sentence, *tail = text.split("\n\n")
+    assert [line for line in frames.splitlines() if "^" not in line] == [
+        "Traceback (most recent call last):",
+        f'  File "{name}", line 3, in main',
+        '    return deeper({"rate": 0.1})',
+        f'  File "{name}", line 8, in deeper',
+        '    return whole_number("np", options["np"])',
+        "KeyError: 'np'",
+    ]
+    assert sentence.startswith("rank 0 of 1 on ")
+    assert [part.splitlines()[1:] for part in tail] == ([] if verbosity == "all" else [["  training"]])
+    said = capfd.readouterr()
+    assert ("Traceback" not in said.out + said.err, "training" in said.out) == (True, verbosity == "all")
+
+
+def test_lakelens_frames_are_not_the_users_and_the_whole_traceback_stays(watch):
+    def main():
+        from lakelens.options import whole_number
+
+        whole_number("np", "two")
+
+    with pytest.raises(RankFailedError, match=r"(?s)in main\n    whole_number.*InvalidArgumentError: ") as caught:
+        run(watch, main)
+    assert ("options.py" in str(caught.value), "options.py" in caught.value.traceback) == (False, True)
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 3  # this test, `run` above, and HorovodRunner.run
 
 
 def failing() -> list[tuple[Callable[[], Any], type[LaunchError], str]]:

@@ -32,7 +32,10 @@ def test_ranks_run_in_the_executors_and_rank_zeros_value_comes_back(watch, capfd
 
     value, _ = HorovodRunner(np=2, env=watch.env).run(main, x=41)
     assert value == 42
-    assert sorted(capfd.readouterr().out.splitlines()) == ["0 of 2", "1 of 2"]
+    said = capfd.readouterr()
+    assert sorted(said.out.splitlines()) == ["0 of 2", "1 of 2"]
+    notices = [line for line in said.err.splitlines() if line.startswith("lakelens: main: ")]
+    assert [notices[-2], notices[-1].startswith("lakelens: main: done in ")] == ["lakelens: main: 2 ranks run", True]
 
 
 def test_zero_is_every_slot_where_lines_are_streamed_and_a_large_argument_reaches_every_rank(runner, capfd):
