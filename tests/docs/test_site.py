@@ -65,5 +65,5 @@ def test_pages_hold_no_placeholder_and_name_tests_that_exist() -> None:
 def test_links_of_pages_lead_to_files_of_a_checkout_too() -> None:
     pages = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
     links = [(page, link) for page in pages for link in _LINK.findall(page.read_text(encoding="utf-8"))]
-    assert len(links) > 300
+    assert links
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
