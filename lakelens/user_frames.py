@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import traceback
 from types import TracebackType
 
@@ -11,8 +14,10 @@ from .errors import LakelensError
 _MOST_CHARACTERS = 16_000
 # Packages whose frames say nothing about the user's mistake.
 _LIBRARIES = frozenset({"lakelens", "horovod", "keras", "tensorflow", "torch", "cloudpickle", "importlib", "runpy"})
-# TensorFlow's copy of a function; its message has the user's lines.
-_GENERATED = "__autograph_generated_file"
+# TensorFlow's copy of a function; the message then begins so, and has the frames of the function itself.
+_GENERATED, _IN_USER_CODE = "__autograph_generated_file", "in user code:"
+_FRAME = re.compile(r' +File "(?P<path>[^"\n]+)", line \d+, in .*\n(?:        .*\n)?')
+_COPY = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
 
 
 def user_traceback(error: BaseException, frames: TracebackType | None) -> str:
@@ -21,12 +26,27 @@ def user_traceback(error: BaseException, frames: TracebackType | None) -> str:
     An error that no frame of the user explains keeps every frame: it is a defect.
     """
     shown = traceback.TracebackException(type(error), error, frames, compact=True)
-    is_users = _keep_users(shown, error, frames)
+    is_users = _keep_users(shown, error, frames) or is_of_autograph(error)
     if not is_users and isinstance(error, LakelensError):
         return ""
     if not is_users and not isinstance(error, SyntaxError):
         shown = traceback.TracebackException(type(error), error, frames, compact=True)
-    return "".join(shown.format())[-_MOST_CHARACTERS:].rstrip()
+    return tidied("".join(shown.format()))[-_MOST_CHARACTERS:].rstrip()
+
+
+def tidied(text: str) -> str:
+    """Removes frames of libraries from the message of an error in a function that TensorFlow has converted."""
+    if _IN_USER_CODE not in text:
+        return text
+    names = [f"{name}.training" if name == "lakelens" else name for name in _LIBRARIES]
+    folders = [f"{path}{os.sep}" for name in names for path in getattr(sys.modules.get(name), "__path__", ())]
+    text = _FRAME.sub(lambda frame: "" if frame["path"].startswith(tuple(folders)) else frame[0], text)
+    return _COPY.sub("", text)
+
+
+def is_of_autograph(error: BaseException) -> bool:
+    """Returns whether an error's message has the frames of the user's function."""
+    return bool(error.args) and str(error.args[0]).startswith(_IN_USER_CODE)
 
 
 def _keep_users(shown: traceback.TracebackException, error: BaseException, frames: TracebackType | None) -> bool:

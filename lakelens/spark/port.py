@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
@@ -540,7 +540,7 @@ def as_active_session(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def without_logs(spark: SparkSession) -> Iterator[None]:
-    """Keeps Spark from logging the stack of a worker that cannot start, whose reason is raised."""
+    """Keeps Spark from logging the stack of a worker or a task, whose reason is raised."""
     if is_connect(spark):
         yield
         return
@@ -552,7 +552,8 @@ def without_logs(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        configurator.setRootLevel(level)
+        with suppress(Exception):  # a JVM that has ended logs nothing, and its end is not the reason
+            configurator.setRootLevel(level)
 
 
 @functools.cache

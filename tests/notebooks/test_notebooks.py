@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import runpy
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from connect_server import connect_server
-from traitlets.config import Config
+from kernels import kernel_in, sockets_in
 
 import lakelens
 
@@ -67,10 +66,7 @@ def notebook_of(path: Path) -> dict[str, Any]:
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """A folder for all notebooks, whose tables they share, and a kernel of this interpreter."""
     folder = tmp_path_factory.mktemp("notebooks")
-    spec = folder / "jupyter" / "kernels" / "lakelens"
-    spec.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "lakelens", "language": "python"}))
+    spec = kernel_in(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
         patch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
@@ -113,11 +109,6 @@ def test_a_notebook_runs_from_top_to_bottom(
     assert [heading for heading in PAGES.get(name, ()) if heading not in pages] == []
     if name in WITH_BARS:
         assert any(WIDGET in one.get("data", {}) for one in outputs)
-
-
-def sockets_in(folder: Path) -> Config:
-    """Lets a kernel speak through files: of ports that are found free, another process may take one before it does."""
-    return Config({"KernelManager": {"transport": "ipc", "ip": str(folder / "kernel")}})
 
 
 STAND_IN = """

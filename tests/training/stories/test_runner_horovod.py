@@ -97,7 +97,7 @@ def alone():
 
     import lakelens.hvd as hvd
 
-    with tempfile.TemporaryDirectory() as folder:  # AutoGraph reads the source in a file, which a sent function lacks
+    with tempfile.TemporaryDirectory() as folder:  # AutoGraph reads the source in a file
         Path(folder, "traced.py").write_text(TRACED)
         traced = runpy.run_path(f"{folder}/traced.py")["traced"]
         assert traced(tf.constant(-1.0)) == 1  # AutoGraph looks at every module on the way

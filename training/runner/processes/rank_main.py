@@ -25,7 +25,7 @@ from typing import Any
 from ....error_reports import message_of, report_of
 from ....errors import LaunchError
 from ....spark.jvm import is_verbose
-from ....user_frames import user_traceback
+from ....user_frames import tidied, user_traceback
 from ...rank import horovod_names, lazy_imports, process_context
 from ...rank.driver_line import DriverLine
 from ...rank.frames import STACK_SIGNAL, Kind
@@ -177,6 +177,7 @@ def _report(link: RankLink, error: BaseException) -> None:
     own = isinstance(error, LaunchError)
     frames = None if own else frames
     report = report_of(error, frames)
+    report["message"] = tidied(report["message"])
     shown = "" if own else report["traceback"] if is_verbose() else user_traceback(error, frames)
     consequence = is_consequence(type(error).__name__, report["message"])
     link.send(Kind.RAISED, {**report, "shown": shown, "consequence": consequence})

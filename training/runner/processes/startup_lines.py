@@ -10,7 +10,7 @@ _STARTUP = re.compile(
     _HEAD.format("I") + r"\w+\.cc:\d+\] "
     "|" + _HEAD.format("WE") + r"(?:computation_placer|cuda_(?:blas|dnn|fft|platform)|cudart_stub)\.cc:\d+\] "
     "|WARNING: All log messages before absl::InitializeLog"
-    "|To enable the following instructions: |lakelens: no GPU is assigned to the ranks"
+    "|To enable the following instructions: |lakelens: (?:no GPU is assigned to the ranks|feed )"
 )
 
 

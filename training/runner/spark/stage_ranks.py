@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import LaunchError, RankFailedError
-from ....spark.port import application_of, master_of, setting_of
+from ....spark.jvm import is_verbose
+from ....spark.port import application_of, master_of, setting_of, without_logs
 from ....spark.workers import reason_of
 from ...rank.frames import Frame, Kind
 from ..processes.failure_verdict import Failure
@@ -56,7 +57,7 @@ class StageRanks(ChannelRanks):
         driver_port: int,
         stack: contextlib.ExitStack,
     ) -> None:
-        self._slots_wait_s = slots_wait_s
+        self._spark, self._slots_wait_s = spark, slots_wait_s
         self._done: StageEnd | None = None
         self._done_at = 0.0
         self._unwritten: OSError | None = None
@@ -126,11 +127,15 @@ class StageRanks(ChannelRanks):
         return replace(failure, sentence=f"{failure.sentence} (Spark says: {reason_of(self._done.error)})")
 
     def end(self, stacks_of: Sequence[int] = ()) -> None:
-        """Ends all ranks and the Spark job, and waits for both."""
-        super().end(stacks_of)
-        if self._done is None:
-            self._stage.cancel()
-            self._wait_for(self._all_ended, STAGE_END_S)
+        """Ends all ranks and the Spark job, and waits for both; Spark does not log that its tasks fail by that."""
+        with contextlib.ExitStack() as stack:
+            if not is_verbose():
+                with contextlib.suppress(Exception):  # a JVM that has ended logs nothing
+                    stack.enter_context(without_logs(self._spark))
+            super().end(stacks_of)
+            if self._done is None:
+                self._stage.cancel()
+                self._wait_for(self._all_ended, STAGE_END_S)
 
     def value(self) -> Any:
         """Returns rank 0's value; see `Ranks.value`."""
