@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ...errors import InvalidArgumentError, NotEnoughSlotsError, RankFailedError
 from ...options import named_options, whole_number
 from ...results import duration
-from ...spark.jvm import is_verbose
+from ...spark.jvm import VERBOSE_VARIABLE, is_verbose
 from ...spark.port import is_connect
 from ...spark.shipping import ship_wheel
 from .function_pickle import pickle_function
@@ -180,7 +180,7 @@ class HorovodRunner:
             size=size,
             payload=payload,
             stall_timeout_s=self.stall_timeout_s,
-            environment=self.env,
+            environment={**({VERBOSE_VARIABLE: "1"} if is_verbose() else {}), **self.env},
             gpus=self.use_gpu,
             needs_horovod=self.needs_horovod,
             terms=self.terms,
