@@ -67,8 +67,7 @@ class PrecisionRecall:
         """Finds the score from which on F1 is highest; of equal ones the highest score. None without a hit."""
         both = self.precision + self.recall
         f1 = np.divide(2 * self.precision * self.recall, both, out=np.zeros_like(both), where=both > 0)
-        # A score takes or leaves all detections that have it.
-        f1[:-1][self.scores[:-1] == self.scores[1:]] = 0
+        # Of detections with one score the last has the highest F1, because misses precede: a score takes all of them.
         best = int(np.argmax(f1)) if len(f1) else 0
         if not len(f1) or not f1[best]:
             return None

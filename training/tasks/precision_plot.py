@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...figures import INK, dress_axis, empty_figure, name_axes, text_of, to_png
 from .average_precision import PrecisionRecall
 from .class_metrics import csv_text, number_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Points of a class in the table and the plot; more look the same.
 _POINTS = 200
@@ -27,10 +31,15 @@ def curves_csv(curves: Mapping[str, PrecisionRecall]) -> str:
 
 
 def draw_precision_recall(curves: Mapping[str, PrecisionRecall], least_score: float | None = None) -> bytes:
-    """Draws the curve of each class at an overlap of 0.5, so that none hides another one.
+    """Draws the curve of each class at an overlap of 0.5.
 
     Of more than 20 classes it draws those of the lowest average precision. A dot marks a score on each curve.
     """
+    return to_png(precision_recall_figure(curves, least_score))
+
+
+def precision_recall_figure(curves: Mapping[str, PrecisionRecall], least_score: float | None = None) -> Figure:
+    """Lays out the plot of `draw_precision_recall`: axes for each class, so that no curve hides another one."""
     drawn = sorted(curves.items(), key=lambda named: named[1].area)[:_MOST_CLASSES]
     columns = min(4, max(2, len(drawn)))
     rows = max(1, -(-len(drawn) // columns))
@@ -55,7 +64,7 @@ def draw_precision_recall(curves: Mapping[str, PrecisionRecall], least_score: fl
     figure.supxlabel("recall", fontsize=9, color=INK)
     figure.supylabel("precision", fontsize=9, color=INK)
     figure.suptitle(f"at an overlap of 0.5, with average precision{few}", x=0.01, ha="left", fontsize=10, color=INK)
-    return to_png(figure)
+    return figure
 
 
 def _some(count: int) -> list[int]:

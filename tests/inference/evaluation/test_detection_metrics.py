@@ -49,6 +49,13 @@ def test_without_objects_there_is_no_score():
     assert draw_detection_plots(found) == {}
 
 
+def test_the_best_score_is_that_of_all_classes_together():
+    found = measured([(0.9, 0), (0.4, 1), (0.3, 0)], [0, 1])
+    assert found.best_point is not None
+    assert (found.best_point.score, found.best_point.f1) == (pytest.approx(0.4), 1.0)
+    assert measured([], [0, 1]).best_point is None
+
+
 def test_a_comparison_names_the_class_that_gained_most():
     before, after = measured([(0.9, 0)], [0, 1]), measured([(0.9, 0), (0.8, 1)], [0, 1])
     found = compare_detections(before, after, rows=20, fixed=9, broken=1)

@@ -39,7 +39,7 @@ BOX = {"label": 0, "label_name": "red", "xmin": 0.0, "ymin": 0.0, "xmax": 8.0, "
 
 def test_an_object_whose_difficulty_is_unknown_counts():
     made = _matched("file:/a.png", None, [BOX])
-    assert (made["objects"].tolist(), made["missed"]) == ([0], 1)
+    assert (made["objects"].tolist(), made["matches"]) == ([0], [])
 
 
 @pytest.mark.parametrize("name", ["label", "xmin", "ymax"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mlflow_stores import put_store
 from PIL import Image
 
 from lakelens import ImageTable
-from lakelens.errors import ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
+from lakelens.errors import InvalidArgumentError, ModelMismatchError, NotAnImageTableError, PredictionsSchemaError
 from lakelens.inference.evaluation.evaluate import evaluate
 from lakelens.inference.scoring.score import score
 from lakelens.inference.trace import trace
@@ -187,7 +188,8 @@ def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, 
     assert (found.comparison.fixed, found.comparison.broken, found.comparison.most_improved_class) == (2, 0, "blue")
     page = (out / "evaluation.html").read_text()
     assert "gained most is <b>blue</b>" in page
-    assert page.count("data:image/jpeg") == 4
+    # Of four images two are the worst and two the best; two have changed, with the boxes of both models.
+    assert page.count("data:image/jpeg") == 4 + 2 * 2
     assert any(line.split()[:3] == ["blue", "3", "3"] for line in evaluation_lines(found))
     # What was scored before was not scored again.
     assert [one["checkpoint_digest"] for one in read(scored[1])].count(detector.digest) == len(IMAGES)
@@ -229,6 +231,39 @@ def test_a_model_of_another_task_is_refused(spark, table, detector, scored, chec
     assert DeltaTable(scored[1]).version() == before
 
 
+def test_a_score_table_has_only_the_boxes_of_the_least_score_and_is_not_evaluated(spark, table, tmp_path):
+    faint = save_detector(tmp_path / "faint", faint=["blue"])
+    predictions = tmp_path / "sure"
+    page = evaluate(spark, faint.path, table, out=tmp_path / "out")
+    best = page.evaluation.best_point
+    assert 0.4 < best.score < 0.93
+    assert best.f1 == 1
+    (named,) = re.findall(r"lakelens score --min-score ([\d.]+)</code>", Path(page.page).read_text())
+    everything = score(spark, faint.path, table, tmp_path / "best", min_score=float(named))
+    assert sum(len(one["detections"]) for one in read(everything.predictions)) == OBJECTS
+    first = score(spark, faint.path, table, predictions, min_score=0.95)
+    assert (first.scored, score(spark, faint.path, table, predictions, min_score=0.95).scored) == (len(IMAGES), 0)
+    reds = [[square for square in squares or () if square[0] == "red"] for squares in IMAGES]
+    assert [as_truths(one["detections"]) for one in read(predictions)] == [truths_of(squares) for squares in reds]
+    kept = r"sure keeps only boxes with a score of at least 0\.95 \(--min-score 0\.95\); this call writes "
+    with pytest.raises(PredictionsSchemaError, match=f"{kept}boxes from 0.97 on"):
+        score(spark, faint.path, table, predictions, min_score=0.97)
+    for call in (score, evaluate):
+        with pytest.raises(PredictionsSchemaError, match=f"{kept}all boxes, as every evaluation does"):
+            call(spark, faint.path, table, predictions=predictions)
+
+
+@pytest.mark.parametrize("given", [0.01, 1.5, math.nan, "0.5", True])
+def test_a_least_score_is_a_number_that_a_detection_can_have(spark, table, detector, tmp_path, given):
+    with pytest.raises(InvalidArgumentError, match=r"min_score=.*: give a number from 0\.05 to 1"):
+        score(spark, detector.path, table, tmp_path / "predictions", min_score=given)
+
+
+def test_a_least_score_is_refused_for_a_model_without_boxes(spark, table, checkpoint, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"min_score is for boxes; .* is a model of task classification"):
+        score(spark, checkpoint.path, table, tmp_path / "predictions", min_score=0.5)
+
+
 def test_a_detector_that_finds_nothing_is_evaluated_with_a_warning_and_its_worst_images_are_shown_with_their_boxes(
     spark, table, tmp_path, caplog
 ):
@@ -237,6 +272,6 @@ def test_a_detector_that_finds_nothing_is_evaluated_with_a_warning_and_its_worst
     assert found.evaluation.scores["map50"] == 0
     assert "no detection with a score of at least" in caplog.text
     shown = sorted(path.name for path in (tmp_path / "out").glob("*.jpg"))
-    assert shown == ["worst_00.jpg", "worst_01.jpg", "worst_02.jpg"]
+    assert shown == ["best_00.jpg", "best_01.jpg", "worst_00.jpg", "worst_01.jpg"]
     page = (tmp_path / "out" / "evaluation.html").read_text()
-    assert [f"{missed} missed, 0 invented" in page for missed in (0, 1, 2, 3)] == [False, True, True, True]
+    assert [f"{missed} missed, 0 invented" in page for missed in (0, 1, 2, 3)] == [True] * 4

@@ -14,11 +14,13 @@ from PIL import Image
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
+from lakelens.results import counted
 from lakelens.search.journal import Journal, read_events
 from lakelens.search.report.best import best_experiment
 from lakelens.search.report.history import SearchHistory, read_history
 from lakelens.search.report.importance import importance_of
 from lakelens.search.report.page import render_page
+from lakelens.search.report.plots import _BEST, _draw_curves, _draw_hyperparameters, rung_colours
 from lakelens.search.report.write import write_report
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.space import constants
@@ -152,7 +154,42 @@ def test_importance_finds_what_decides(tmp_path: Path) -> None:
 
 def test_importance_is_not_told_from_too_few_trials(tmp_path: Path) -> None:
     write_journal(tmp_path, 3)
-    assert importance_of(read_history(tmp_path)).note == "3 trials were validated; 10 are needed to estimate it."
+    assert importance_of(read_history(tmp_path)).note == "3 trials validated; importance needs 10."
+
+
+def test_legend_and_facts_count_each_trial_once_by_the_rung_at_which_it_ended(history: SearchHistory) -> None:
+    drawn = history.drawn["length"]
+    ends, counts = history.ends(drawn), drawn.map(history.rung_of).value_counts()
+    assert ends == {history.rung_of(length): history.lengths(length) for length in drawn.unique()}
+    axis = _draw_curves(history).axes[0]
+    labels = axis.get_legend_handles_labels()[1][1:]
+    assert labels == [f"ended at {text}: {counted(int(counts[rung]), 'trial')}" for rung, text in ends.items()]
+    assert sum(counts) == len(history.trials) - (history.trials["state"] == "failed").sum()
+    lines = {line.get_color() for line in axis.lines if len(line.get_xdata()) > 1 and line.get_color() != _BEST}
+    assert lines <= {rung_colours(len(history.rungs))[rung] for rung in ends}
+
+
+def test_rungs_are_those_of_all_brackets_even_if_no_trial_is_planned_to_end_there(tmp_path: Path) -> None:
+    write_journal(tmp_path, 4, max_length={"epochs": 4}, divisor=2)
+    assert read_history(tmp_path).rungs == [1, 2, 4]
+
+
+def test_axes_have_whole_epochs_and_the_values_that_a_hyperparameter_can_have(tmp_path: Path) -> None:
+    space = {
+        "filters": {"type": "categorical", "vals": [8, 16]},
+        "rate": {"type": "log", "base": 10, "minval": -4, "maxval": -1.5},
+        **SPACE,
+        "layers": {"type": "int", "minval": 1, "maxval": 4},
+    }
+    write_journal(tmp_path, 4, max_length={"epochs": 4}, divisor=2, space=space)
+    history = read_history(tmp_path)
+    epochs = [tick for tick in _draw_curves(history).axes[0].get_xticks() if 0 < tick < 5]
+    assert epochs == [1, 2, 3, 4]
+    figure = _draw_hyperparameters(history, ["filters", "layers", "rate"])
+    texts = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
+    assert texts == [["8", "16"], ["1", "2", "3", "4"], ["0.0001", "0.001", "0.01"]]
+    drawn = {round(float(x), 6) for x in figure.axes[0].collections[0].get_offsets()[:, 0]}
+    assert drawn <= {0.0, 1.0}
 
 
 def test_values_are_those_of_nested_hyperparameters(history: SearchHistory) -> None:

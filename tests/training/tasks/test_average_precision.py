@@ -8,8 +8,15 @@ import io
 import numpy as np
 import pytest
 
-from lakelens.training.tasks.average_precision import PrecisionRecall, class_precisions, curve_at, mean_precisions
+from lakelens.training.tasks.average_precision import (
+    OperatingPoint,
+    PrecisionRecall,
+    class_precisions,
+    curve_at,
+    mean_precisions,
+)
 from lakelens.training.tasks.box_matching import THRESHOLDS, matches_of, no_matches, real_truths
+from lakelens.training.tasks.precision_plot import precision_recall_figure
 
 
 def scored(*rows: tuple[float, ...]) -> np.ndarray:
@@ -34,6 +41,31 @@ def test_average_precision_of_three_hits_among_five_is_that_by_hand():
     # Recall 0, .1, .2 | .3, .4, .5 | .6, .7 | .8, .9, 1
     np.testing.assert_allclose(curve.voc_2007, (3 * 1 + 3 * 2 / 3 + 2 * 3 / 5 + 3 * 0) / 11)
     np.testing.assert_allclose(curve.coco, (26 * 1 + 25 * 2 / 3 + 25 * 3 / 5) / 101)
+
+
+@pytest.mark.unit
+def test_the_best_score_is_the_least_one_of_the_detections_with_the_highest_f1():
+    scores = np.array([0.9, 0.8, 0.8, 0.5], np.float32)
+    # Two objects. From 0.9 on: precision 1, recall 1/2. From 0.8 on, hit and miss: 2/3 and 1. From 0.5 on: 1/2 and 1.
+    best = PrecisionRecall.of(scores, np.array([True, True, False, False]), 2).best_point()
+    assert best == OperatingPoint(pytest.approx(0.8), pytest.approx(0.8), pytest.approx(2 / 3), 1.0)
+    # A score takes all detections that have it: with two misses more at 0.8, only that of 0.9 is better.
+    tied = PrecisionRecall.of(
+        np.array([0.9, 0.8, 0.8, 0.8, 0.8], np.float32), np.array([True, True, False, False, False]), 2
+    )
+    assert tied.best_point() == OperatingPoint(pytest.approx(0.9), pytest.approx(2 / 3), 1.0, 0.5)
+    assert PrecisionRecall.of(scores, np.zeros(4, bool), 2).best_point() is None
+    assert PrecisionRecall.of(scores[:0], np.zeros(0, bool), 2).best_point() is None
+
+
+@pytest.mark.unit
+def test_equal_curves_are_drawn_in_axes_of_their_own():
+    curve = PrecisionRecall.of(np.array([0.9], np.float32), np.array([True]), 1)
+    figure = precision_recall_figure({"fork": curve, "mug": curve, "plate": curve}, 0.5)
+    drawn = {axis.get_title(loc="left"): len(axis.lines) for axis in figure.axes if axis.lines}
+    assert drawn == dict.fromkeys(("fork  1.00", "mug  1.00", "plate  1.00"), 2)  # each a curve and a dot
+    many = precision_recall_figure({f"{number}": curve for number in range(30)})
+    assert "the 20 of 30 classes of the lowest" in many.get_suptitle()
 
 
 @pytest.mark.unit
