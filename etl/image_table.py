@@ -12,8 +12,7 @@ from ..log.data_files import require_files
 from ..options import named_options
 from .files import CLASS_FOLDERS
 from .ingest.landing import ingest_available
-from .ingest.options import IngestOptions, request_of
-from .ingest.results import IngestPreview, IngestResult, StreamResult
+from .ingest.results import IngestOptions, IngestPreview, IngestResult, StreamResult, request_of
 from .ingest.run import ingest, preview
 from .quarantine import Quarantine
 from .spark.catalog import read_table, require_delta_table

@@ -197,8 +197,7 @@ def _files_of_a_batch(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> IngestRequest:
     from lakelens.etl.images.recipe import Limits
-    from lakelens.etl.ingest.options import RecipeOptions
-    from lakelens.etl.ingest.results import IngestRequest
+    from lakelens.etl.ingest.results import IngestRequest, RecipeOptions
     from lakelens.etl.sources.source import Source
 
     limits = {name: getattr(args, name) for name in ("max_bytes", "max_pixels", "timeout_s", "memory_bytes")}

@@ -12,7 +12,7 @@ from ...spark.port import forget, keep
 from ..annotations.record import IMAGE_MISSING, PATH_UNUSABLE
 from ..model import schema
 from ..model.classes import NO_CLASS, class_order
-from ..sources.listing import IGNORED, LABEL_RANK, PROBLEMS, SEEN
+from ..sources.source import IGNORED, LABEL_RANK, PROBLEMS, SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -10,7 +10,7 @@ from ...spark.python_tasks import map_in_arrow
 from ..files import NOT_LOOKED_INTO
 from ..model import schema
 from ..sources.contents import content_hashes
-from ..sources.listing import IGNORED, Listing
+from ..sources.source import IGNORED, Listing
 from ..spark.catalog import column_in_one_form
 from .plan import CHANGED, DOUBLED, ELSEWHERE, GONE, KNOWN, STATUS, STORED_HASH, Plan
 from .rules import (

@@ -19,7 +19,7 @@ from ..annotations.record import BOXES_LOST, CLASS_UNKNOWN
 from ..model import schema
 from ..model.classes import NO_CLASS
 from ..quarantine import DELETED, RETRIED_REASONS
-from ..sources.listing import IGNORED
+from ..sources.source import IGNORED
 from .plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, RESTAMPED, STATUS, STORED_CLASS, STORED_HASH
 
 # What the image table, its quarantine and the stamps of unchanged files know of a path.

@@ -126,9 +126,7 @@ class Batch:
 
     rows: DataFrame  # Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given
     user_metadata: str  # What the history keeps of the commit; no other commit has the same
-    stale: DataFrame | None = (
-        None  # The paths, in the form of `column_in_one_form`, whose rows go, as a column `path`; or None
-    )
+    stale: DataFrame | None = None  # Paths whose rows go, as `column_in_one_form` makes them in a column `path`
     properties: Mapping[str, str] = field(default_factory=dict)  # Table properties of a table that is made
 
 

@@ -1,7 +1,8 @@
-"""Reads and decodes the files of a plan, once: Spark keeps what became of each until the ingest is committed."""
+"""Deals the files of a plan to Spark tasks, which decode each once: Spark keeps what became of it until the commit."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,17 +10,50 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...progress import image_progress
-from ...spark.port import counter, kept
+from ...spark.port import counter, kept, parallelism
 from ...spark.python_tasks import map_in_arrow
+from ..changes.plan import Plan
+from ..images.recipe import Recipe
 from ..model import schema
 from ..model.classes import NO_CLASS
+from ..sources.source import Listing
 from ..spark.writing_session import local_frame
 from .prepare import Prepared
 from .row_task import BatchTask
-from .task_sizes import deal_work
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+# Fewer rows in a task would spend more time on starting it than on its images.
+_SMALLEST_TASK_ROWS = 64
+_ARROW_CONTENT_BYTES = 64 * 1024 * 1024
+_MOST_FILES_AT_ONCE = 256
+
+
+def deal_work(spark: SparkSession, listing: Listing, plan: Plan, recipe: Recipe) -> DataFrame:
+    """Deals the files that are to be read to tasks of equal size, classes mixed: no row group holds one class alone."""
+    from pyspark.sql import functions as F
+
+    work = plan.work_files()
+    if listing.read_contents is not None:
+        return listing.read_contents(work, files_at_once(plan))
+    tasks = task_count(plan, recipe, parallelism(spark))
+    return work.repartition(tasks).sortWithinPartitions(F.xxhash64(schema.PATH))
+
+
+def task_count(plan: Plan, recipe: Recipe, slots: int) -> int:
+    """Chooses how many tasks share a batch: every slot busy, files neither tiny nor larger than the target."""
+    pixels = recipe.size * recipe.size
+    per_row = {"raw_rgb": 3 * pixels, "jpeg": pixels // 4}.get(recipe.store, plan.work_bytes // max(1, plan.work))
+    by_bytes = math.ceil(plan.work * per_row / schema.TARGET_FILE_BYTES)
+    by_slots = min(2 * slots, math.ceil(plan.work / _SMALLEST_TASK_ROWS))
+    return max(1, by_bytes, by_slots)
+
+
+def files_at_once(plan: Plan) -> int:
+    """Chooses how many files may share an Arrow batch, so that one of the largest does not pass its bound."""
+    return max(1, min(_MOST_FILES_AT_ONCE, _ARROW_CONTENT_BYTES // max(1, plan.largest_bytes)))
+
 
 _ROWS = "rows"
 _PROBLEM = "problem"

@@ -22,12 +22,10 @@ from ..images.recipe import Recipe
 from ..model import schema
 from ..model.classes import names_now, spelled
 from ..quarantine import Quarantine, Stamps
-from ..sources.annotation_frames import annotation_errors
-from ..sources.listing import Listing, has_numbered_folders, raise_refusal
-from ..sources.named_images import check_not_all_elsewhere
-from ..sources.source import Source
+from ..sources.annotated_folders import check_split_lists
+from ..sources.named_images import annotation_errors, check_not_all_elsewhere
+from ..sources.source import Listing, Source, has_numbered_folders, raise_refusal
 from ..sources.sources import list_source
-from ..sources.voc_source import check_split_lists
 from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.writing_session import local_frame, writing_session
 from .checks import check_classes_known, check_place

@@ -1,18 +1,17 @@
-"""One ingest: files of a source become one commit of the image table, and bad ones rows of its quarantine.
-
-The order of the commits is what makes a kill harmless: images first, quarantine second. A file that an interrupted
-ingest had not stored is new to the next one; it recognises a stored file by path, size and time.
-"""
+"""One ingest: files of a source become one commit of the image table, and bad ones rows of its quarantine."""
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...errors import NothingStoredError, QuarantineConflictError, TableConflictError
+from ...errors import InvalidArgumentError, NothingStoredError, QuarantineConflictError, TableConflictError
 from ...job_keys import Job
+from ...spark.port import kept
+from ...spark.python_tasks import map_in_arrow
 from ...table import Table
 from ...table_jobs import TableJob
 from ..annotations.record import ANNOTATION_MISSING
@@ -22,11 +21,10 @@ from ..commit.transaction import INGEST, Batch, create_image_table, user_name, w
 from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
 from ..model.classes import NO_CLASS
-from ..quarantine import Quarantine, Stamps
-from ..sources.contents import failure_of_source
+from ..quarantine import DOUBTFUL_REASONS, Quarantine, Stamps
+from ..sources.contents import OTHER_ROWS, failure_of_source
 from ..spark.catalog import is_delta_table, resolved
 from ..spark.failures import RETRIES, naming_failures
-from .bad_files import BadFiles, find_bad_files
 from .decoding import DecodedFiles, decoded_files
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
@@ -35,6 +33,47 @@ from .results import IngestPreview, IngestRequest, IngestResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# A file that is read again for its reason is alone in its Arrow batch.
+_FILES_AT_ONCE = 1
+
+
+@dataclass(frozen=True)
+class BadFiles:
+    """Files for the quarantine."""
+
+    # Rows of `schema.QUARANTINE`, or None without bad files; valid as long as the decoded files
+    frame: DataFrame | None
+    reasons: Mapping[str, int]  # Number of files by reason
+
+
+def find_bad_files(prepared: Prepared, decoded: DecodedFiles) -> BadFiles:
+    """Finds the files that did not become rows. Those whose reason is in doubt are read a second time, each alone."""
+    from pyspark.sql import functions as F
+
+    if decoded.stored + sum(decoded.refused.values()) != prepared.plan.work:
+        raise InvalidArgumentError(OTHER_ROWS)
+    if not decoded.refused:
+        return BadFiles(None, {})
+    reasons = Counter({reason: n for reason, n in decoded.refused.items() if reason not in DOUBTFUL_REASONS})
+    is_doubtful = F.col("reason").isin(*DOUBTFUL_REASONS)
+    frame = decoded.outcomes.where(F.col("reason").isNotNull() & ~is_doubtful)
+    frame = frame.select(*schema.QUARANTINE.names)
+    if sum(reasons.values()) < sum(decoded.refused.values()):
+        paths = decoded.outcomes.where(is_doubtful).select(schema.PATH)
+        again = _read_again(prepared, decoded, prepared.plan.work_files().join(paths, schema.PATH, "left_semi"))
+        again = prepared.opened.enter_context(kept(again))
+        reasons.update({row["reason"]: row["count"] for row in again.groupBy("reason").count().collect()})
+        frame = frame.unionByName(again)
+    return BadFiles(frame, reasons)
+
+
+def _read_again(prepared: Prepared, decoded: DecodedFiles, files: DataFrame) -> DataFrame:
+    read_contents = prepared.listing.read_contents
+    if read_contents is not None:
+        files = read_contents(files, _FILES_AT_ONCE)
+    return map_in_arrow(files, decoded.task.quarantined_rows, schema.ddl_of(schema.QUARANTINE))
+
 
 # Of files that could not be stored, in the message of an ingest that stored none.
 _MOST_NAMED, _MOST_CHARACTERS = 3, 200

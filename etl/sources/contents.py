@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from .listing import Listing
+    from .source import Listing
 
 CONTENT = "content"
 # What Spark raises where the bytes of a row are others than those that were listed.

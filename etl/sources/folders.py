@@ -30,14 +30,13 @@ from ..files import (
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
 from .contents import read_contents
-from .listing import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, completed, folder_batch, refusal, sight
-from .source import Source
+from .source import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, Source, completed, folder_batch, refusal, sight
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from .listing import ReadContents
+    from .source import ReadContents
 
 _LISTING_ROWS = 10_000
 

@@ -10,13 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..files import COCO, FOLDER_LAYOUTS, MANIFEST, VOC
-from .coco_source import list_coco
-from .dataframe_source import list_frame
+from .annotated_folders import list_coco, list_voc
 from .folders import list_class_folders
-from .listing import Listing
-from .manifest_source import list_manifest
-from .source import Source
-from .voc_source import list_voc
+from .image_rows import list_frame, list_manifest
+from .source import Listing, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

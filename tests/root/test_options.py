@@ -12,7 +12,7 @@ import lakelens
 from lakelens.errors import InvalidArgumentError, UnknownOptionError
 from lakelens.etl.image_table import ImageTable
 from lakelens.etl.images.recipe import Limits, Recipe
-from lakelens.etl.ingest.options import request_of
+from lakelens.etl.ingest.results import request_of
 from lakelens.etl.versions.table_versions import TableVersions
 from lakelens.inference.promotion import promote, staleness
 from lakelens.options import named_options, suggestion

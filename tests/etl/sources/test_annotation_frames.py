@@ -15,9 +15,9 @@ from lakelens.errors import AnnotationFileError, SourceNotFoundError
 from lakelens.etl.annotations import record as an
 from lakelens.etl.annotations.record import annotation_of
 from lakelens.etl.files import local_uri
-from lakelens.etl.sources.annotation_frames import annotation_errors
-from lakelens.etl.sources.coco_source import coco_annotations
-from lakelens.etl.sources.manifest_source import manifest_annotations
+from lakelens.etl.sources.annotated_folders import coco_annotations
+from lakelens.etl.sources.image_rows import manifest_annotations
+from lakelens.etl.sources.named_images import annotation_errors
 from lakelens.etl.sources.source import Source
 
 pytestmark = pytest.mark.spark

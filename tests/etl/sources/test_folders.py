@@ -18,7 +18,7 @@ from lakelens.etl.files import Wanted, list_below
 from lakelens.etl.model import schema
 from lakelens.etl.quarantine import COLUMNS
 from lakelens.etl.sources.folders import list_share
-from lakelens.etl.sources.listing import FOLDER_LISTING, IGNORED, Listing, completed, raise_refusal
+from lakelens.etl.sources.source import FOLDER_LISTING, IGNORED, Listing, completed, raise_refusal
 from lakelens.etl.spark.writing_session import local_frame, writing_session
 
 TASKS = 4

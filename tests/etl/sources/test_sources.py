@@ -27,7 +27,7 @@ from lakelens.etl.files import (
     number_of_folder,
     visit,
 )
-from lakelens.etl.sources.listing import LABEL_RANK, folder_batch
+from lakelens.etl.sources.source import LABEL_RANK, folder_batch
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""DataFrames as sources: rows of paths, as of Spark's `image` source, or of bytes, as `binaryFile` gives them."""
+"""Sources with a row per image: DataFrames of paths or of bytes, and manifests, which are CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -6,27 +6,43 @@ import dataclasses
 import functools
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import InvalidArgumentError
 from ...spark.port import count_rows, is_connect, keep
 from ...spark.python_tasks import map_in_arrow
-from ..annotations.manifest import annotation_of_row, match_columns
+from ..annotations.manifest import (
+    annotation_of_row,
+    find_columns,
+    manifest_format,
+    match_columns,
+    read_csv,
+    read_json,
+    read_rows,
+)
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
 from ..files import local_uri
 from ..model import schema
 from ..spark.catalog import column_in_one_form
 from ..spark.writing_session import set_batch_rows
-from .annotation_frames import located_rows, merged_by_path
 from .contents import CONTENT, OTHER_ROWS
-from .listing import Listing, completed
-from .named_images import list_named_images, stamped_files
-from .source import Source
+from .named_images import (
+    check_exists,
+    list_named_images,
+    located_rows,
+    merged_by_path,
+    path_for_spark,
+    rows_of_one_file,
+    stamped_files,
+)
+from .source import Listing, Source, completed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from .named_images import Batches
 
 _STAMP = "lakelens_stamp"
 # Columns of Spark's `binaryFile` and of image tables that describe the bytes, not the image.
@@ -169,3 +185,43 @@ def _path_to_open(path: object, root: str, is_listing: bool) -> str:
         listed = b"/" + path[len("file:") :].lstrip("/").encode("utf-8", "surrogateescape")
         return local_uri(in_one_spelling(listed, root))
     return resolve_reference(path, root)
+
+
+def list_manifest(spark: SparkSession, source: Source) -> Listing:
+    """Lists the images that a manifest in CSV, JSON (an array or lines) or Parquet names; rows of one path are joined.
+
+    The suffix of its name gives the format.
+    """
+    return list_named_images(spark, source, manifest_annotations(spark, source))
+
+
+def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
+    """Reads a manifest as rows of `ANNOTATIONS_DDL`, one per path; `annotation_errors` names what is wrong with it."""
+    location, image_root = source.name, source.image_root or "/"
+    kind = manifest_format(location)
+    if kind == "parquet":
+        check_exists(spark, location)
+        stored = spark.read.parquet(path_for_spark(location))
+        find_columns(stored.columns, location)
+        task = functools.partial(_read_parquet, location=location, image_root=image_root)
+        rows = map_in_arrow(stored, task, ANNOTATIONS_DDL)
+    else:
+        records = functools.partial(_manifest_records, location=location, image_root=image_root, kind=kind)
+        rows = rows_of_one_file(spark, location, records)
+    return merged_by_path(rows)
+
+
+def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from read_rows((read_csv if kind == "csv" else read_json)(stream, location), location, path_of)
+
+
+def _read_parquet(batches: Batches, location: str, image_root: str) -> Iterator[pa.RecordBatch]:
+    """Reads the rows of a Parquet manifest in a task."""
+    path_of = functools.partial(resolve_reference, root=image_root)
+    yield from annotation_batches(
+        annotation_of_row(row, columns, path_of, where)
+        for names, rows in located_rows(batches, location)
+        for columns in (find_columns(names, location),)
+        for row, where in rows
+    )
