@@ -27,7 +27,7 @@ sys.path.insert(0, str(CHECKOUT))
 
 from lakelens import horovod_build, horovod_patch  # noqa: E402
 from lakelens.errors import BuildError, LakelensError, MissingDependencyError, UsageError  # noqa: E402
-from lakelens.spark.java import find_java  # noqa: E402
+from lakelens.spark.jvm import find_java  # noqa: E402
 
 EXTRAS = "all,petastorm,dev"
 FREE_BYTES_NEEDED = 5 * 1024**3

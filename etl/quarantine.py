@@ -18,7 +18,7 @@ from ..log.data_files import read_batches
 from ..log.snapshot import open_snapshot
 from ..options import whole_number
 from ..results import ReadableResult
-from ..stores.parquet import rows_in_utc
+from ..stores.data_files import rows_in_utc
 from ..table import Table
 from .annotations.record import QUARANTINED
 from .annotations.record import REASONS as ANNOTATION_REASONS

@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError, LakelensError, PredictionsSchemaError
 from ..etl.files import local_path, local_uri
 from ..log.data_files import batches_of, open_stored, stored_columns
 from ..log.snapshot import Snapshot, open_snapshot
-from ..stores.parquet import rows_in_utc
+from ..stores.data_files import rows_in_utc
 from ..table import Table, Version
 from ..tracking.model_names import quoted
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run

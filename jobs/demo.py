@@ -24,7 +24,7 @@ from lakelens.errors import EmptySourceError, InvalidArgumentError, SourceNotFou
 from lakelens.etl.files import CLASS_FOLDERS, Wanted
 from lakelens.extras import require
 from lakelens.jobs.run_lines import evaluation_lines
-from lakelens.spark.java import SHORT_LIVED
+from lakelens.spark.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ import lakelens
 from lakelens.errors import LakelensError, RankFailedError
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED
 from lakelens.locations import without_password
-from lakelens.spark.java import SHORT_LIVED, find_java
+from lakelens.spark.jvm import SHORT_LIVED, find_java
 from lakelens.tracking.runs import resolve_tracking_uri
 
 DESCRIPTION = (

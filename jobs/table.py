@@ -215,7 +215,7 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _unpin(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.ledger.pins import unpin
+    from lakelens.ledger.protection import unpin
 
     unpin(_table(args), args.name)
     return {"unpinned": args.name}

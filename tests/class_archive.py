@@ -14,7 +14,7 @@ from pathlib import Path
 from connect_server import classic_environment
 
 from lakelens.errors import MissingDependencyError
-from lakelens.spark.java import find_java
+from lakelens.spark.jvm import find_java
 
 # One JVM does what drivers and executors do, and writes at its end which classes that took.
 TRAINING = """

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1] / ".ci"))
 from class_archive import use_class_archive
 from connect_server import SMALL_TABLES, connect_mode, connect_server
 
-from lakelens.spark.java import SHORT_LIVED
+from lakelens.spark.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

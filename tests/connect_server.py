@@ -16,7 +16,7 @@ from threading import local
 import pytest
 from child_processes import ending_with_this_process
 
-from lakelens.spark.java import find_java
+from lakelens.spark.jvm import find_java
 from lakelens.spark.session import _one_at_a_time, delta_package
 
 _STARTS_S = 400.0  # on a machine that does much else

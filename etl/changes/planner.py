@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..files import NOT_LOOKED_INTO
 from ..model import schema
 from ..sources.contents import content_hashes

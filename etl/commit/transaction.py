@@ -18,8 +18,7 @@ from ...log.opening import open_table, uri_for_delta_rs
 from ...log.snapshot import data_files_of
 from ...spark.port import kept, option_of, settings_of
 from ...stores.clients import require_known_store
-from ...stores.data_files import local_form
-from ...stores.delta_uris import unwritable_part
+from ...stores.data_files import local_form, unwritable_part
 from ...table import Table
 from ..annotations.record import encodable
 from ..model import schema

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...progress import image_progress
 from ...spark.port import counter, kept, parallelism
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..changes.plan import Plan
 from ..images.recipe import Recipe
 from ..model import schema

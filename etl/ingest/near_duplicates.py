@@ -17,7 +17,7 @@ import pyarrow as pa
 from ...errors import ImageError
 from ...results import ReadableResult
 from ...spark.port import kept
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..images.perceptual_hash import Hashes, decode_small, find_neighbours, perceptual_hash
 from ..model import schema
 from ..spark.catalog import read_table

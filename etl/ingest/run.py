@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidArgumentError, NothingStoredError, QuarantineConflictError, TableConflictError
 from ...job_keys import Job
 from ...spark.port import kept
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ...table import Table
 from ...table_jobs import TableJob
 from ..annotations.record import ANNOTATION_MISSING

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ...errors import AnnotationFileError, EmptySourceError
 from ...locations import absolute_path, has_scheme
 from ...spark.port import count_rows, forget, keep
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..annotations import voc
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
 from ..annotations.record import (

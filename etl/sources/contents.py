@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...spark.port import parallelism
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..files import local_path
 from ..model import schema
 from ..spark.catalog import pattern_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import SessionError, SourceNotFoundError, StoreError, UsageError
 from ...locations import has_scheme
 from ...spark.port import forget, is_connect, java_broadcast, java_session, jvm, keep, parallelism
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
 from ..files import (
     HIDDEN,

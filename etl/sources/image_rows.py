@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import InvalidArgumentError
 from ...spark.port import count_rows, is_connect, keep
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ..annotations.manifest import (
     annotation_of_row,
     find_columns,

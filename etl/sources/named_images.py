@@ -20,7 +20,7 @@ import pyarrow as pa
 from ...errors import AnnotationFileError, InvalidArgumentError, SessionError, SourceNotFoundError, StoreError
 from ...locations import absolute_path, has_scheme, scheme_of
 from ...spark.port import is_connect, jvm, parallelism
-from ...spark.python_tasks import map_in_arrow
+from ...spark.workers import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
 from ..annotations.record import (
     ANNOTATION_MISSING,

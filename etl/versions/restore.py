@@ -12,8 +12,8 @@ from ...errors import (
     TableConflictError,
     VersionFilesMissingError,
 )
+from ...ledger.protection import reading
 from ...ledger.store import read
-from ...ledger.uses import reading
 from ...log.data_files import require_files
 from ...log.snapshot import open_snapshot
 from ...results import ReadableResult

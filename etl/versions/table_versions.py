@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, SessionError
-from ...ledger.pins import pins, unpin
-from ...ledger.uses import untrack, untrack_older
-from ...log.opening import require_entries
+from ...ledger.protection import pins, unpin, untrack, untrack_older
+from ...log.opening import SETTING, require_entries, with_zone, zone_named
 from ...log.snapshot import Snapshot, open_snapshot
-from ...log.zones import SETTING, with_zone, zone_named
 from ...options import named_options
 from ...spark.port import option_of
 from ...spark.session import require_delta

@@ -16,11 +16,9 @@ from ...errors import (
     VersionProtectedError,
     VersionUnreadableError,
 )
-from ...ledger import pins
 from ...ledger.ledger import Ledger, Use
+from ...ledger.protection import check_pin_name, has_ended, is_lost, set_pin, vacuuming
 from ...ledger.store import change, read
-from ...ledger.uses import has_ended, is_lost
-from ...ledger.vacuum_lease import vacuuming
 from ...log.data_files import remove_files, require_files
 from ...log.opening import open_table
 from ...log.snapshot import Snapshot, open_snapshot
@@ -80,9 +78,9 @@ def pin_version(table: Table, name: str, *, replace: bool = False) -> int:
 
     Waits while a VACUUM of lakelens is at work that may remove the version's files.
     """
-    pins.check_pin_name(name)
+    check_pin_name(name)
     snapshot = open_snapshot(table)
-    pins.set_pin(table, name, snapshot.version, lambda: require_files(snapshot), replace=replace)
+    set_pin(table, name, snapshot.version, lambda: require_files(snapshot), replace=replace)
     return snapshot.version
 
 

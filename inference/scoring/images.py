@@ -20,9 +20,9 @@ import numpy.typing as npt
 from ...errors import DataFileError, NotAnImageTableError, VersionFilesMissingError
 from ...etl.model import schema
 from ...locations import absolute
-from ...log.spelling import spelled_in_file
-from ...spark.python_tasks import map_in_arrow
-from ...stores.parquet import open_parquet_file
+from ...log.delta_types import spelled_in_file
+from ...spark.workers import map_in_arrow
+from ...stores.data_files import open_parquet_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

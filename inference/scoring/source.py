@@ -14,7 +14,7 @@ from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTable
 from ...etl.model import schema
 from ...etl.spark.catalog import path_of, read_table, require_delta_table
 from ...etl.versions.changes import stated_labels
-from ...ledger.uses import using
+from ...ledger.protection import using
 from ...locations import absolute
 from ...log.opening import open_table
 from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, open_snapshot

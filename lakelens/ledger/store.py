@@ -20,10 +20,21 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
 from ..liveness import Process
 from ..retries import Retries
-from ..stores.clients import require_known_store, require_no_fork, store_error
-from ..stores.data_files import has_conditional_writes, local_form, names_in, read_bytes
-from ..stores.delta_uris import delta_uri, misread_part, unwritable_part
-from ..stores.options import delta_options
+from ..stores.clients import (
+    delta_options,
+    require_known_store,
+    require_no_fork,
+    store_error,
+)
+from ..stores.data_files import (
+    delta_uri,
+    has_conditional_writes,
+    local_form,
+    misread_part,
+    names_in,
+    read_bytes,
+    unwritable_part,
+)
 from .ledger import ClassRows, LabelClass, Ledger, Pin, Renaming, Use, Vacuum
 
 if TYPE_CHECKING:

@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import VersionFilesMissingError
-from ..stores.data_files import by_folder, local_form, names_in, remove_file
-from ..stores.parquet import open_parquet_file
+from ..stores.data_files import by_folder, local_form, names_in, open_parquet_file, remove_file
 from ..stores.watched import STALL_TIMEOUT_S, watched_each
-from .delta_types import arrow_type, conform, parse_partition_value
+from .delta_types import arrow_type, conform, parse_partition_value, spelled_in_file
 from .opening import open_table, ranges_of
 from .snapshot import Snapshot
-from .spelling import spelled_in_file
 
 if TYPE_CHECKING:
     from ..table import Table

@@ -1,16 +1,33 @@
-"""Delta's types and values in Arrow's terms; pure."""
+"""Delta's names, types and values in Arrow's terms, names matched as Spark matches them; pure."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from ..errors import DataFileError
 from .snapshot import PHYSICAL_NAME
-from .spelling import spelled_in_file
+
+
+def spelled_in_file(wanted: Iterable[str], names: Iterable[str], location: str) -> dict[str, str]:
+    """Finds names among those of a data file; gives the file's spelling of each that it has."""
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        spellings.setdefault(name.lower(), []).append(name)
+    found = {name: spellings[name.lower()] for name in wanted if name.lower() in spellings}
+    for name, several in found.items():
+        if len(several) > 1:
+            raise DataFileError(
+                f"{location} has the names {' and '.join(map(repr, several))} for column {name!r}; Spark refuses this "
+                "file too. Write it again with one of them"
+            )
+    return {name: one for name, (one,) in found.items()}
+
 
 # Delta's types of whole numbers.
 INTEGERS = ("byte", "short", "integer", "long")

@@ -18,8 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeAlias, Union, overload
 
 from ..errors import InvalidArgumentError, MissingDependencyError, SessionError
-from .java import find_java
-from .jvm import is_verbose, own_jvm, start_jvm
+from .jvm import find_java, is_verbose, own_jvm, start_jvm
 from .port import (
     application_of,
     is_connect,

@@ -1,16 +1,15 @@
-"""Whether the Python workers of a session run the Python and the lakelens of the driver, and what lakelens imports.
-
-A session that lakelens has not started may run them on any interpreter. Without this check the first task that imports
-lakelens would fail, after the driver's part of the work and in the middle of Spark's stack traces.
-"""
+"""Spark's Python workers: tasks that leave theirs ready for the next, and whether workers run the driver's lakelens."""
 
 from __future__ import annotations
 
+import functools
+import gc
 import platform
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import zipimport
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClusterConfigurationError, SessionError
@@ -19,7 +18,38 @@ from .port import application_of, parallelism, python_of, run_tasks, without_log
 from .shipping import ship_wheel
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    Task = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+_modules_at_rest = 0
+
+
+def map_in_arrow(frame: DataFrame, task: Task, columns: str | StructType) -> DataFrame:
+    """Applies a function to the Arrow batches of each partition, as `DataFrame.mapInArrow` does."""
+    return frame.mapInArrow(functools.partial(_run, task), columns)
+
+
+def _run(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from task(batches)
+    finally:
+        _rest()
+
+
+def _rest() -> None:
+    """Forgets the importers of archives, which the next import makes again; the collector skips what is loaded."""
+    global _modules_at_rest
+    for path, importer in list(sys.path_importer_cache.items()):
+        if isinstance(importer, zipimport.zipimporter):
+            del sys.path_importer_cache[path]
+    if len(sys.modules) != _modules_at_rest:
+        _modules_at_rest = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
 
 # Each starts a Python worker, which the work that follows uses again.
 _MOST_ASKED = 16

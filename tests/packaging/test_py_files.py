@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from lakelens.spark.java import find_java
+from lakelens.spark.jvm import find_java
 from lakelens.spark.session import _is_worked_in, delta_package
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError, TrackingError
-from ...ledger.uses import using
+from ...ledger.protection import using
 from ...tracking.logged_models import log_model
 from ...tracking.run_records import RunRecord
 from ...tracking.run_writer import RunWriter

@@ -13,8 +13,7 @@ from version_tables import commit, images, set_configuration, three_versions, wr
 
 from lakelens import ImageTable
 from lakelens.errors import InvalidArgumentError
-from lakelens.etl.versions.history import VersionInfo
-from lakelens.log.commits import commits
+from lakelens.etl.versions.history import VersionInfo, commits
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit

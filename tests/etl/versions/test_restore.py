@@ -27,7 +27,7 @@ from lakelens.errors import (
 from lakelens.etl.commit.transaction import Batch, Transaction
 from lakelens.etl.versions.restore import RestoreResult
 from lakelens.jobs.cli import main
-from lakelens.ledger.vacuum_lease import vacuuming
+from lakelens.ledger.protection import vacuuming
 from lakelens.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -30,8 +30,7 @@ from lakelens.etl.versions import changes as versions
 from lakelens.etl.versions import vacuum
 from lakelens.etl.versions import vacuum as vacuums
 from lakelens.etl.versions.vacuum import VacuumResult
-from lakelens.ledger.pins import pins, unpin
-from lakelens.ledger.vacuum_lease import vacuuming
+from lakelens.ledger.protection import pins, unpin, vacuuming
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit

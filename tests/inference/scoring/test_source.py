@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 from tracked_runs import tracked
 
 from lakelens.inference.scoring.source import ScoredTable
-from lakelens.ledger.uses import untrack
+from lakelens.ledger.protection import untrack
 from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
 

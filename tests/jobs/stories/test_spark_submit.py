@@ -29,7 +29,7 @@ def spark_submit(job: Path, *flags: str, folder: Path) -> tuple[int, list[dict]]
     """Submits a job; gives its exit code and the JSON objects of its output."""
     import pyspark
 
-    from lakelens.spark.java import find_java
+    from lakelens.spark.jvm import find_java
     from lakelens.spark.session import delta_package
 
     settings = {

@@ -18,7 +18,7 @@ from s3_server import BUCKET
 from lakelens.errors import InvalidArgumentError, LedgerError, StoreError, TableConflictError
 from lakelens.ledger import store
 from lakelens.ledger.ledger import Ledger, Pin, Use, Vacuum
-from lakelens.ledger.uses import using
+from lakelens.ledger.protection import using
 from lakelens.liveness import Process
 from lakelens.retries import Retries
 from lakelens.table import Table

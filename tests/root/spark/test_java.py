@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelens.errors import MissingDependencyError
-from lakelens.spark.java import find_java, major_of
+from lakelens.spark.jvm import find_java, major_of
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import zipimport
 
 import pytest
 
-from lakelens.spark.python_tasks import map_in_arrow
+from lakelens.spark.workers import map_in_arrow
 
 pytestmark = pytest.mark.spark
 

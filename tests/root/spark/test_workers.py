@@ -20,7 +20,7 @@ from PIL import Image
 import lakelens
 from lakelens.errors import SessionError
 from lakelens.spark import workers
-from lakelens.spark.java import find_java
+from lakelens.spark.jvm import find_java
 from lakelens.spark.workers import difference
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
 

@@ -8,9 +8,8 @@ import pytest
 from snapshots import open_snapshot
 
 from lakelens.errors import InvalidArgumentError, StoreError
-from lakelens.stores.clients import SCHEMES, client_of, reaching
+from lakelens.stores.clients import SCHEMES, client_of, client_options, reaching
 from lakelens.stores.data_files import read_bytes
-from lakelens.stores.options import client_options
 
 pytestmark = pytest.mark.unit
 

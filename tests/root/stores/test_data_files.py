@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakelens.errors import InvalidArgumentError
+from lakelens.stores.clients import delta_options
 from lakelens.stores.data_files import by_folder, local_form, names_in, read_bytes
-from lakelens.stores.options import delta_options
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from arro3.core import Array, DataType, Field, RecordBatch, Schema, Table
 from deltalake import DeltaTable, write_deltalake
 
 from lakelens.errors import DataFileError
-from lakelens.stores.parquet import open_parquet_file
+from lakelens.stores.data_files import open_parquet_file
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from snapshots import open_snapshot
 
 from lakelens import DeltaFeed
 from lakelens.errors import VersionNotFoundError
-from lakelens.ledger.pins import set_pin, unpin
+from lakelens.ledger.protection import set_pin, unpin
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit

@@ -87,7 +87,7 @@ class Cluster(StandaloneCluster):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    from lakelens.spark.java import find_java
+    from lakelens.spark.jvm import find_java
 
     folder = tmp_path_factory.mktemp("standalone")
     environment = {

@@ -23,7 +23,7 @@ from PIL import Image
 
 from lakelens import DeltaFeed, make_delta_converter
 from lakelens.errors import MissingDependencyError
-from lakelens.spark.java import find_java
+from lakelens.spark.jvm import find_java
 from lakelens.training.experiment.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from ....errors import FeedError
 from ....log.data_files import complete, stored_columns
 from ....log.delta_types import arrow_type
-from ....stores.data_files import open_location
-from ....stores.parquet import parquet_of
+from ....stores.data_files import open_location, parquet_of
 from ..plan.feed_plan import FeedPlan, RowFilter, chunks_of
 
 # Bytes of rows that are read at a time.

@@ -26,11 +26,10 @@ from lakelens.errors import (
     VersionNotFoundError,
     VersionProtectedError,
 )
-from lakelens.ledger import pins, uses, vacuum_lease
+from lakelens.ledger import protection
 from lakelens.ledger.ledger import Vacuum
+from lakelens.ledger.protection import untrack, untrack_older, using, vacuuming
 from lakelens.ledger.store import change, read
-from lakelens.ledger.uses import untrack, untrack_older, using
-from lakelens.ledger.vacuum_lease import vacuuming
 from lakelens.liveness import Process
 from lakelens.table import Table
 from lakelens.tracking.runs import open_client, tracked_run
@@ -51,22 +50,22 @@ def unreachable(server, monkeypatch) -> Table:
 
 
 def pin(table: Table, name: str, version: int, **options: bool) -> None:
-    pins.set_pin(table, name, version, lambda: None, **options)
+    protection.set_pin(table, name, version, lambda: None, **options)
 
 
 def test_a_pin_names_a_version_until_it_is_removed_and_moves_only_if_asked(table):
-    assert pins.pins(table) == {}
+    assert protection.pins(table) == {}
     pin(table, "before-relabel", 3)
     pin(table, "v1.0", 0)
     pin(table, "v1.0", 0)
     with pytest.raises(InvalidArgumentError, match=r"'v1.0'.*version 0.*unpin"):
         pin(table, "v1.0", 2)
     pin(table, "v1.0", 2, replace=True)
-    assert pins.pins(table) == {"before-relabel": 3, "v1.0": 2}
-    assert (pins.pinned_version(table, "v1.0"), pins.pinned_version(table, "nothing")) == (2, None)
-    pins.unpin(table, "v1.0")
+    assert protection.pins(table) == {"before-relabel": 3, "v1.0": 2}
+    assert (protection.pinned_version(table, "v1.0"), protection.pinned_version(table, "nothing")) == (2, None)
+    protection.unpin(table, "v1.0")
     with pytest.raises(VersionNotFoundError, match=r"'v1.0'.*its pins: before-relabel"):
-        pins.unpin(table, "v1.0")
+        protection.unpin(table, "v1.0")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_version_is_protected_while_it_is_read_and_after_that_unless_reading_f
 
 KILLED = """
 import os, signal, sys
-from lakelens.ledger.uses import using
+from lakelens.ledger.protection import using
 from lakelens.table import Table
 with using(Table.of(sys.argv[1]), 0, sys.argv[2], tracking_uri=sys.argv[3] or None):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -177,7 +176,7 @@ def test_the_use_of_a_process_that_died_ends_with_it_at_once_here_and_after_a_da
         assert tracked(table.path) == {0: ["call"]}
         silent = replace(use, process=away, renewed=now - timedelta(hours=25))
         change(table, lambda ledger: ledger.with_use(silent))
-        monkeypatch.setattr(uses, "_RENEW_S", 0.0)
+        monkeypatch.setattr(protection, "_RENEW_S", 0.0)
         renew()
         assert tracked(table.path) == {0: ["call"]}
         change(table, lambda ledger: ledger.with_use(silent))
@@ -194,9 +193,9 @@ def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unre
     assert "VACUUM may remove files of version 3 while they are read" in caplog.text
     assert "hdfs://namenode/table cannot be written" in caplog.text
     with pytest.raises(InvalidArgumentError, match="no store of scheme 'hdfs'"):
-        pins.pins(hdfs)
+        protection.pins(hdfs)
     with pytest.raises(StoreError, match="tables/far cannot be reached"):
-        pins.pins(unreachable)
+        protection.pins(unreachable)
 
 
 def test_the_error_of_a_reader_is_raised_even_if_its_use_cannot_be_removed(table):
@@ -229,7 +228,7 @@ def test_a_vacuum_that_was_killed_delays_nobody_here_and_a_minute_elsewhere(tabl
     change(table, lambda ledger: replace(ledger, vacuum=Vacuum("v", (), 5, 0, died)))
     pin(table, "here", 1)
     assert read(table).vacuum is None
-    monkeypatch.setattr(vacuum_lease, "DEAD_S", 3.0)
+    monkeypatch.setattr(protection, "DEAD_S", 3.0)
     away = Vacuum("v", (), 5, 0, replace(died, machine="another"))
     change(table, lambda ledger: replace(ledger, vacuum=away))
     waiting = threading.Thread(target=pin, args=(table, "elsewhere", 2))
@@ -237,13 +236,13 @@ def test_a_vacuum_that_was_killed_delays_nobody_here_and_a_minute_elsewhere(tabl
     for beat in range(1, 5):  # it lives as long as its beat grows
         time.sleep(1.0)
         change(table, lambda ledger, beat=beat: replace(ledger, vacuum=replace(away, beat=beat)))
-    assert "elsewhere" not in pins.pins(table)
+    assert "elsewhere" not in protection.pins(table)
     waiting.join(60)
-    assert pins.pins(table) == {"elsewhere": 2, "here": 1}
+    assert protection.pins(table) == {"elsewhere": 2, "here": 1}
 
 
 def test_a_vacuum_that_was_taken_for_dead_removes_nothing_more(table, monkeypatch):
-    monkeypatch.setattr(vacuum_lease, "_RENEW_S", 0.0)
+    monkeypatch.setattr(protection, "_RENEW_LEASE_S", 0.0)
     with vacuuming(table, 5) as (_, require):
         require()
         assert read(table).vacuum.beat == 1
@@ -253,7 +252,7 @@ def test_a_vacuum_that_was_taken_for_dead_removes_nothing_more(table, monkeypatc
 
 
 def test_a_vacuum_that_does_not_end_is_an_error_in_the_end(table, monkeypatch):
-    monkeypatch.setattr(vacuum_lease, "MOST_WAIT_S", 0.0)
+    monkeypatch.setattr(protection, "MOST_WAIT_S", 0.0)
     with (
         vacuuming(table, 5),
         pytest.raises(TableConflictError, match=r"a VACUUM of process \d+ on .* is still at work"),
