@@ -28,7 +28,7 @@ from ..options import named_options, whole_number
 from ..results import ReadableResult
 from ..spark.session import SessionSource, opened
 from ..table import Table
-from ..tracking.model_names import require_alias, require_model_name
+from ..tracking.names import require_alias, require_model_name
 from ..tracking.runs import TABLE_ID_TAG, as_tracking_errors, open_client, resolve_tracking_uri
 from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
 from .evaluation.evaluator import Evaluator

@@ -16,10 +16,10 @@ from ..log.data_files import batches_of, open_stored, stored_columns
 from ..log.snapshot import Snapshot, open_snapshot
 from ..stores.data_files import rows_in_utc
 from ..table import Table, Version
-from ..tracking.model_names import quoted
+from ..tracking.datasets import Scoring
+from ..tracking.names import quoted
 from ..tracking.run_listing import RunDetails, details_of, open_existing_store, run_of_digest, show_run
 from ..tracking.runs import as_tracking_errors
-from ..tracking.scorings import Scoring
 from ..training.tasks.registry import task_of_columns
 from .scoring.predictions import SHARED, columns_of, mark_of
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ImageError
-from ...image_counts import image_counter
+from ...progress import image_counter
 from ..annotations.boxes import PlacedBoxes, place_boxes
 from ..annotations.frames import SourceFile
 from ..annotations.record import BOXES_LOST, QUARANTINED, REASONS, Annotation, annotation_of, limit_classes, lost_boxes

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ...figures import colours_of
-from ...html_page import render
-from ...results import counted
+from ...results import counted, render
 from .data import TableProfile, by_size
 from .findings import MEDIUM_AREA, SMALL_AREA, changes_of, find_findings
 

@@ -1,4 +1,8 @@
-"""Annotations as Spark DataFrames of `ANNOTATIONS_DDL`, and the images that they name, with their sizes and times."""
+"""Annotations as Spark DataFrames of `ANNOTATIONS_DDL`, and the images that they name, with their sizes and times.
+
+A local COCO file or manifest is read by one worker; one in an object store by the driver, through a temporary copy, or
+by one worker in a Connect session. Parquet manifests are read by all workers, as VOC's XML files are.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import InvalidArgumentError, PredictionsSchemaError
-from ...html_page import tail_of
+from ...results import tail_of
 from ...training.checkpoints.references import ModelRef
 from ..scoring.mismatch import is_same_table
 from ..scoring.source import ScoredTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from ...html_page import render, title_of
+from ...results import render, title_of
 from .intervals import FEW_ROWS, recall_interval
 from .result import EvaluationResult
 

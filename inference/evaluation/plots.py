@@ -13,7 +13,7 @@ from ... import figures as style
 from ...errors import ImageError
 from ...etl.images.stored_image import decode_image
 from ...figures import INK, empty_figure, to_png
-from ...html_page import tail_of
+from ...results import tail_of
 from ...training.tasks.class_metrics import ClassMetrics
 from ...training.tasks.confusion_plot import draw_confusion_matrix
 from .comparison import ModelComparison

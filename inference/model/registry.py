@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, ModelNotFoundError
 from ...job_keys import Job, check_arguments, recorded_arguments
 from ...tracking.logged_models import register_model, version_numbers
-from ...tracking.model_names import require_alias, require_model_name
+from ...tracking.names import require_alias, require_model_name
 from ...tracking.run_listing import open_existing_store
 from ...tracking.run_values import TAG_LIMIT
 from ...tracking.runs import (

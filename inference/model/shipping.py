@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ...errors import CheckpointError, ScoringFailedError
-from ...image_counts import image_counter
+from ...progress import image_counter
 from ...spark.jvm import is_verbose
 from ...spark.port import TaskCounter, TaskNames, is_local, ship_file, temporary_folder
 from ...spark.workers import check_workers

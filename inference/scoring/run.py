@@ -16,7 +16,7 @@ from ...errors import TableConflictError
 from ...etl.spark.failures import conflicts_named
 from ...progress import image_progress
 from ...spark.port import kept, names_of_tasks, parallelism
-from ...tracking.scorings import Scoring, record_scoring
+from ...tracking.datasets import Scoring, record_scoring
 from ...training.checkpoints.references import ModelRef
 from ..model.failures import typed_failures
 from ..model.frozen import KERAS

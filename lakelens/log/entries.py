@@ -2,6 +2,9 @@
 
 delta-rs' own history leaves out commits without `commitInfo`, numbers the others as if none was missing, and fails on
 the first commit of a clone.
+
+A version's time is the in-commit timestamp where the table has them, else the time of the commit's file. Of two file
+times that do not ascend, the later version's is a millisecond after the earlier one's.
 """
 
 from __future__ import annotations

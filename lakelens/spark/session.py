@@ -1,4 +1,8 @@
-"""The Spark session that lakelens works in: Delta configured, workers on this very interpreter."""
+"""The Spark session that lakelens works in: Delta configured, workers on this interpreter, the wheel on their path.
+
+Spark 3.5 sends every file of `--py-files`, but executors only import from those called .zip, .egg or .jar: a .whl is
+found by the driver alone. A wheel is a zip file, so the same bytes under another name are enough.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +32,41 @@ from .port import (
     master_of,
     option_of,
     set_log_level,
+    ship_package,
     take_jars_off_path,
+    temporary_folder,
 )
-from .shipping import ship_wheel
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def wheel_of_this_process(package: Path = _PACKAGE) -> Path | None:
+    """Finds the .whl file that lakelens was imported from; None when it lies in a folder."""
+    archive = package.parent
+    return archive if archive.suffix == ".whl" and archive.is_file() else None
+
+
+def ship_wheel(spark: SparkSession) -> Path | None:
+    """Makes executors import lakelens from the wheel that this process imported it from.
+
+    Does nothing for a lakelens that is installed or a clone, or when this session has the wheel already.
+
+    Returns the file that was sent; None when nothing had to be.
+    """
+    wheel = wheel_of_this_process()
+    if wheel is None:
+        return None
+    sent = temporary_folder(spark) / f"{wheel.stem}.zip"
+    if sent.exists():
+        return None
+    shutil.copyfile(wheel, sent)
+    ship_package(spark, sent)
+    return sent
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,12 @@
-"""Spark's Python workers: tasks that leave theirs ready for the next, and whether workers run the driver's lakelens."""
+"""Spark's Python workers: tasks that leave theirs ready for the next, and whether workers run the driver's lakelens.
+
+Between two tasks a worker of PySpark collects garbage and invalidates the caches of its importers. The collector walks
+over all modules that are loaded (20 ms), and Python before 3.13 reads the directory of pyspark.zip once for each
+package that came from it (80 ms): more than a task on a small table takes itself.
+
+A session that lakelens has not started may run its workers on any interpreter. Without a check the first task that
+imports lakelens would fail, after the driver's part of the work and in the middle of Spark's stack traces.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ClusterConfigurationError, SessionError
 from ..extras import missing_dependency
 from .port import application_of, parallelism, python_of, run_tasks, without_logs
-from .shipping import ship_wheel
+from .session import ship_wheel
 
 if TYPE_CHECKING:
     import pyarrow as pa

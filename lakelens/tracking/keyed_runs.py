@@ -19,8 +19,8 @@ from ..errors import InvalidArgumentError, RunNotResumableError, TrackingError
 from ..job_keys import Job, check_arguments, recorded_arguments
 from ..progress import shown_progress
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, LOST_AFTER_S, RENEW_S, Heartbeat, end_lost_runs
+from .names import metric_of
 from .run_listing import runs_of_job
-from .run_names import metric_of
 from .run_values import TAG_LIMIT
 from .runs import (
     ATTEMPT_TAG,

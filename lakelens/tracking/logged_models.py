@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TrackingError
-from .model_names import quoted
+from .names import quoted
 from .run_listing import all_pages
 from .runs import DIGEST_TAG, EXISTS, as_tracking_errors, open_client, resolve_tracking_uri
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, LakelensError, ModelNotFoundError, TrainingPaused
 from ..extras import require
 from ..locations import without_password
+from .datasets import Scoring, scorings_of
 from .heartbeat import FAILURE_TAG, end_lost_runs
-from .model_names import quoted
-from .run_names import metric_of
+from .names import metric_of, quoted
 from .runs import (
     ATTEMPT_TAG,
     DIGEST_TAG,
@@ -29,7 +29,6 @@ from .runs import (
     open_client,
     resolve_tracking_uri,
 )
-from .scorings import Scoring, scorings_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,7 +1,4 @@
-"""Writes metrics, parameters and tags into a run, and notes in it what the store refuses.
-
-A value that a store refuses is a warning of the run. It stops neither the values after it nor the run.
-"""
+"""Writes metrics, parameters and tags into a run. A value that the store refuses is a warning of the run, no error."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .heartbeat import HEARTBEAT_TAG, Heartbeat
-from .run_names import NAMES_TAG, RunNames, names_of, names_text
+from .names import NAMES_TAG, RunNames, names_of, names_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -22,7 +22,7 @@ from ..errors import InvalidArgumentError, RunNotResumableError, TrackingError
 from ..extras import require
 from ..locations import absolute_path, without_password
 from .heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat, end_lost_runs
-from .run_names import changed_names
+from .names import changed_names
 from .run_values import TAG_LIMIT, RunValues, tags_for
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from ...html_page import render
-from ...results import counted, duration, noun_of
+from ...results import counted, duration, noun_of, render
 from .history import SearchHistory
 from .importance import Importance
 from .plots import MOST_AXES

@@ -19,11 +19,10 @@ from ...ledger.protection import using
 from ...options import named_options
 from ...progress import shown_progress
 from ...spark.session import SessionSource, opened
-from ...tracking.child_runs import ChildRuns
 from ...tracking.datasets import require_same_files
 from ...tracking.keyed_runs import count_attempt, record_result
 from ...tracking.logged_models import register_model
-from ...tracking.requests import requests_heard
+from ...tracking.requests import ChildRuns, requests_heard
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import (
     SEARCH_TAG,

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import LakelensError, TrackingError
-from ...tracking.child_runs import ChildRuns
 from ...tracking.datasets import log_table
-from ...tracking.run_records import RECORDS_FILE, RunRecord
-from ...tracking.run_writer import RunWriter
+from ...tracking.requests import ChildRuns
+from ...tracking.run_writer import RECORDS_FILE, RunRecord, RunWriter
 from ...tracking.runs import RunReference, steps_of
 from ...training.checkpoints.checkpoint import Checkpoint, last_checkpoint
 from ...training.experiment.begun_run import goal_tags

@@ -9,7 +9,7 @@ from typing import Any
 
 from coloured_tables import coloured_table
 
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from lakelens.training.checkpoints.torch_files import OPTIMIZER_FILE, read_tensors

@@ -27,7 +27,7 @@ def test_each_page_finds_its_templates_in_a_zip_file(tmp_path):
                 if file.suffix in (".py", ".html"):
                     written.write(file, name)
     code = (
-        "import importlib, sys, lakelens.html_page as pages; print(pages.__file__)\n"
+        "import importlib, sys, lakelens.results as pages; print(pages.__file__)\n"
         "for package in sys.argv[1:]:\n"
         "    importlib.import_module(package)\n"
         "    for template in ('page.html', 'base.html', 'parts.html'):\n"

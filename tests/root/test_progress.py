@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakelens import progress
-from lakelens.image_counts import ImageCount, image_counter
-from lakelens.progress import ProgressBar, ProgressLines, image_progress, shown_progress
+from lakelens.progress import ImageCount, ProgressBar, ProgressLines, image_counter, image_progress, shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

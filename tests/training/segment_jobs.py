@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from coloured_tables import coloured_table
 
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.tracking.runs import RunReference
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...errors import ModelNotFoundError
-from ...tracking.run_names import metric_of
+from ...tracking.names import metric_of
 from ...tracking.runs import METRIC_TAG
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ...locations import table_and_version
 from ...table import version_of
-from ...tracking.model_names import require_model_name
+from ...tracking.names import require_model_name
 from ..checkpoints.retention import Retention
 
 

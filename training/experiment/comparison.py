@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ...tracking.run_names import changed_names
+from ...tracking.names import changed_names
 from ...tracking.runs import CHECKPOINT_ARTIFACT, as_tracking_errors, open_client
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.manifests import TORCH

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ...errors import CheckpointError, TrackingError
 from ...ledger.protection import using
 from ...tracking.logged_models import log_model
-from ...tracking.run_records import RunRecord
-from ...tracking.run_writer import RunWriter
+from ...tracking.run_writer import RunRecord, RunWriter
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
     DIGEST_TAG,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointError, ConfigurationError
 from ...tracking.datasets import require_same_files
 from ...tracking.run_listing import get_run, open_existing_store
-from ...tracking.run_records import RunRecord
-from ...tracking.run_writer import RunWriter
+from ...tracking.run_writer import RunRecord, RunWriter
 from ...tracking.runs import (
     ENTRYPOINT_TAG,
     TABLE_TAG,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...errors import InvalidArgumentError
 from ...stores.data_files import write_files
-from ...tracking.child_runs import TRIAL_TAG
+from ...tracking.requests import TRIAL_TAG
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.run_writer import log_files
 from ...tracking.runs import PARENT_TAG, RunReference, as_tracking_errors, open_client

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, MissingDependencyError
-from ...tracking.child_runs import ChildRuns
+from ...tracking.requests import ChildRuns
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.run_writer import RunWriter
 from ...tracking.runs import SEARCH_TAG, RunReference, as_tracking_errors

@@ -13,7 +13,7 @@ from ...options import named_options, whole_number
 from ...results import duration
 from ...spark.jvm import VERBOSE_VARIABLE, is_verbose
 from ...spark.port import is_connect
-from ...spark.shipping import ship_wheel
+from ...spark.session import ship_wheel
 from .function_pickle import pickle_function
 from .local_ranks import start_on_driver
 from .placement.conversation import Controls, OnQuestion

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import NotFiniteError, NotProbabilitiesError, TrialError
-from ...tracking.run_records import write_run_file
+from ...tracking.run_writer import write_run_file
 from ..checkpoints.manifests import MODEL_FILES
 from ..rank.process_context import log_to_driver
 

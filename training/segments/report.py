@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...tracking.run_records import RecordFile, RunRecord
+from ...tracking.run_writer import RecordFile, RunRecord
 from ..rank import process_context
 from ..rank.process_context import log_to_driver
 from .pace import FeedTimes, SystemMetrics

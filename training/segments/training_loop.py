@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import CheckpointError
-from ...tracking.run_records import RecordFile, RunRecord
+from ...tracking.run_writer import RecordFile, RunRecord
 from ..checkpoints.checkpoint import AVERAGED, Checkpoint, list_checkpoints, remove_checkpoint
 from ..rank.process_context import log_to_driver
 from .agreement import Agreement, Wish

@@ -9,7 +9,7 @@ import pytest
 from mlflow_stores import put_store
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError
-from lakelens.tracking.model_names import require_alias, require_model_name
+from lakelens.tracking.names import require_alias, require_model_name
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.references import version_numbers
 from lakelens.training.configuration.experiment import ExperimentConfig

@@ -8,19 +8,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.names import NAMES_TAG, RunNames, changed_names, metric_of, names_of, names_text, nearest_name
 from lakelens.tracking.run_listing import show_run
-from lakelens.tracking.run_names import (
-    NAMES_TAG,
-    RunNames,
-    changed_names,
-    metric_of,
-    names_of,
-    names_text,
-    nearest_name,
-)
-from lakelens.tracking.run_records import RecordFile, RunRecord
 from lakelens.tracking.run_values import WARNINGS_TAG
-from lakelens.tracking.run_writer import RunWriter
+from lakelens.tracking.run_writer import RecordFile, RunRecord, RunWriter
 from lakelens.tracking.runs import METRIC_TAG, measured_points, open_client, tracked_run
 
 

@@ -8,7 +8,7 @@ from full_disk import run_on_small_disk
 pytestmark = pytest.mark.system
 
 SCRIPT = """
-from lakelens.tracking.run_records import RecordFile, RunRecord, read_records, write_run_file
+from lakelens.tracking.run_writer import RecordFile, RunRecord, read_records, write_run_file
 records = RecordFile(disk)
 records.add(RunRecord(step=1, metrics={"loss": 2.0}))
 empty = fill()

@@ -8,8 +8,7 @@ import pytest
 
 from lakelens.errors import TrackingError
 from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
-from lakelens.tracking.run_records import RECORDS_FILE, RecordFile, RunRecord, read_records
-from lakelens.tracking.run_writer import RunWriter
+from lakelens.tracking.run_writer import RECORDS_FILE, RecordFile, RunRecord, RunWriter, read_records
 from lakelens.tracking.runs import RunReference, open_client, tracked_run
 
 pytestmark = pytest.mark.system

@@ -16,8 +16,7 @@ from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError, ModelNotFoundError, TrackingError
 from lakelens.tracking.datasets import TableVersion, log_table
-from lakelens.tracking.run_records import RecordFile, RunRecord
-from lakelens.tracking.run_writer import RunWriter
+from lakelens.tracking.run_writer import RecordFile, RunRecord, RunWriter
 from lakelens.tracking.runs import (
     DIGEST_TAG,
     FAILURE_TAG,

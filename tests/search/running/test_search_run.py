@@ -20,7 +20,7 @@ from lakelens.search.running.slots import share_of
 from lakelens.search.running.state import SearchState
 from lakelens.search.running.trial_runs import TrialRuns
 from lakelens.search.trials import RUNNING, Measurement
-from lakelens.tracking.child_runs import ChildRuns
+from lakelens.tracking.requests import ChildRuns
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.segments.outcome import SegmentOutcome

@@ -9,7 +9,7 @@ import pytest
 from lakelens.search.running.plan import plan_search
 from lakelens.search.running.trial_runs import TrialRuns
 from lakelens.search.trials import TrialState
-from lakelens.tracking.child_runs import ChildRuns
+from lakelens.tracking.requests import ChildRuns
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig
 

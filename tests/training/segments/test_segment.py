@@ -25,7 +25,7 @@ from lakelens.errors import (
     TrialError,
     VersionFilesMissingError,
 )
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.segments.checks import PROBE_FILE

@@ -13,7 +13,7 @@ from PIL import Image
 from segment_jobs import history, in_a_new_process, job_in
 
 from lakelens.errors import NotAnImageTableError, TrialError
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.warm_start import WarmStart
 from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed

@@ -21,7 +21,7 @@ from coloured_tables import coloured_table
 from mlflow_stores import put_store
 
 from lakelens.errors import TrackingError
-from lakelens.tracking.run_records import RECORDS_FILE, read_records
+from lakelens.tracking.run_writer import RECORDS_FILE, read_records
 from lakelens.tracking.runs import open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.experiment.train import train

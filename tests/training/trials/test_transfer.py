@@ -13,7 +13,7 @@ from coloured_tables import CLASSES, coloured_table
 from segment_jobs import in_a_new_process, job_in
 
 from lakelens.errors import InvalidHyperparameters, TrialError
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.outcome import SegmentOutcome

@@ -12,7 +12,7 @@ from coloured_tables import SIDE, coloured_table
 from segment_jobs import job_in
 
 from lakelens.errors import TrialError
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.checkpoint import Checkpoint, copy_checkpoint, list_checkpoints, open_checkpoint
 from lakelens.training.segments.segment import train_segment
 from lakelens.training.trials.entrypoint import EntryPoint

@@ -15,7 +15,7 @@ from rank_pair import RankPair
 from segment_jobs import job_in
 
 from lakelens.errors import TrialError
-from lakelens.tracking.run_records import read_records
+from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.checkpoints.keras_files import load_weights
 from lakelens.training.feed.feed import DeltaFeed

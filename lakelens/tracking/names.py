@@ -1,4 +1,4 @@
-"""Names of metrics, parameters and tags as MLflow takes them. Pure.
+"""Names of metrics, parameters, tags, models and aliases as MLflow takes them. Pure.
 
 MLflow refuses `recall@0.5`. Such a name is written as the nearest one that it takes, `recall_at_0.5`. A tag of the run
 keeps which name stands for which.
@@ -7,11 +7,44 @@ keeps which name stands for which.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from mlflow.entities import Run
+
+# MLflow allows 255; the tag of a promotion has 250, of which its prefix takes a part.
+_LONGEST_ALIAS = 200
+_ALIAS = re.compile(rf"(?!v\d+\Z)[\w-]{{1,{_LONGEST_ALIAS}}}", re.IGNORECASE)
+
+
+def require_model_name(name: str) -> None:
+    """Checks the name of a registered model by MLflow's rules."""
+    if not name.strip() or name == "." or name.startswith("..") or any(character in name for character in "/:"):
+        raise InvalidArgumentError(
+            f"{name!r} cannot name a registered model: give a name without '/' and ':' that does not begin with '..'"
+        )
+
+
+def require_alias(alias: str) -> None:
+    """Checks an alias by MLflow's rules."""
+    if not _ALIAS.fullmatch(alias) or alias.lower() == "latest":
+        raise InvalidArgumentError(
+            f"alias {alias!r}: give 1 to {_LONGEST_ALIAS} letters, digits, '_' or '-', but not 'latest' or a version "
+            "such as 'v1'"
+        )
+
+
+def quoted(value: str) -> str:
+    """Writes a value for one of MLflow's filters, which have no escapes."""
+    for mark in "'\"":
+        if mark not in value:
+            return f"{mark}{value}{mark}"
+    raise InvalidArgumentError(f"{value!r} has single and double quotes, which MLflow cannot search for; rename it")
+
 
 # Names as the training has them, of those that the run has in another form: a JSON object.
 NAMES_TAG = "lakelens.names"
