@@ -38,4 +38,4 @@ def test_each_page_finds_its_templates_in_a_zip_file(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(archive / "lakelens" / "html_page.py")
+    assert done.stdout.strip() == str(archive / "lakelens" / "results.py")
