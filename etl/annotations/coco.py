@@ -228,7 +228,8 @@ def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
 
 def _kept(entry: dict[str, Any]) -> dict[str, Any]:
     """Keeps of an object of the file what is read; a mask only as its bounds, and where there is no `bbox`."""
-    if "counts" in entry:
+    # A run-length mask; an image or an annotation may have a key `counts` of its own.
+    if "counts" in entry and "size" in entry and not entry.keys() & _KEYS:
         return {key: entry[key] for key in _OF_MASKS if key in entry}
     kept = {key: value for key, value in entry.items() if key in _KEYS}
     if "segmentation" in entry and not entry.get("bbox"):

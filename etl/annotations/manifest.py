@@ -52,8 +52,13 @@ _ALIASES = {
 _SIZES = (("w", "h"), ("width", "height"))
 _UNCLEAR_BOXES = (
     *(frozenset((*start, *size)) for start in (("x", "y"), ("cx", "cy"), ("x_center", "y_center")) for size in _SIZES),
-    frozenset(("bbox",)),
-    frozenset(("left", "top", "right", "bottom")),
+    *(frozenset(pair) for pair in (("left", "top"), ("xc", "yc"), ("center_x", "center_y"), ("xtl", "ytl"))),
+    *(frozenset(pair) for pair in (("minx", "miny"), ("min_x", "min_y"))),
+)
+# Names that are parts of boxes wherever they stand, such as `bbox_x1`, `bounding_box` and `Roi.X1`.
+_UNCLEAR_NAME = re.compile(
+    r"(bbox(es)?|bb|bounding_?box(es)?|box|roi)([._ ](x|y|w|h|width|height|left|top|right|bottom|[xy]?(min|max)[xy]?"
+    r"|[xy][12]))?|polygons?|segmentations?|rle"
 )
 _SEPARATORS = (",", ";", "\t")
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
@@ -111,18 +116,13 @@ def manifest_format(location: str) -> str:
 def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
     """Finds the columns of a manifest, whatever their case."""
     folded = [_folded(name) for name in names]
+    columns = match_columns(names)
+    require_clear_boxes(names, columns, location)
     twice = next((name for name in folded if folded.count(name) > 1), None)
     if twice is not None:
         raise AnnotationFileError(f"{location} has two columns {twice!r}; remove or rename one of them")
-    columns = match_columns(names)
     found = columns.names
     there = ", ".join(repr(name) for name in names[:40]) or "none"
-    unclear = next((sorted(one) for one in _UNCLEAR_BOXES if one <= set(folded)), None)
-    if unclear is not None and not columns.has_box_columns and "boxes" not in found:
-        raise AnnotationFileError(
-            f"{location} has the columns {', '.join(unclear)}, which are boxes in one of several conventions; write "
-            "xmin, ymin, xmax and ymax in pixels, or a column 'boxes' of objects with label and bbox, as COCO has it"
-        )
     if "path" not in found:
         raise AnnotationFileError(f"{location} has no column 'path' (its columns: {there}); add one, or rename it")
     partial = [side for side in _SIDES if side in found]
@@ -136,6 +136,21 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
             f"{location} has neither a column 'label' nor 'boxes' (its columns: {there}); add one, or rename it"
         )
     return columns
+
+
+def require_clear_boxes(names: Iterable[str], columns: ManifestColumns, location: str) -> None:
+    """Refuses columns that may be boxes of other conventions, in a manifest without columns of boxes that are read."""
+    if columns.has_box_columns or "boxes" in columns.names:
+        return
+    folded = {_folded(name) for name in names}
+    unclear = sorted(name for name in folded if _UNCLEAR_NAME.fullmatch(name))
+    unclear = unclear or next((sorted(one) for one in _UNCLEAR_BOXES if one <= folded), [])
+    if unclear:
+        raise AnnotationFileError(
+            f"{location} has the columns {', '.join(unclear)}, which are boxes in one of several conventions; write "
+            "xmin, ymin, xmax and ymax in pixels, or a column 'boxes' of objects with label and bbox, as COCO has it; "
+            "leave them out if the images are to be stored without boxes"
+        )
 
 
 def match_columns(names: Iterable[str]) -> ManifestColumns:
@@ -201,7 +216,7 @@ def annotation_of_row(
 def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a CSV file with a header line, quoted as in RFC 4180, separated by comma, semicolon or tab.
 
-    UTF-8 with or without a byte order mark, or UTF-16 with one. Where no comma separates, it may be a decimal comma.
+    UTF-8 with or without a byte order mark, or UTF-16 with one. Numbers may have a decimal comma.
     """
     csv.field_size_limit(_MAX_FIELD)
     lines = io.TextIOWrapper(stream, encoding=_encoding_of(stream), newline="")
@@ -213,15 +228,15 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
         if not header:
             raise AnnotationFileError(f"{location} has no line; its first one names the columns, such as path,label")
         columns = find_columns(header, location)
-        numbers = {header.index(columns.names[side]) for side in _SIDES if side in columns.names}
+        numbers = {header.index(columns.names[one]) for one in (*_SIDES, "width", "height") if one in columns.names}
         for number, values in enumerate(reader, start=1):
             if any(values[len(header) :]):  # blank ones are what a spreadsheet leaves at the end of a line
                 raise AnnotationFileError(
                     f"{location}#row={number} has {len(values)} fields and the header {len(header)}: "
                     f"{','.join(values)[:200]!r}; quote fields that hold a comma, or name the missing columns"
                 )
-            if separator != ",":
-                values = [_with_point(value) if n in numbers else value for n, value in enumerate(values)]
+            # Where a comma separates, one within a field is quoted.
+            values = [_with_point(value) if n in numbers else value for n, value in enumerate(values)]
             if values:
                 # A row that is too short lacks its last values, not its columns.
                 yield dict(itertools.zip_longest(header, values[: len(header)]))
@@ -257,6 +272,11 @@ def _with_point(number: str) -> str:
 
 def read_json(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a JSON file: the elements of an array, or one row per line."""
+    if _encoding_of(stream) == "utf-16":
+        try:
+            stream = io.BytesIO(stream.read().decode("utf-16").encode("utf-8"))
+        except UnicodeError as error:
+            raise AnnotationFileError(f"{location} is not text ({error}); save it as UTF-8") from error
     start = _first_bytes(stream)
     if start == b"[":
         yield from map(_as_row, read_json_file(stream, location))
@@ -298,7 +318,8 @@ def _boxes(
 ) -> tuple[tuple[Box, ...] | None, list[Problem]]:
     if columns.has_box_columns:
         corners = [columns.value(row, side) for side in _SIDES]
-        if all(value in _NO_VALUE for value in corners):  # how such manifests list an image without any object
+        # How such manifests list an image without any object; a class without corners is a box that was lost.
+        if all(value in _NO_VALUE for value in corners) and _is_blank(columns.value(row, "label")):
             return (), []
         entries: Any = [
             {
@@ -369,7 +390,10 @@ def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callabl
         names = tuple(row)
         if names and not checked:
             known[names], checked = find_columns(names, location), True
-        columns = known.get(names) or match_columns(names)
+        columns = known.get(names)
+        if columns is None:
+            columns = match_columns(names)
+            require_clear_boxes(names, columns, f"{location}#row={number}")
         if len(known) < _MAX_KEY_SETS:
             known[names] = columns
         yield annotation_of_row(row, columns, path_of, f"{location}#row={number}")

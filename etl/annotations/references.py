@@ -109,11 +109,11 @@ def decoded_path(path: str) -> str:
     return unquote(plain, errors="surrogateescape").replace("\\", "/")
 
 
-def images_by_name(references: Sequence[str], images: Sequence[str]) -> dict[str, str]:
+def images_by_name(references: Sequence[str], images: Sequence[str], others: int = 0) -> dict[str, str]:
     """Finds images of one base name that are not where annotations say; returns their paths by the annotated ones.
 
-    Both are paths without their own counterpart. The image whose decoded path is the annotation's is meant; else the
-    only image that is left, by the only annotation that is left.
+    Both are paths without their own counterpart; `others` counts images of the name that have one. The image whose
+    decoded path is the annotation's is meant; else the only image of the name, by the only annotation that is left.
 
     Raises AnnotationFileError if several may be meant.
     """
@@ -122,7 +122,7 @@ def images_by_name(references: Sequence[str], images: Sequence[str]) -> dict[str
     lacking = [path for path in references if path not in found]
     taken = set(found.values())
     left = [path for path in images if path not in taken]
-    if lacking and left and len(lacking) + len(left) > 2:
+    if lacking and left and (len(lacking) + len(left) > 2 or others + len(taken)):
         raise AnnotationFileError(
             f"{', '.join(lacking[:3])}: no such image, and which one is meant is not clear; of its name there "
             f"{'are' if len(left) > 1 else 'is'} {', '.join(left[:3])}. Correct the names of images in the annotations"

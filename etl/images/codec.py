@@ -7,6 +7,7 @@ import io
 import re
 import struct
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ METADATA_SKIPPED = "metadata_skipped"
 END_MARKER_MISSING = "end_marker_missing"
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-# Texts and the colour profile, whose sizes Pillow limits.
-_METADATA = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+# A chunk whose name begins with a small letter is not needed for the pixels; but transparency shows in them, and the
+# orientation of an EXIF block that is whole. https://www.w3.org/TR/png-3/#5Chunk-naming-conventions
+_ANCILLARY, _TRANSPARENCY, _EXIF = 0x20, b"tRNS", b"eXIf"
 _CHUNK = struct.Struct(">I4s")
 _CHECKSUM_BYTES = 4
 _JPEG, _END = b"\xff\xd8", b"\xff\xd9"
@@ -36,7 +38,7 @@ class Repaired(NamedTuple):
 
 
 def repaired(data: bytes) -> Repaired | None:
-    """Takes away a PNG's texts and profile, or adds a JPEG's end marker; None for other files.
+    """Takes away what a PNG does not need for its pixels, or adds a JPEG's end marker; None for other files.
 
     A JPEG is taken only if all of its rows are there: libjpeg fills up what is missing, and says so in a warning.
     """
@@ -54,7 +56,10 @@ def _without_metadata(data: bytes) -> bytes:
     while position + _CHUNK.size <= len(data):
         length, kind = _CHUNK.unpack_from(data, position)
         end = position + _CHUNK.size + length + _CHECKSUM_BYTES
-        if kind not in _METADATA or end > len(data):
+        is_whole = end <= len(data)
+        checksum = data[end - _CHECKSUM_BYTES : end]
+        is_exif = kind == _EXIF and zlib.crc32(data[position + 4 : end - 4]).to_bytes(4, "big") == checksum
+        if not kind[0] & _ANCILLARY or kind == _TRANSPARENCY or is_exif or not is_whole:
             kept.append(data[position:end])
         position = end
     kept.append(data[position:])

@@ -62,13 +62,14 @@ def to_srgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
 
     A profile that cannot be read, or does not fit the image, is ignored: `PROFILE_IGNORED` is in the notes.
     """
-    profile_bytes = image.info.get("icc_profile")
-    if not profile_bytes or image.mode not in ("RGB", "CMYK", "L", "RGBA"):
+    if "icc_profile" not in image.info:
         return image, ()
     try:
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(profile_bytes))
+        profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"] or b""))
         if "sRGB" in ImageCms.getProfileDescription(profile):
             return image, ()
+        if image.mode not in ("RGB", "CMYK", "L", "RGBA"):
+            return image, (PROFILE_IGNORED,)
         mode = "RGBA" if image.mode == "RGBA" else "RGB"
         transform = ImageCms.buildTransform(profile, _srgb(), image.mode, mode)
         return _apply(image, transform), ()
@@ -80,7 +81,7 @@ def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple
     """Brings integer or float samples of more than 8 bits to 0..255, and clips what is outside.
 
     `full` takes the whole range that samples may have: 0..65535 of 16 bits; 0..1 of floats, or 0..255, each with one in
-    twenty above. Others have no known range: their smallest and largest finite values become 0 and 255.
+    twenty above and below. Others have no known range: their smallest and largest finite values become 0 and 255.
     """
     samples: Any = np.asarray(image)
     is_whole = samples.dtype.kind in "iu"
@@ -95,7 +96,10 @@ def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple
     with np.errstate(over="ignore"):
         scaled -= low
         scaled *= 255 / span if span > 0 and math.isfinite(span) else 0
-    is_dark = depth == FULL and whole is not None and whole[1] != _BYTE and own[1] < whole[1] * _DARK
+    # Of 8 bits in wider samples an image may be as dark as any other. Where zero is white, the darkest is the largest.
+    is_byte = depth == FULL and is_whole and whole is not None and whole[1] == _BYTE
+    darkest = high - own[0] if _is_white_zero(image) else own[1] - low
+    is_dark = depth != OWN and not is_byte and darkest < span * _DARK
     grey = Image.fromarray(np.rint(scaled, out=scaled).clip(0, _BYTE, out=scaled).astype(np.uint8), "L")
     return grey, (DARK_SAMPLES,) if is_dark else ()
 
@@ -105,12 +109,11 @@ def _whole_range(own: tuple[float, float], *, is_sixteen_bit: bool, is_whole: bo
     lowest, highest = own
     if is_sixteen_bit:
         return 0.0, float(_SIXTEEN_BITS)
-    if lowest < 0:
-        return None
     tops = (
         [(_BYTE, _BYTE), (_SIXTEEN_BITS, _SIXTEEN_BITS)] if is_whole else [(1, _OVERSHOOT), (_BYTE, _BYTE * _OVERSHOOT)]
     )
-    return next(((0.0, float(top)) for top, most in tops if highest <= most), None)
+    found = next(((top, most) for top, most in tops if highest <= most), None)
+    return None if found is None or lowest < found[0] - found[1] else (0.0, float(found[0]))
 
 
 def _srgb() -> Any:

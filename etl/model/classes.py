@@ -10,8 +10,8 @@ from ...errors import InvalidArgumentError, NotAnImageTableError
 
 # Texts of a hostile source are cut where they would be stored for every image.
 MAX_NAME_LENGTH = 500
-# Persian words and composed emoji need them.
-_JOINERS = "\u200c\u200d"
+# Joiners, which Persian words and composed emoji need, and what counts as a blank.
+_ALLOWED = "\u200c\u200d\t\n\r"
 # Control and format characters, and halves of surrogate pairs.
 _REFUSED = ("Cc", "Cf", "Cs")
 
@@ -21,9 +21,10 @@ def class_name(text: str) -> str | None:
 
     Raises InvalidArgumentError for invisible characters other than joiners, and for a name that is too long.
     """
-    name = " ".join(unicodedata.normalize("NFC", text).split())
-    if any(unicodedata.category(character) in _REFUSED and character not in _JOINERS for character in name):
-        escaped = name[:80].encode("unicode_escape").decode("ascii")
+    composed = unicodedata.normalize("NFC", text)
+    name = " ".join(composed.split())
+    if any(unicodedata.category(character) in _REFUSED and character not in _ALLOWED for character in composed):
+        escaped = composed[:80].encode("unicode_escape").decode("ascii")
         raise InvalidArgumentError(f"the class name '{escaped}' has a character that cannot be seen; remove it")
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidArgumentError(

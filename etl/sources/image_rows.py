@@ -19,6 +19,7 @@ from ..annotations.manifest import (
     read_csv,
     read_json,
     read_rows,
+    require_clear_boxes,
 )
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
@@ -164,6 +165,7 @@ def _read_rows(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], st
 def _annotations(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], str]) -> Iterator[Annotation]:
     for names, located in located_rows(batches, "DataFrame"):
         columns = match_columns(name for name in names if name != _STAMP)
+        require_clear_boxes(names, columns, "the DataFrame")
         for row, where in located:
             annotation = annotation_of_row(row, columns, path_of, where)
             stamp = row.get(_STAMP)

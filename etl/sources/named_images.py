@@ -222,7 +222,7 @@ def _matched(rows: Iterable[dict[str, Any]]) -> Iterator[Annotation]:
             annotations[row["path"]] = annotation_of(row)
     lacking = [path for path, annotation in annotations.items() if path not in images and annotation.quarantine is None]
     left = [path for path in images if path not in annotations]
-    found = images_by_name(lacking, left)
+    found = images_by_name(lacking, left, others=len(images) - len(left))
     taken, missing = set(found.values()), {*lacking} - found.keys()
     for path, annotation in annotations.items():
         if path in found:

@@ -158,6 +158,14 @@ def test_a_file_without_annotations_is_of_images_that_nobody_looked_at():
     assert [record.boxes for record in read(given)] == [None, None]
 
 
+def test_an_annotation_with_a_key_counts_of_its_own_keeps_its_box():
+    given = document()
+    expected = read(given)
+    for entry in (*given["annotations"], *given["images"]):
+        entry["counts"] = 3
+    assert read(given) == expected
+
+
 @pytest.mark.parametrize(
     "data",
     [

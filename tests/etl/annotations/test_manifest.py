@@ -279,10 +279,52 @@ def test_a_csv_file_of_a_spreadsheet_is_read_as_it_was_meant(encoding, separator
 
 @pytest.mark.parametrize(
     "names",
-    ["x,y,w,h", "X,Y,Width,Height", "bbox", "cx,cy,w,h", "x_center,y_center,width,height", "left,top,right,bottom"],
+    [
+        *(
+            "x,y,w,h",
+            "X,Y,Width,Height",
+            "bbox",
+            "cx,cy,w,h",
+            "x_center,y_center,width,height",
+            "left,top,right,bottom",
+        ),
+        *("left,top,width,height", "bb_x,bb_y,bb_w,bb_h", "bbox_x,bbox_y,bbox_width,bbox_height", "bboxes", "polygon"),
+        *(
+            "bbox_x1,bbox_y1,bbox_x2,bbox_y2",
+            "bounding_box",
+            "box",
+            "xtl,ytl,xbr,ybr",
+            "center_x,center_y",
+            "xc,yc,w,h",
+        ),
+        *("minx,miny,maxx,maxy", "Roi.X1,Roi.Y1,Roi.X2,Roi.Y2", "segmentation", "rle", "bbox.xmin,bbox.ymin"),
+    ],
 )
 def test_columns_of_boxes_in_an_unclear_convention_are_refused_and_never_ignored(names):
     with pytest.raises(AnnotationFileError, match="boxes in one of several conventions; write xmin"):
         find_columns(["path", "label", *names.split(",")], "m.csv")
     find_columns(["path", "label", "boxes", *names.split(",")], "m.csv")
     find_columns(["path", "label", "width", "height"], "m.csv")
+    find_columns(["path", "label", "boxer", "robot", "top"], "m.csv")
+
+
+def test_boxes_that_a_later_json_line_has_are_not_ignored_either():
+    with pytest.raises(AnnotationFileError, match=r"m.jsonl#row=2 has the columns bbox"):
+        from_rows({"path": "a.jpg", "label": "cat"}, {"path": "b.jpg", "label": "cat", "bbox": [1, 2, 3, 4]})
+
+
+def test_a_class_without_corners_is_a_box_that_was_lost_and_no_example_without_objects():
+    empty, lost = from_csv("path,label,xmin,ymin,xmax,ymax\na.jpg,,,,,\nb.jpg,cat,,,,\n")
+    assert (empty.boxes, empty.problems) == ((), ())
+    assert (lost.boxes, reasons(lost)) == ((), [an.BOX_MALFORMED])
+
+
+def test_numbers_with_a_decimal_comma_are_read_wherever_a_number_stands():
+    (row,) = from_csv('path,label,width,height,x1,y1,x2,y2\na.jpg,cat,"640,0","480,0","1,5",2,9,10\n')
+    assert (row.size, row.boxes[0].corners) == ((640, 480), (1.5, 2, 9, 10))
+
+
+@pytest.mark.parametrize("text", ['{"path": "é.jpg", "label": "cat"}', '[{"path": "é.jpg", "label": "cat"}]'])
+def test_json_in_utf16_with_a_mark_is_read(text):
+    (row,) = read_rows(read_json(io.BytesIO(text.encode("utf-16")), "m.jsonl"), "m.jsonl", str)
+    assert (row.path, row.label_name) == ("é.jpg", "cat")

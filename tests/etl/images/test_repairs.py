@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from lakelens.errors import ImageError
@@ -96,6 +96,26 @@ def test_zero_is_white_where_a_tiff_says_so(dtype):
     white, black = (np.asarray(decode_source(shown[photometric]).image).astype(int) for photometric in (0, 1))
     assert np.array_equal(white, 255 - black)
     assert white[0, 0, 0] == 255
+    blank = file_of("TIFF", Image.fromarray(np.zeros((4, 4), np.uint16)), tiffinfo={262: 0})
+    assert decode_source(blank).notes == ()  # it is white
+
+
+@pytest.mark.parametrize("kind", [b"pHYs", b"tIME", b"gAMA", b"sRGB", b"cHRM", b"bKGD", b"eXIf", b"zzZz"])
+def test_a_damaged_chunk_that_pixels_do_not_need_costs_no_png_its_pixels(kind):
+    whole = file_of("PNG", dpi=(72, 72))
+    position = whole.index(b"IDAT") - 4
+    damaged = whole[:position] + (2).to_bytes(4, "big") + kind + b"ab" + b"\0\0\0\0" + whole[position:]
+    decoded = decode_source(damaged)
+    assert np.array_equal(np.asarray(decoded.image), PIXELS)
+    assert decoded.notes in ((), ("metadata_skipped",))
+
+
+def test_a_profile_of_an_image_with_a_palette_is_counted_unless_it_is_srgb():
+    image = PICTURE.convert("P")
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    assert decode_source(file_of("PNG", image, icc_profile=lab)).notes == ("profile_ignored",)
+    assert decode_source(file_of("PNG", image, icc_profile=srgb)).notes == ()
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

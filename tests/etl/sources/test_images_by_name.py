@@ -53,6 +53,9 @@ def test_the_decoded_path_comes_before_the_only_name(references, images, found):
 def test_several_images_of_a_name_are_an_error_that_names_them(references, images):
     with pytest.raises(AnnotationFileError, match=r"which one is meant is not clear.*/a/1\.jpg"):
         images_by_name(references, images)
+    # An image of the name has its own annotation: the other one need not be what is meant.
+    with pytest.raises(AnnotationFileError, match=r"which one is meant is not clear.*/a/1\.jpg"):
+        images_by_name(["/up/1.jpg"], ["/a/1.jpg"], others=1)
 
 
 @pytest.mark.unit
