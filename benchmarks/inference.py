@@ -214,7 +214,7 @@ class Alone:
 
         from lakelens.etl.images.stored_image import PixelDecoder
         from lakelens.inference.model.compiled import compile_model
-        from lakelens.inference.model.decoding import StoredRows
+        from lakelens.inference.model.predictor import StoredRows
         from lakelens.training.checkpoints.checkpoint import open_checkpoint
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -227,7 +227,7 @@ class Alone:
         """Goes through the images once, batch by batch."""
         import numpy as np
 
-        from lakelens.inference.model.decoding import decode_rows
+        from lakelens.inference.model.predictor import decode_rows
 
         pixels = np.zeros((BATCH, SIZE, SIZE, 3), np.uint8)
         for start in range(0, len(self.rows), BATCH):
@@ -261,7 +261,7 @@ def build(name: str) -> Any:
     import keras
     import numpy as np
 
-    from lakelens.inference.model.frozen import check_images
+    from lakelens.inference.model.onnx_engine import check_images
 
     from .mobile_net import build
 

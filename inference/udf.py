@@ -12,10 +12,9 @@ from ..etl.images.stored_image import CHANNELS, StoredImage, size_of
 from ..extras import require
 from ..options import named_options, whole_number
 from ..training.checkpoints.references import resolve_model
-from .model.arrow_batches import predict_pandas
 from .model.onnx_engine import check_engine
 from .model.predictor import DEFAULT_BATCH_BYTES
-from .model.shipping import ShippedModel, ship
+from .model.shipping import ShippedModel, predict_pandas, ship
 from .model.user_code import user_code
 
 if TYPE_CHECKING:

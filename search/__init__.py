@@ -13,10 +13,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .create import create_searcher
-from .operations import Continue, Create, Operation, Stop
-from .preview import preview
-from .searchers.base import SearchMethod
+from .create import create_searcher, preview
+from .searchers.base import Continue, Create, Operation, SearchMethod, Stop
 
 if TYPE_CHECKING:
     from .running.result import SearchResult

@@ -1,4 +1,8 @@
-"""One ingest: files of a source become one commit of the image table, and bad ones rows of its quarantine."""
+"""One ingest: files of a source become one commit of the image table, and bad ones rows of its quarantine.
+
+The order of the commits is what makes a kill harmless: images first, quarantine second. A file that an interrupted
+ingest had not stored is new to the next one; it recognises a stored file by path, size and time.
+"""
 
 from __future__ import annotations
 

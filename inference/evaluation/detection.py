@@ -12,7 +12,7 @@ from ...etl.model import schema
 from ...log.delta_types import type_name
 from ...spark.port import kept
 from ...training.tasks.detection import DETECTION_SQL, DETECTIONS, LEAST_SCORE
-from ..scoring.source_files import FRAME_TYPE, frame_sql
+from ..scoring.source import FRAME_TYPE, frame_sql
 from . import answers
 from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, compare_detections
 from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots

@@ -12,8 +12,7 @@ import numpy as np
 from ...errors import ModelMismatchError
 from ...training.checkpoints.checkpoint import Checkpoint
 from ..model.compiled import Answers, CompiledModel, compile_model
-from ..model.frozen import check_images, without_tensor_float_32
-from ..model.onnx_engine import write_graph
+from ..model.onnx_engine import check_images, without_tensor_float_32, write_graph
 
 if TYPE_CHECKING:
     import keras

@@ -20,8 +20,7 @@ from ...training.tasks.output_values import output_values
 from ...training.tasks.registry import task_of
 from ...training.tasks.task import ModelOutput, Task
 from .failures import first_line, is_of_the_machine
-from .frozen import FROZEN, freeze
-from .onnx_engine import load_engine, write_engine
+from .onnx_engine import FROZEN, freeze, load_engine, write_engine
 
 if TYPE_CHECKING:
     import keras

@@ -1,11 +1,12 @@
-"""A scoring run: parts of bounded work, each run through the model, then added to the predictions in one commit."""
+"""A scoring run: parts of bounded work, each run through the model, then added once to the predictions."""
 
 from __future__ import annotations
 
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -19,19 +20,103 @@ from ...spark.port import kept, names_of_tasks, parallelism
 from ...tracking.datasets import Scoring, record_scoring
 from ...training.checkpoints.references import ModelRef
 from ..model.failures import typed_failures
-from ..model.frozen import KERAS
+from ..model.onnx_engine import UNFROZEN
 from ..model.shipping import ShippedModel, prediction_task, ship
 from ..model.user_code import UserCode
-from .appending import Added, append_once, count_rows
 from .images import ImageFiles
 from .mismatch import check_model
-from .parts import first_rows, next_rows, shuffled, take
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id, with_columns
-from .remaining import RemainingRows, in_version, remaining_rows, require_same_key, to_retry
+from .remaining import RemainingRows, in_version, remaining_rows, require_same_key, to_retry, without
 from .source import ScoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# A killed job repeats one part; each part costs about a second on top of its work.
+TARGET_S = 30.0
+# Size of a job's first part, before anything was measured: half a minute of MobileNetV2 on each slot.
+_FIRST_PIXELS_PER_SLOT = 128 << 20
+_MOST_FIRST_ROWS_PER_SLOT = 50_000
+_GROWTH = 4.0
+
+
+def first_rows(input_shape: tuple[int, int, int], slots: int) -> int:
+    """Chooses the rows of a job's first part."""
+    per_slot = _FIRST_PIXELS_PER_SLOT // (input_shape[0] * input_shape[1])
+    return max(1, min(per_slot, _MOST_FIRST_ROWS_PER_SLOT)) * max(1, slots)
+
+
+def next_rows(rows: int, seconds: float) -> int:
+    """Chooses the rows of the next part, so that it takes about `TARGET_S`, by those of the last and its time."""
+    factor = TARGET_S / max(seconds, 1e-3)
+    return max(1, int(rows * min(_GROWTH, max(1 / _GROWTH, factor))))
+
+
+def shuffled(rows_by_file: Mapping[str, int], order: random.Random) -> deque[str]:
+    """Orders the files in an order specific to this job, so that concurrent jobs rarely work on the same file."""
+    files = sorted(file for file, rows in rows_by_file.items() if rows > 0)
+    order.shuffle(files)
+    return deque(files)
+
+
+def take(files: deque[str], rows_by_file: Mapping[str, int], most_rows: int) -> list[str]:
+    """Takes the first files: at least one, and more up to `most_rows` rows."""
+    taken = [files.popleft()]
+    rows = rows_by_file[taken[0]]
+    while files and rows + rows_by_file[files[0]] <= most_rows:
+        taken.append(files.popleft())
+        rows += rows_by_file[taken[-1]]
+    return taken
+
+
+# Attempts can fail because another scoring job of the same model and table appends first.
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Added:
+    """What one commit has added."""
+
+    state: PredictionsState  # The state of the predictions table after it
+    rows: int  # Rows
+    errors: int  # How many of them have an error
+    is_overtaken: bool  # Whether another job has added rows since the work was read
+
+
+def append_once(
+    results: PredictionsTable,
+    rows: DataFrame,
+    state: PredictionsState,
+    *,
+    note: str,
+    done: Callable[[int], DataFrame],
+    counts: tuple[int, int] | None = None,
+) -> Added:
+    """Adds rows in one commit, without those that another job has added since `state`."""
+    counts = counts or count_rows(rows)
+    for attempt in range(_ATTEMPTS):
+        if counts[0] == 0:
+            return Added(state, 0, 0, is_overtaken=True)
+        state, is_added = results.append(rows, state, note)
+        if is_added:
+            return Added(state, *counts, is_overtaken=attempt > 0)
+        if state.version is not None:
+            rows = without(rows, done(state.version))
+            counts = count_rows(rows)
+    raise TableConflictError(
+        f"{results.location}: other jobs that score the same table with the same model were faster {_ATTEMPTS} times; "
+        "score again when they have ended; that scores the remaining rows"
+    )
+
+
+def count_rows(rows: DataFrame) -> tuple[int, int]:
+    """Counts rows, and those with an error."""
+    from pyspark.sql import functions
+
+    count = functions.count(functions.lit(1)).alias("rows")
+    found = rows.agg(count, functions.count("error").alias("errors")).collect()[0]
+    return int(found["rows"]), int(found["errors"])
+
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +282,7 @@ class ScoringRun:
 
     def _name_engines(self) -> None:
         for engine in self._engines.value - self.tally.engines:
-            if engine.startswith(KERAS):
+            if engine.startswith(UNFROZEN):
                 logger.warning("model %s runs slower than it could, with equal results. %s", self.model.uri, engine)
         self.tally.engines = self._engines.value
 

@@ -1,4 +1,4 @@
-"""The input of a scoring run: one version of an image table, or one split of it."""
+"""The input of a scoring run: one version of an image table or one split of it, with what is recorded of its files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
+from ...etl.annotations.frames import SourceFile
 from ...etl.model import schema
 from ...etl.spark.catalog import path_of, read_table, require_delta_table
 from ...etl.versions.changes import stated_labels
 from ...ledger.protection import using
 from ...locations import absolute
+from ...log.delta_types import arrow_type
 from ...log.opening import open_table
 from ...log.snapshot import ROWS_UNKNOWN, DataFiles, Snapshot, open_snapshot
 from ...spark.port import count_rows
@@ -23,10 +25,43 @@ from ...table import Table
 from ...training.feed.plan_builder import require_images
 from .images import FILE, ImageFiles
 from .predictions import PASSED_DDL
-from .source_files import source_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+# `ImageFrames` as a column.
+FRAME_TYPE = f"STRUCT<width: INT, height: INT, source: {schema.SOURCE_TYPE}>"
+
+
+def source_sql(declared: Mapping[str, str], image_column: str) -> str:
+    """Writes the SQL of the source file of each image, of type `schema.SOURCE_TYPE`.
+
+    It is null if the table has no column `source` as an ingest writes it, or `image_column` is another image than the
+    one that the ingest has made. Boxes are then in pixels of the image itself.
+    """
+    if not _has_source(declared, image_column):
+        return f"cast(null AS {schema.SOURCE_TYPE})"
+    fields = ", ".join(f"'{name}', {schema.SOURCE}.{name}" for name in SourceFile._fields)
+    return f"cast(named_struct({fields}) AS {schema.SOURCE_TYPE})"
+
+
+def frame_sql(declared: Mapping[str, str], image_column: str) -> str:
+    """Writes the SQL of the size of each image and of its file, of type `FRAME_TYPE`; null if `source_sql` is."""
+    if not _has_source(declared, image_column):
+        return f"cast(null AS {FRAME_TYPE})"
+    sizes = f"'width', {schema.WIDTH}, 'height', {schema.HEIGHT}"
+    return f"cast(named_struct({sizes}, 'source', {source_sql(declared, image_column)}) AS {FRAME_TYPE})"
+
+
+def _has_source(declared: Mapping[str, str], image_column: str) -> bool:
+    import pyarrow as pa
+
+    # A table of others may have a column of this name with the camera in it.
+    if image_column != schema.IMAGE or not {schema.SOURCE, schema.HEIGHT, schema.WIDTH} <= declared.keys():
+        return False
+    kind = arrow_type(declared[schema.SOURCE])
+    return pa.types.is_struct(kind) and {field.name for field in kind}.issuperset(SourceFile._fields)
+
 
 # How an image is stored, and what its file was; a table may lack these columns.
 _FORM_TYPES = {

@@ -13,9 +13,8 @@ from ...training.configuration.experiment import ExperimentConfig
 from ...training.configuration.hyperparameters import Categorical, Leaf, Log
 from ...training.configuration.space import Space
 from ..brackets import rungs_of
-from ..journal import JOURNAL_FOLDER, read_events
+from ..journal import JOURNAL_FOLDER, Trials, TrialState, read_events
 from ..settings import read_sections, searcher_section
-from ..trials import Trials, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...results import ReadableResult
-from ..trials import TrialState
+from ..journal import TrialState
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -47,16 +47,13 @@ from ...training.segments.outcome import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
 from ..brackets import rungs_of
-from ..journal import Journal, journal_folder, read_events
+from ..journal import Journal, TrialState, journal_folder, read_events
 from ..report.write import REPORT_FOLDER, write_report
-from ..trials import TrialState
-from .places import Place
-from .plan import plan_search, searcher_of
+from .places import Place, share_of
 from .result import SearchResult
 from .search_run import SearchRun
-from .slots import share_of
 from .state import SearchState
-from .trial_runs import TrialRuns
+from .trial_runs import TrialRuns, plan_search, searcher_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

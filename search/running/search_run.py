@@ -11,12 +11,11 @@ from ...log.data_files import require_files
 from ...pausing import pausing
 from ...progress import ProgressBar, ProgressLines
 from ...training.experiment.experiment_plan import ExperimentPlan
-from ..preview import preview
+from ..create import preview
+from ..journal import ENDED, PAUSED, RUNNING, WAITING, TrialState
 from ..settings import searcher_section
-from ..trials import ENDED, PAUSED, RUNNING, WAITING, TrialState
-from .places import Place
+from .places import Place, Share
 from .slot_process import SlotProcess
-from .slots import Share
 from .state import SearchState
 from .trial_runs import TrialRuns
 

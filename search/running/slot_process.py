@@ -25,8 +25,8 @@ from ...spark.port import set_pool
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.outcome import SegmentOutcome
 from ...training.segments.serve import segment_request, serve_segments
+from ..journal import Measurement, TrialState
 from ..searchers.base import SearchMethod
-from ..trials import Measurement, TrialState
 from .result import flat
 from .trial_runs import OpenSegment
 

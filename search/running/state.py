@@ -15,10 +15,7 @@ from typing import Any, Literal
 
 from ...errors import InvalidArgumentError
 from ...training.trials.metrics import Goal
-from ..journal import Event, Journal
-from ..operations import Continue, Create, Operation
-from ..searchers.base import SearchMethod
-from ..trials import (
+from ..journal import (
     COMPLETED,
     ENDED,
     FAILED,
@@ -27,11 +24,14 @@ from ..trials import (
     RUNNING,
     STOPPED,
     WAITING,
+    Event,
+    Journal,
     Measurement,
     Trials,
     TrialState,
     is_divergence,
 )
+from ..searchers.base import Continue, Create, Operation, SearchMethod
 
 Verdict = Literal["continue", "pause", "stop"]
 # The searcher's names for the ends of trials.

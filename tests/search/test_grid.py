@@ -11,7 +11,7 @@ from driving import make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelens.search.grid import Grid
+from lakelens.search.searchers.fixed_length import Grid
 from lakelens.training.configuration.space import Space
 
 pytestmark = pytest.mark.unit

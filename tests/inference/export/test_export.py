@@ -23,7 +23,7 @@ from PIL import Image
 from lakelens.errors import InvalidArgumentError, ModelMismatchError
 from lakelens.inference.export.export import export_model
 from lakelens.inference.model.compiled import compile_model
-from lakelens.inference.model.frozen import check_images
+from lakelens.inference.model.onnx_engine import check_images
 from lakelens.inference.model.predictor import build_predictor
 from lakelens.inference.model.user_code import UserCode
 from lakelens.jobs.demo import DIGIT_NAMES, write_digits

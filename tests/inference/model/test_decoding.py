@@ -8,7 +8,7 @@ from colours import SIDE, image_of
 
 from lakelens.etl.annotations.frames import ImageFrames, SourceFile
 from lakelens.etl.images.stored_image import PixelDecoder
-from lakelens.inference.model.decoding import StoredRows, decode_rows
+from lakelens.inference.model.predictor import StoredRows, decode_rows
 
 pytestmark = pytest.mark.unit
 

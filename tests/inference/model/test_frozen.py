@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from colours import SIDE, colour_model, layered
 
-from lakelens.inference.model.frozen import FROZEN, check_images, difference, freeze
+from lakelens.inference.model.onnx_engine import FROZEN, check_images, difference, freeze
 
 pytestmark = pytest.mark.tensorflow
 

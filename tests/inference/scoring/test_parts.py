@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lakelens.inference.scoring.parts import TARGET_S, first_rows, next_rows, shuffled, take
+from lakelens.inference.scoring.run import TARGET_S, first_rows, next_rows, shuffled, take
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,7 @@ from pyspark.sql import functions
 from lakelens import progress
 from lakelens.errors import InvalidArgumentError, NotADeltaTableError
 from lakelens.inference.evaluation.evaluate import evaluate
-from lakelens.inference.model.arrow_batches import prediction_arrays
-from lakelens.inference.model.shipping import ship
+from lakelens.inference.model.shipping import prediction_arrays, ship
 from lakelens.inference.model.user_code import UserCode
 from lakelens.inference.scoring.predictions import PredictionsTable
 from lakelens.inference.scoring.score import score

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lakelens.inference.scoring.source_files import FRAME_TYPE, frame_sql, source_sql
+from lakelens.inference.scoring.source import FRAME_TYPE, frame_sql, source_sql
 
 pytestmark = pytest.mark.unit
 

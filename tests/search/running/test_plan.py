@@ -6,7 +6,7 @@ import pytest
 
 from lakelens.errors import SessionError
 from lakelens.search.running.places import Place
-from lakelens.search.running.plan import PlannedTrial, plan_search, searcher_of
+from lakelens.search.running.trial_runs import PlannedTrial, plan_search, searcher_of
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 

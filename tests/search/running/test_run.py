@@ -16,8 +16,8 @@ from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError,
 from lakelens.jobs.cli import main
 from lakelens.search import SearchResult, resume
 from lakelens.search.journal import Journal, journal_folder, read_events
-from lakelens.search.running.plan import plan_search
 from lakelens.search.running.run import search
+from lakelens.search.running.trial_runs import plan_search
 from lakelens.tracking.runs import REQUEST_TAG, SEARCH_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.configuration.experiment import ExperimentConfig

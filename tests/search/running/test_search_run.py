@@ -11,15 +11,12 @@ import pytest
 
 from lakelens.errors import NotEnoughSlotsError, RankFailedError, VersionFilesMissingError
 from lakelens.progress import ProgressLines
-from lakelens.search.journal import Journal
-from lakelens.search.running.places import Place
-from lakelens.search.running.plan import plan_search, searcher_of
+from lakelens.search.journal import RUNNING, Journal, Measurement
+from lakelens.search.running.places import Place, share_of
 from lakelens.search.running.search_run import SearchRun
 from lakelens.search.running.slot_process import SlotProcess, described
-from lakelens.search.running.slots import share_of
 from lakelens.search.running.state import SearchState
-from lakelens.search.running.trial_runs import TrialRuns
-from lakelens.search.trials import RUNNING, Measurement
+from lakelens.search.running.trial_runs import TrialRuns, plan_search, searcher_of
 from lakelens.tracking.requests import ChildRuns
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig

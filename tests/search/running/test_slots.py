@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.search.running.slots import share_of
+from lakelens.search.running.places import share_of
 
 
 @pytest.mark.unit

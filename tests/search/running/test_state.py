@@ -11,9 +11,8 @@ import pytest
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.search import create_searcher
-from lakelens.search.journal import Journal, read_events
+from lakelens.search.journal import ENDED, RUNNING, WAITING, Journal, Measurement, TrialState, read_events
 from lakelens.search.running.state import SearchState
-from lakelens.search.trials import ENDED, RUNNING, WAITING, Measurement, TrialState
 from lakelens.training.trials.metrics import Goal
 
 SEARCHER = {

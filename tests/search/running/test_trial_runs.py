@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from lakelens.search.running.plan import plan_search
-from lakelens.search.running.trial_runs import TrialRuns
-from lakelens.search.trials import TrialState
+from lakelens.search.journal import TrialState
+from lakelens.search.running.trial_runs import TrialRuns, plan_search
 from lakelens.tracking.requests import ChildRuns
 from lakelens.tracking.runs import RunReference
 from lakelens.training.configuration.experiment import ExperimentConfig

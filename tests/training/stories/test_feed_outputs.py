@@ -17,7 +17,7 @@ from lakelens.etl.images import stored_image
 from lakelens.etl.images.codec import decode_source
 from lakelens.etl.images.perceptual_hash import decode_small
 from lakelens.etl.images.stored_image import PixelDecoder, StoredImage
-from lakelens.inference.model.decoding import StoredRows, decode_rows
+from lakelens.inference.model.predictor import StoredRows, decode_rows
 
 pytestmark = pytest.mark.tensorflow
 
