@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dict[str, Any]:
     """Prints how many trials of a search train for how long."""
-    from lakelens.search import create
+    from lakelens.search.create import preview
     from lakelens.search.settings import require_space, searcher_section
 
     require_space(config)
@@ -24,7 +24,7 @@ def print_preview(config: ExperimentConfig, seconds: float | None = None) -> dic
             f"--seconds-per-epoch {seconds:g} with searcher.max_length in {unit}: it must be above 0 and finite, and "
             "estimates lengths in epochs only"
         )
-    ends = create(searcher_section(config), config.hyperparameters)
+    ends = preview(searcher_section(config), config.hyperparameters)
     trials, total = sum(ends.values()), sum(length * count for length, count in ends.items())
     result: dict[str, Any] = {
         "searcher": searcher.name,
