@@ -159,8 +159,10 @@ def promote(
     uri = resolve_tracking_uri(tracking_uri)
     keyed = Job.of(job)
     arguments: dict[str, object] = {"command": "promote", "model": candidate, "alias": alias, "if_better": if_better}
-    arguments |= {"on": str(on), "split": split, "by": by, "max_errors": max_errors}
-    found = None if keyed is None else finished_job(name, keyed, arguments, uri)
+    arguments |= {"name": name, "on": str(on), "split": split, "by": by, "max_errors": max_errors, "engine": engine}
+    arguments |= {"path": path_column, "image": image_column, "label": label_column, "key": key}
+    arguments |= {"predictions": None if predictions is None else str(predictions)}
+    found = None if keyed is None else finished_job(keyed, arguments, uri)
     if found is not None:
         return Promotion(**found)
     model, run_id = registrable(candidate, uri)
@@ -192,7 +194,7 @@ def promote(
             reason = "the alias points to this model already"
             decided = Promotion(name, alias, previous.version, False, reason, previous.version)
             if keyed is not None:
-                finish_job(name, keyed, arguments, asdict(decided), uri)
+                finish_job(run_id, keyed, arguments, asdict(decided), uri)
             return decided
         result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
         version = register(f"runs:/{run_id}", name, tracking_uri=uri)
@@ -203,7 +205,7 @@ def promote(
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
             _record(decided, uri)
             if keyed is not None:
-                finish_job(name, keyed, arguments, asdict(decided), uri)
+                finish_job(run_id, keyed, arguments, asdict(decided), uri)
             return decided
         logger.warning("Alias %r of model %r has moved during the comparison; comparing again.", alias, name)
     raise TrackingError(

@@ -25,7 +25,7 @@ STRATEGIES = ("auto", "single", "mirrored", "horovod_local", "horovod_cluster")
 # Flags that are arguments of `train`.
 _ARGUMENTS = ("entrypoint", "slots_per_trial", "strategy", "epochs", "global_batch_size", "seed", "metric")
 # Flags of a new training; a resumed run keeps its configuration.
-_OF_A_NEW_RUN = ("set", "dry_run", "no_import", *_ARGUMENTS, "image_size", "job")
+_OF_A_NEW_RUN = ("set", "dry_run", "no_import", *_ARGUMENTS, "image_size", "job", "takeover", "from_start")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from .errors import TableError
 from .job_keys import Job, check_arguments, recorded_arguments
 from .ledger.store import FOLDER
-from .stores.data_files import exists, local_form, read_bytes, write_bytes
+from .stores.data_files import exists, local_form, read_bytes, remove_file, write_bytes
 from .table import Table
 
 
@@ -36,7 +36,10 @@ class TableJob:
 
     def result(self) -> dict[str, Any] | None:
         """Returns the result that a call of the key has recorded; None if none has finished, or if it starts over."""
-        if self.job.from_start or not exists(self.location, self.table.storage_options):
+        if not exists(self.location, self.table.storage_options):
+            return None
+        if self.job.from_start:  # a call that is killed must leave no older result
+            remove_file(self.location, self.table.storage_options)
             return None
         try:
             found = json.loads(read_bytes(self.location, self.table.storage_options))

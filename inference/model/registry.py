@@ -12,7 +12,7 @@ from ...errors import InvalidArgumentError, ModelNotFoundError
 from ...job_keys import Job, check_arguments, recorded_arguments
 from ...tracking.logged_models import register_model, version_numbers
 from ...tracking.names import require_alias, require_model_name
-from ...tracking.run_listing import open_existing_store
+from ...tracking.run_listing import experiment_names, open_existing_store
 from ...tracking.run_values import TAG_LIMIT
 from ...tracking.runs import (
     DIGEST_TAG,
@@ -103,32 +103,28 @@ def move_alias(name: str, alias: str, version: int, *, previous: int | None, tra
     return True
 
 
-def finished_job(name: str, job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> dict[str, Any] | None:
-    """Returns the result of a job that has finished, which a tag of the registered model keeps; None without one."""
-    from mlflow.exceptions import MlflowException
-
-    if job.from_start:
-        return None
-    client = open_client(tracking_uri)
-    with as_tracking_errors(tracking_uri, f"read model {name!r}"):
-        try:
-            text = client.get_registered_model(name).tags.get(_job_tag(job))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
+def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> dict[str, Any] | None:
+    """Returns the result of a job that has finished, which a tag of the run of its model keeps; None without one."""
+    client, tag = open_client(tracking_uri), _job_tag(job)
+    with as_tracking_errors(tracking_uri, f"look for job {job.key!r}"):
+        runs = client.search_runs(list(experiment_names(client)), f"tags.`{tag}` != ''", max_results=1)
+        if not runs:
             return None
-    if text is None:
-        return None
-    found = json.loads(text)
+        if job.from_start:  # a call that is killed must leave no older result
+            client.delete_tag(runs[0].info.run_id, tag)
+            return None
+    found = json.loads(runs[0].data.tags[tag])
     check_arguments(job, found["arguments"], arguments)
     return dict(found["result"])
 
 
-def finish_job(name: str, job: Job, arguments: Mapping[str, Any], result: Mapping[str, Any], tracking_uri: str) -> None:
-    """Keeps the result of a job in a tag of the registered model."""
+def finish_job(
+    run_id: str, job: Job, arguments: Mapping[str, Any], result: Mapping[str, Any], tracking_uri: str
+) -> None:
+    """Keeps the result of a job in a tag of the run of its model."""
     record = {"key": job.key, "arguments": recorded_arguments(arguments, TAG_LIMIT // 2), "result": dict(result)}
-    with as_tracking_errors(tracking_uri, f"record job {job.key!r} in model {name!r}"):
-        open_client(tracking_uri).set_registered_model_tag(name, _job_tag(job), json.dumps(record))
+    with as_tracking_errors(tracking_uri, f"record job {job.key!r} in run {run_id}"):
+        open_client(tracking_uri).set_tag(run_id, _job_tag(job), json.dumps(record))
 
 
 def _job_tag(job: Job) -> str:

@@ -259,8 +259,14 @@ def score(
         storage_options=named.storage_options,
         min_score=min_score,
     )
-    arguments = {"command": "score", "model": str(model), "table": str(named), "split": split, "strict": strict}
-    arguments |= asdict(columns)
+    arguments: dict[str, object] = {
+        "command": "score",
+        "model": str(model),
+        "table": str(named),
+        "split": split,
+        "strict": strict,
+    }
+    arguments |= {**asdict(columns), "min_score": min_score, "engine": engine}
     if keyed is not None and results.exists():
         found = TableJob(results.table, keyed, arguments).result()
         if found is not None:

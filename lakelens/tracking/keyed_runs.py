@@ -47,7 +47,7 @@ _RESULT = "result.json"
 _POLL_S = 1.0
 _SAY_EVERY_S = 30.0
 # How long a process that was asked to pause has until it is asked to end, and then until it is given up.
-_TAKEOVER_S = 60.0
+_TAKEOVER_S = 1.25 * RENEW_S
 
 
 class KeyedRuns:
@@ -111,6 +111,7 @@ class KeyedRuns:
             created = created_run(self._client, self._uri, experiment, name, tags)
             first = self._found()
             if first is not None and first.info.run_id != created:
+                self._client.delete_tag(created, JOB_TAG)
                 self._client.delete_run(created)
                 raise RunNotResumableError(f"another process has begun job {self.job.key!r}")
             return created
@@ -133,7 +134,7 @@ class KeyedRuns:
         metric = run.data.tags.get(METRIC_TAG, "").rpartition(":")[0]
         with shown_progress(f"job {self.job.key}") as bar:
             bar.say(f"job {self.job.key}: run {run_id} is at work ({_worker(run)}); following it")
-            while run.info.status == "RUNNING":
+            while _is_at_work(run):
                 time.sleep(_POLL_S)
                 with self._asking("follow the run"):
                     run = self._client.get_run(run_id)
@@ -145,9 +146,9 @@ class KeyedRuns:
 
     def _end(self, run: Run) -> None:
         """Ends the process that works on a run: asks it to pause, then to end; one that is gone is given up."""
-        run_id = run.info.run_id
-        # A search pauses its trials for both, and stays for `pause`.
-        for request in ("leave",) if SEARCH_TAG in run.data.tags else ("pause", "kill"):
+        run_id, first = run.info.run_id, run.data.tags.get(HEARTBEAT_TAG)
+        # A search stays when it is asked to pause.
+        for request in ("leave", "leave") if SEARCH_TAG in run.data.tags else ("pause", "kill"):
             with self._asking("end the process"):
                 self._client.set_tag(run_id, REQUEST_TAG, request)
                 deadline = time.monotonic() + _TAKEOVER_S
@@ -155,13 +156,13 @@ class KeyedRuns:
                     time.sleep(_POLL_S)
                     end_lost_runs(self._client, run.info.experiment_id)
                     run = self._client.get_run(run_id)
-                    if run.info.status != "RUNNING":
+                    if not _is_at_work(run):
                         return
-        beat = Heartbeat.parse(run.data.tags.get(HEARTBEAT_TAG))
-        if beat is not None and time.time() - beat.time < 3 * RENEW_S:
+        # Two clocks may differ: a process that lives has renewed its heartbeat meanwhile.
+        if run.data.tags.get(HEARTBEAT_TAG) != first:
             raise TrackingError(
                 f"job {self.job.key!r}: {_worker(run)} works on run {run_id} and has not ended within "
-                f"{_TAKEOVER_S:.0f} s after it was asked to; end it there, or try again"
+                f"{2 * _TAKEOVER_S:.0f} s after it was asked to; end it there, or try again"
             )
         with self._asking("end the run"):
             self._client.set_tag(run_id, FAILURE_TAG, f"{_worker(run)} is silent, and another call has taken over")
@@ -205,6 +206,11 @@ def count_attempt(run: RunReference) -> None:
 
 def _count_attempt(client: MlflowClient, run: Run) -> None:
     client.set_tag(run.info.run_id, ATTEMPT_TAG, str(int(run.data.tags.get(ATTEMPT_TAG, "0")) + 1))
+
+
+def _is_at_work(run: Run) -> bool:
+    """Returns whether a process keeps a run; MLflow leaves a deleted one as it was."""
+    return bool(run.info.status == "RUNNING" and run.info.lifecycle_stage == "active")
 
 
 def _worker(run: Run) -> str:

@@ -238,7 +238,8 @@ def run_of_digest(client: MlflowClient, digest: str) -> Run | None:
 
 def experiment_names(client: MlflowClient) -> dict[str, str]:
     """Names the experiments by id."""
-    return {one.experiment_id: one.name for one in client.search_experiments(max_results=_EXPERIMENTS_AT_ONCE)}
+    found = all_pages(client.search_experiments, max_results=_EXPERIMENTS_AT_ONCE)
+    return {one.experiment_id: one.name for one in found}
 
 
 def summary_of(run: Run, experiment: str) -> RunSummary:

@@ -11,6 +11,7 @@ records may be incomplete. Ten threads write the steps in any order. A batch tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import tempfile
@@ -124,20 +125,24 @@ class RunWriter:
         self._seen = 0
         self._values: RunValues | None = None
         self._tasks: deque[Callable[[MlflowClient, str], None]] = deque()
-        self._beat_at = time.monotonic() + RENEW_S
         self._error: Exception | None = None
         self._over = threading.Event()
-        # A daemon: a call that hangs must not keep the interpreter.
+        self._left = threading.Event()
+        # Daemons: a call that hangs must not keep the interpreter.
         self._thread = threading.Thread(target=self._work, name="lakelens-tracking", daemon=True)
+        # Apart from it: an upload may take longer than a heartbeat lasts.
+        self._beats = threading.Thread(target=self._beat, name="lakelens-heartbeat", daemon=True)
 
     def __enter__(self) -> RunWriter:
         self._thread.start()
+        self._beats.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
+        self._left.set()
         if error is not None and self._error is None:
             self._try()
         if not self._unwritten():
@@ -180,6 +185,11 @@ class RunWriter:
         if self._thread.is_alive():
             self._thread.join()  # each call to the store has an end
 
+    def _beat(self) -> None:
+        while not self._left.wait(RENEW_S):
+            with contextlib.suppress(Exception):  # a store that does not answer is the other thread's to report
+                open_client(self._run.tracking_uri).set_tag(self._run.run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
+
     def _work(self) -> None:
         while not self._over.wait(_POLL_S if self._error is None else _RETRY_S):
             self._alive()
@@ -203,13 +213,9 @@ class RunWriter:
 
     def _write_all(self) -> None:
         records = read_records(self._folder)[self._seen :]
-        beats = time.monotonic() >= self._beat_at
-        if not records and not self._tasks and not beats:
+        if not records and not self._tasks:
             return
         client, run_id = open_client(self._run.tracking_uri), self._run.run_id
-        if beats:
-            client.set_tag(run_id, HEARTBEAT_TAG, str(Heartbeat.now()))
-            self._beat_at = time.monotonic() + RENEW_S
         for record in records:
             if not (record.metrics and record.step in self._recorded):
                 self._write(self._values_in(client, run_id), record)

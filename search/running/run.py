@@ -132,8 +132,13 @@ def _search(
     started = time.perf_counter()
     require_store(resolve_tracking_uri(experiment.tracking.uri))
     plan = plan_search(experiment, entrypoint=entry, spark=spark)
-    with _begun_run(plan, None if claim is None else claim(plan)) as parent:
-        return _run(plan, parent, started, opened(spark), resumes=False)
+    session = opened(spark)
+    claimed = None if claim is None else claim(plan)
+    with (
+        contextlib.nullcontext() if claimed is None else resuming(plan.root, claimed),
+        _begun_run(plan, claimed) as parent,
+    ):
+        return _run(plan, parent, started, session, resumes=False)
 
 
 def resume(

@@ -161,7 +161,7 @@ class SearchRun:
             if asked == "stop":
                 self.ending = "given up"
             elif asked == "leave":
-                self.ending = "paused"
+                self.ending = self.ending or "paused"
             elif asked in ("pause", "resume"):
                 self._held_up = asked == "pause"
             self.state.changed.notify_all()

@@ -74,7 +74,7 @@ class PlannedTrial:
             smaller_is_better=searcher.smaller_is_better,
             max_length=searcher.max_length,
         )
-        update = {"hyperparameters": dict(hyperparameters), "searcher": single}
+        update = {"hyperparameters": dict(hyperparameters), "searcher": single, "job": None}
         plan = replace(search, config=search.config.model_copy(update=update))
         return cls(plan, plan.schedule.steps_per_epoch)
 

@@ -56,10 +56,12 @@ def has_config(tracking_uri: str, run_id: str) -> bool:
 
 
 def read_config(tracking_uri: str | None, run_id: str, given: ExperimentConfig | None = None) -> ExperimentConfig:
-    """Reads the config of a run; the values of storage options that are not recorded come from a given one."""
+    """Reads the config of a run; storage options and variables may have secrets, and come from a given one."""
     recorded = read_recorded(tracking_uri, run_id)
     if given is not None and given.data.storage_options:
         recorded["data"]["storage_options"] = given.data.storage_options
+    if given is not None and given.resources.env:
+        recorded.setdefault("resources", {})["env"] = dict(given.resources.env)
     hidden = [name for name, value in recorded["data"].get("storage_options", {}).items() if value == _HIDDEN]
     if hidden:
         raise InvalidArgumentError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from .config_record import has_config, read_config, recorded_values
 from .experiment_plan import ExperimentPlan
 
 Result = TypeVar("Result")
+_MOST_ATTEMPTS, _WAIT_S = 20, 3.0
 # Takes the empty run of the job for a plan, and returns its id.
 Claim = Callable[[ExperimentPlan], str]
 
@@ -38,13 +40,12 @@ def run_keyed(
     uri = resolve_tracking_uri(config.tracking.uri)
     require_store(uri)
     runs = KeyedRuns(uri, job, {**arguments, **_compared(config)})
-    while True:
+    for attempt in itertools.count():
         run = runs.settled()
         found = None if run is None else runs.result_of(run)
         if found is not None:
             return finished({**found, "tracking_uri": uri})
-        # Another process was faster: it is followed.
-        with contextlib.suppress(RunNotResumableError):
+        try:
             if run is not None and is_begun(uri, run.info.run_id):
                 recorded = read_config(uri, run.info.run_id, given=config)
                 tracking = recorded.tracking.model_copy(update={"uri": uri})
@@ -54,6 +55,12 @@ def run_keyed(
                 return runs.claimed(run, plan.root, plan.config.tracking.experiment, plan.config.name)
 
             return begin(config, claim)
+        except RunNotResumableError:
+            # Another process was faster, and is followed; one may also hold the lock of a run that has ended.
+            if attempt >= _MOST_ATTEMPTS:
+                raise
+            time.sleep(_WAIT_S)
+    raise AssertionError("the loop ends by itself")
 
 
 def require_checkpoints(job: str, plan: ExperimentPlan, run_id: str) -> None:

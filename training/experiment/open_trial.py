@@ -83,12 +83,14 @@ def open_trial(
         opened = begun_run(plan, tags=tags, params=plan.params, run_id=run_id)
     else:
         opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
-    alone = contextlib.nullcontext() if resumes is None else resuming(plan.root, resumes)
+    # Of a job, another process may look for the run as soon as it has begun.
+    held = resumes or run_id
+    alone = contextlib.nullcontext() if held is None else resuming(plan.root, held)
     with alone, opened as run:
         recorded = set() if resumes is None else steps_of(run)
         feed = plan.data.training
         with contextlib.ExitStack() as opening:
-            folder = opening.enter_context(run_folder(plan.root, run))
+            folder = opening.enter_context(run_folder(plan.root, run, stays=plan.config.job is not None))
             # VACUUM keeps the version while it is read, and then until the run is deleted, because a resume reads it.
             in_use = using(
                 feed.plan.snapshot.table.at(None),

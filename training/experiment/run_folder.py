@@ -58,8 +58,11 @@ def resuming(root: Path, run_id: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
-    """Makes the run's checkpoint folder; a failed job leaves only complete checkpoints there."""
+def run_folder(root: Path, run: RunReference, *, stays: bool = False) -> Iterator[Path]:
+    """Makes the run's checkpoint folder; a failed job leaves only complete checkpoints there.
+
+    One that `stays` is left without checkpoints too: where it is missing, it was removed.
+    """
     folder = root / run.run_id
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +75,9 @@ def run_folder(root: Path, run: RunReference) -> Iterator[Path]:
         # Every rank has ended, so half-written checkpoints stay incomplete.
         (folder / PROBE_FILE).unlink(missing_ok=True)
         sweep(folder)
-        with contextlib.suppress(OSError):  # not empty: it holds checkpoints
-            folder.rmdir()
+        if not stays:
+            with contextlib.suppress(OSError):  # not empty: it holds checkpoints
+                folder.rmdir()
 
 
 def require_writable(root: Path) -> None:

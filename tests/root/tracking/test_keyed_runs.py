@@ -163,6 +163,8 @@ def test_a_takeover_gives_up_a_process_that_is_silent_and_not_one_that_lives(sto
     open_client(store).set_tag(run.run_id, HEARTBEAT_TAG, str(elsewhere))
     keyed = keyed_in(store, f"silent for {silent_s} s", takeover=True)
     if silent_s < 60:
+        later = str(Heartbeat(elsewhere.process, time.time()))
+        threading.Timer(1.0, lambda: open_client(store).set_tag(run.run_id, HEARTBEAT_TAG, later)).start()
         with pytest.raises(TrackingError, match=r"process 1 on elsewhere works on run .* has not ended within"):
             keyed.settled()
         return
