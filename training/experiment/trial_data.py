@@ -17,7 +17,7 @@ from ...locations import absolute, absolute_path, is_table_name
 from ...spark.session import SessionSource, opened, spark_session
 from ...tracking.datasets import TableVersion
 from ..feed.feed import DeltaFeed
-from ..feed.image_sizes import size_of_all_images
+from ..feed.image_plan import size_of_all_images
 from ..feed.read_options import image_size_of
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from ...errors import BadRowError, InvalidArgumentError
 from ...etl.model.schema import CONTENT_HASH, INGEST_COLUMNS, LABEL, LABEL_NAME, SOURCE, SPLIT
 from ...log.delta_types import arrow_type, type_name
 from ...options import near_miss
-from .plan.feed_plan import FeedPlan
+from .plan.feed_plan import FeedPlan, Shard
 from .rank_batches import BatchReader, RowBatch
-from .shard import Shard
 
 # Delta type -> NumPy type.
 NUMPY_TYPES = {

@@ -34,10 +34,8 @@ from ...etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage, size
 from ..rank import process_context
 from .image_plan import ImagePlan
 from .plan.epoch_order import GlobalOrder, IntArray, RankBatches
-from .plan.feed_plan import FeedPlan
-from .plan.position import Position
+from .plan.feed_plan import FeedPlan, Position, Shard
 from .rank_batches import BatchReader
-from .shard import Shard
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,7 @@ from ...stores.watched import STALL_TIMEOUT_S, watched
 from ...table import Table
 from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows
 from .plan.epoch_order import RankBatches, lanes_of_rank
-from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns
-from .plan.position import position_after, position_of
+from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns, Shard, position_after, position_of
 from .plan_builder import make_plan, require_column, require_images
 from .read_options import (
     ColumnOptions,
@@ -38,7 +37,6 @@ from .read_options import (
     Reading,
     image_size_of,
 )
-from .shard import Shard
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -191,7 +189,7 @@ class DeltaFeed:
         Raises:
             BadRowError: If none of the first rows of each file has a size.
         """
-        from .image_sizes import size_of_first_image
+        from .image_plan import size_of_first_image
 
         return size_of_first_image(self.plan)
 

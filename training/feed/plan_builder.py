@@ -22,7 +22,7 @@ from ...options import whole_number
 from ...stores.watched import STALL_TIMEOUT_S, watched_each
 from .plan.epoch_order import GlobalOrder
 from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, lanes_within, naming_file
-from .reading.row_groups import kept_rows, matches
+from .reading import kept_rows, matches
 
 Result = TypeVar("Result")
 

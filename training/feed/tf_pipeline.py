@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .plan.position import Position
+from .plan.feed_plan import Position, Shard
 from .read_options import Preprocess, available_cores
-from .shard import Shard
 
 if TYPE_CHECKING:
     import tensorflow as tf

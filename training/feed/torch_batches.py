@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import InvalidArgumentError
 from .image_batches import ImageBatches
-from .plan.position import Position, position_of
+from .plan.feed_plan import Position, position_of
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lakelens.training.feed.buffers import ALIGNMENT, BatchBuffers
+from lakelens.training.feed.rank_batches import ALIGNMENT, BatchBuffers
 
 
 def address(array: np.ndarray) -> int:

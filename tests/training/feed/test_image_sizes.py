@@ -11,7 +11,7 @@ from feed_tables import HEIGHT, WIDTH, append, changed, image_rows
 from lakelens import DeltaFeed
 from lakelens.errors import InvalidArgumentError
 from lakelens.training.experiment.train import train
-from lakelens.training.feed.image_sizes import size_of_all_images
+from lakelens.training.feed.image_plan import size_of_all_images
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from lakelens.inference.scoring.images import FILE, ImageFiles
 from lakelens.inference.trace import rows_with
 from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
-from lakelens.training.feed.image_sizes import size_of_all_images
+from lakelens.training.feed.image_plan import size_of_all_images
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakelens import DeltaFeed
-from lakelens.training.feed.reading.row_groups import OpenRowGroup
+from lakelens.training.feed.reading import OpenRowGroup
 
 pytestmark = pytest.mark.unit
 

@@ -21,9 +21,9 @@ from lakelens.errors import (
 )
 from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
+from lakelens.training.feed import reading as feed_reading
 from lakelens.training.feed.plan.feed_plan import FeedColumns
 from lakelens.training.feed.plan_builder import make_plan
-from lakelens.training.feed.reading import lane_reader
 
 pytestmark = pytest.mark.system
 
@@ -142,7 +142,7 @@ def test_a_reading_thread_that_dies_is_an_error_within_the_limit(tmp_path, monke
         request.answer.set_running_or_notify_cancel()
         request.answer.set_result(next(request.rows))
 
-    monkeypatch.setattr(lane_reader, "_serve", answers_once)
+    monkeypatch.setattr(feed_reading, "_serve", answers_once)
     reading = batches(two_files(tmp_path / "t"), reader_threads=1, read_timeout_s=3.0)
     next(reading)
     with pytest.raises(FeedStalledError, match=r"t@\d+.* has not answered for 3 s"):

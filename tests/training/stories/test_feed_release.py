@@ -14,11 +14,10 @@ from leftovers import feed_threads
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, VersionFilesMissingError
-from lakelens.training.feed.decode import DecodedBatch
+from lakelens.training.feed.image_batches import DecodedBatch
 from lakelens.training.feed.image_rows import StoredBatch
 from lakelens.training.feed.rank_batches import BatchReader, RowBatch
-from lakelens.training.feed.reading.lane_reader import LaneRows
-from lakelens.training.feed.reading.row_groups import RowGroup
+from lakelens.training.feed.reading import LaneRows, RowGroup
 
 HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, LaneRows, RowGroup)
 

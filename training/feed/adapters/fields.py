@@ -1,21 +1,74 @@
-"""The columns of a feed as Petastorm describes them: which are meant, and each one's NumPy type and shape."""
+"""The columns of a feed as Petastorm describes them: each one's NumPy type and shape, and which have no tensor form."""
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ....errors import InvalidArgumentError
+from .... import petastorm_names
+from ....errors import InvalidArgumentError, MissingDependencyError
 from ....options import near_miss
 from ..columns import NUMPY_TYPES, chosen_columns, lacks_values
-from ..plan.feed_plan import FeedPlan
-from .petastorm_parts import NGram, Unischema, UnischemaField, transform_schema
-from .uneven import uneven_columns
+from ..plan.feed_plan import FeedPlan, naming_file
+from ..reading import FileLayout, OpenRowGroup
+
+petastorm_names.check_loaded()
+try:
+    with warnings.catch_warnings():
+        # Petastorm 0.13 imports pyarrow's legacy file systems, each of which warns.
+        warnings.simplefilter("ignore")
+        from petastorm.ngram import NGram
+        from petastorm.transform import TransformSpec, transform_schema
+        from petastorm.unischema import Unischema, UnischemaField
+except ImportError as error:
+    raise MissingDependencyError(
+        f"Petastorm's readers and transforms need Petastorm, which cannot be imported ({error}): "
+        "pip install 'lakelens[petastorm]'"
+    ) from error
+
+__all__ = ["NGram", "TransformSpec", "Unischema", "UnischemaField", "transform_schema"]
+
+
+# Rows at the begin of so many files are looked at: reading all arrays would cost as much as an epoch.
+_FILES = 4
+_ROWS = 1024
+
+
+def arrays_of(plan: FeedPlan, columns: Sequence[str]) -> list[str]:
+    """Lists those of some columns that hold arrays of simple values."""
+    kinds = {name: json.loads(plan.schema[name]) for name in columns if plan.schema[name].startswith("{")}
+    return [name for name, kind in kinds.items() if isinstance(kind.get("elementType"), str)]
+
+
+def uneven_columns(plan: FeedPlan, columns: Sequence[str]) -> set[str]:
+    """Finds columns of arrays that differ in length or have nulls, among the first rows of some files."""
+    arrays, shapes = arrays_of(plan, columns), dict[str, set[int | None]]()
+    with_rows = np.flatnonzero(plan.files.rows).tolist() if arrays else []
+    for file in with_rows[:: max(1, len(with_rows) // _FILES)][:_FILES]:
+        with naming_file(plan, file):
+            layout = FileLayout.of(plan, file)
+            row_group = next(number for number, rows in enumerate(layout.rows) if rows)
+            with closing(OpenRowGroup(plan, file, layout, row_group, arrays)) as stored:
+                group = stored.read(0, min(_ROWS, stored.rows))
+                kept = None if layout.kept is None else layout.kept[row_group][: len(group.table)]
+                for name in arrays:
+                    values = group.values(name)
+                    rows = range(len(values)) if kept is None else [row for row in kept.tolist() if row < len(values)]
+                    shapes.setdefault(name, set()).update(length_of(values[row]) for row in rows)
+    return {name for name, found in shapes.items() if len(found) > 1 or None in found}
+
+
+def length_of(value: Sequence[object] | None) -> int | None:
+    """Gives the length of an array; None for null, and for an array with a null."""
+    return None if value is None or None in value else len(value)
+
 
 # Delta type -> the type that Petastorm gives such a column.
 _TYPES: dict[str, Any] = {name: np.dtype(kind).type for name, kind in NUMPY_TYPES.items()}

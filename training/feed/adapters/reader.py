@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....errors import FeedError, InvalidArgumentError, NotSupportedError
-from ..buffers import BatchBuffers
 from ..columns import Columns, column_array, filling_of
 from ..plan.epoch_order import RankBatches
-from ..plan.feed_plan import FeedPlan
-from ..plan.position import Position
+from ..plan.feed_plan import FeedPlan, Position, Shard
 from ..plan_builder import require_images
-from ..rank_batches import BatchReader, RowBatch
+from ..rank_batches import BatchBuffers, BatchReader, RowBatch
 from ..read_options import ReaderOutput
-from ..shard import Shard
 from ..tf_pipeline import dataset_of
-from .fields import as_tensors, as_vectors, matching_columns, schema_of, tensor_specs
+from .fields import as_tensors, as_vectors, length_of, matching_columns, schema_of, tensor_specs
 from .transforms import ImageDecoding, apply_transform
-from .uneven import length_of
 
 if TYPE_CHECKING:
     import tensorflow as tf

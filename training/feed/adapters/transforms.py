@@ -13,8 +13,7 @@ from ....errors import BadRowError, ImageError, InvalidArgumentError
 from ....etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
 from ....etl.model import schema
 from ..columns import Columns
-from .fields import as_vectors
-from .petastorm_parts import TransformSpec
+from .fields import TransformSpec, as_vectors
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,10 +1,11 @@
-"""What a feed reads, as a small value that ranks receive: files with their rows, and the order of the epochs."""
+"""What a feed reads, as a small value that ranks receive, a rank's part of it, and positions in its order of rows."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,54 @@ import numpy as np
 
 from ....errors import FeedError, InvalidArgumentError, LakelensError, VersionFilesMissingError
 from ....log.snapshot import DataFiles, Snapshot
-from .epoch_order import GlobalOrder
+from ..read_options import Reading
+from .epoch_order import GlobalOrder, RankBatches
+
+
+@dataclass(frozen=True)
+class Position:
+    """A position in the order of rows."""
+
+    epoch: int = 0  # The epoch
+    row: int = 0  # The global row of that epoch that comes next
+
+
+def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
+    """Reads a position; None is the start of epoch 0."""
+    if position is None:
+        return Position()
+    try:
+        epoch, row, order = int(position["epoch"]), int(position["row"]), position.get("order")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"start={position!r} is no position; give what feed.position(...) returned"
+        ) from error
+    if order is not None and order != plan.fingerprint:
+        raise InvalidArgumentError(
+            f"start={dict(position)!r} belongs to another order than this feed's ({plan.fingerprint}): resume with the "
+            "same table, version, split, seed, shuffle, lanes and memory_bytes"
+        )
+    if epoch < 0 or not 0 <= row <= plan.rows:
+        raise InvalidArgumentError(f"start={dict(position)!r}: epoch must be >= 0 and row within 0 to {plan.rows}")
+    return Position(epoch, row)
+
+
+def position_after(
+    plan: FeedPlan, start: Mapping[str, Any] | None, steps: int, global_batch_size: int
+) -> dict[str, Any]:
+    """Gives the position that is reached after a number of global batches."""
+    if steps < 0:
+        raise InvalidArgumentError(f"steps={steps}: a position lies after none or more batches")
+    reached = position_of(plan, start)
+    batches = RankBatches(plan.rows, global_batch_size)
+    left = batches.steps(reached.row)
+    if steps < left:
+        reached = Position(reached.epoch, reached.row + steps * global_batch_size)
+    else:
+        epochs, steps = divmod(steps - left, batches.steps())
+        reached = Position(reached.epoch + 1 + epochs, steps * global_batch_size)
+    return {"epoch": reached.epoch, "row": reached.row, "order": plan.fingerprint}
+
 
 # More lanes mix more places of the table into a batch. Powers of two are divided by the usual numbers of ranks, which
 # then share no row group.
@@ -195,3 +243,30 @@ def naming_file(plan: FeedPlan, file: int) -> Iterator[None]:
         raise
     except Exception as error:  # each store's client has its own exceptions
         raise FeedError(f"{plan.name}: {location} cannot be read: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The rows that one rank reads, batch by batch."""
+
+    plan: FeedPlan  # What is read
+    batches: RankBatches  # Which rows of the global order are this rank's
+    start: Position  # Where to begin
+    epochs: int | None  # How many epochs, the first one counted from `start`; None never ends
+    reading: Reading  # How rows are read
+
+    @property
+    def steps(self) -> int | None:
+        """Batches of all epochs; None if they never end."""
+        if self.epochs is None:
+            return None
+        return self.batches.steps(self.start.row) + (self.epochs - 1) * self.batches.steps()
+
+    def epoch_numbers(self) -> Iterable[int]:
+        """Counts the epochs."""
+        first = self.start.epoch
+        return itertools.count(first) if self.epochs is None else range(first, first + self.epochs)
+
+    def first_row(self, epoch: int) -> int:
+        """Gives the global row of an epoch that the shard begins with."""
+        return self.start.row if epoch == self.start.epoch else 0
