@@ -121,7 +121,9 @@ def test_a_format_is_told_by_the_bytes():
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize(
-    "profile", [b"none", bytes(200), ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()]
+    "profile",
+    [b"none", bytes(200), ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()],
+    ids=["none", "empty", "LAB"],  # a profile has the time of its creation, by which each process would call it
 )
 def test_a_colour_profile_that_is_none_or_of_other_colours_is_ignored_and_counted(mode, profile):
     kind = "TIFF" if mode == "CMYK" else "PNG"
