@@ -47,7 +47,7 @@ def get_model(num_classes):
     return model
 """,
     """
-batch_size, epochs, num_classes = 32, 2, 4
+batch_size, epochs, num_classes = 32, 3, 4
 
 def train_hvd(checkpoint_path, learning_rate=1.0):
     import tensorflow as tf
@@ -78,7 +78,7 @@ def train_hvd(checkpoint_path, learning_rate=1.0):
 from sparkdl import HorovodRunner
 
 hr = HorovodRunner(np=2)
-ranks = hr.run(train_hvd, checkpoint_path=CHECKPOINTS + "/checkpoint-{epoch}.ckpt", learning_rate=0.1)
+ranks = hr.run(train_hvd, checkpoint_path=CHECKPOINTS + "/checkpoint-{epoch}.ckpt", learning_rate=1.0)
 """,
     """
 import tensorflow as tf
@@ -99,7 +99,7 @@ DIGITS_CHANGED = [
     ("lr=learning_rate", "learning_rate=learning_rate", ("lr=0.1", "learning_rate=0.1")),
     (", experimental_run_tf_function=False", "", ("experimental_run_tf_function", "remove the argument")),
     ("{epoch}.ckpt", "{epoch}.weights.h5", ("w.ckpt", "w.weights.h5")),
-    ("tf.train.latest_checkpoint(CHECKPOINTS)", 'CHECKPOINTS + "/checkpoint-2.weights.h5"',
+    ("tf.train.latest_checkpoint(CHECKPOINTS)", 'CHECKPOINTS + "/checkpoint-3.weights.h5"',
      ("latest_checkpoint", "the path of the file")),
     ("predict_classes(x_test)", "predict(x_test).argmax(axis=-1)", ("predict_classes", "argmax(axis=-1)")),
 ]  # fmt: skip
@@ -220,7 +220,7 @@ def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_digits(folder: Path) -> dict[str, str]:
-    train, test = drawn(256, 0), drawn(64, 1)
+    train, test = drawn(2048, 0), drawn(64, 1)
     np.savez(folder / "digits.npz", x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
     (folder / "checkpoints").mkdir()
     return {"DIGITS": str(folder / "digits.npz"), "CHECKPOINTS": str(folder / "checkpoints")}
