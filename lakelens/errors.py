@@ -81,7 +81,7 @@ class EmptySourceError(UsageError):
     """Raised when a source has no file in the requested layout."""
 
 
-class NothingStoredError(UsageError):
+class NothingStoredError(LakelensError):
     """Raised when none of the images of a first ingest can be stored; no table is made."""
 
 
