@@ -24,7 +24,7 @@ from ...errors import (
 from ...spark.port import set_pool
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.outcome import SegmentOutcome
-from ...training.segments.serve import segment_request, serve_segments
+from ...training.segments.segment import segment_request, serve_segments
 from ..journal import Measurement, TrialState
 from ..searchers.base import SearchMethod
 from .result import flat

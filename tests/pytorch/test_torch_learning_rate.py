@@ -27,7 +27,7 @@ def rates(rules: dict[str, Any], ranks: int = 1, build: Any = None, interval: An
     """
     import torch
 
-    from lakelens.training.segments.torch.learning_rate import LearningRate
+    from lakelens.training.segments.torch.built_trial import LearningRate
 
     class Trial(lakelens.TorchTrial):
         scheduler_interval = interval

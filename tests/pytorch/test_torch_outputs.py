@@ -23,7 +23,7 @@ def test_the_last_operation_decides_what_a_model_gives_and_then_the_loss():
     from torch import nn
     from torch.nn import functional
 
-    from lakelens.training.segments.torch.output import loss_takes_logits, operations_give_logits
+    from lakelens.training.segments.torch.checks import loss_takes_logits, operations_give_logits
 
     images = torch.rand(2, 3, 8, 8)
     linear = [nn.Flatten(), nn.Linear(192, 3)]

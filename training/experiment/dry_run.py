@@ -17,7 +17,7 @@ from ..runner.spark.preflight import check_horovod
 from ..runner.terms import EXPERIMENT_TERMS
 from ..segments.backend import FRAMEWORKS
 from ..segments.outcome import SegmentOutcome
-from ..segments.trial_check import check_trial
+from ..segments.segment import check_trial
 from .experiment_plan import ExperimentPlan
 from .run_folder import require_writable
 from .starts import TrainingStart

@@ -13,8 +13,7 @@ from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig
 from ..configuration.searcher import SINGLE
 from ..configuration.space import largest_global_batch_size
-from ..segments.job import TrainingJob
-from ..segments.schedule import Schedule
+from ..segments.job import Schedule, TrainingJob
 from ..trials.entrypoint import EntryPoint
 from .run_folder import checkpoint_root
 from .strategies import Strategy

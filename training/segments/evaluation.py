@@ -16,7 +16,7 @@ from ..rank.process_context import log_to_driver
 
 if TYPE_CHECKING:
     from ..tasks.task import Counts
-    from .prepared_rank import PreparedRank
+    from .backend import PreparedRank
 
 
 EVALUATION_FILE, PICTURES_FOLDER = "evaluation.npz", "pictures"

@@ -10,9 +10,9 @@ from ... import errors
 from ...errors import LakelensError, TrialError
 from ..checkpoints.checkpoint import Checkpoint
 from ..rank import process_context
+from .backend import PreparedRank
 from .decisions import Reason
 from .evaluation import evaluate
-from .prepared_rank import PreparedRank
 from .report import described
 from .training_loop import TrainingLoop
 

@@ -1,19 +1,145 @@
-"""Reports the metrics and the progress of a training, on rank 0."""
+"""Reports the metrics, the progress and the pace of a training, on rank 0: its waits, its work, a busy machine."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...tracking.run_writer import RecordFile, RunRecord
 from ..rank import process_context
 from ..rank.process_context import log_to_driver
-from .pace import FeedTimes, SystemMetrics
-from .schedule import Schedule
+from .job import Schedule
 
 if TYPE_CHECKING:
     from .job import TrainingJob
+
+_MEGABYTE = 1e6
+_SAMPLE_S = 5.0
+
+
+class FeedTimes(NamedTuple):
+    """Seconds of a stretch of training on one rank."""
+
+    wait: float  # Between a request for a batch and its arrival
+    compute: float  # Between a batch's arrival and the next request: the steps, with their waiting for other ranks
+
+    def metrics(self, rank: int) -> dict[str, float]:
+        """Names the seconds as they are recorded."""
+        return {f"feed_wait_seconds_rank{rank}": self.wait, f"compute_seconds_rank{rank}": self.compute}
+
+
+class Pace:
+    """Measures a stretch of training at a time, on one rank, by a clock that gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a stretch: what has passed since the last one was not training."""
+        self._waited_s = 0.0
+        self._began = self._clock()
+
+    def waited(self, seconds: float) -> None:
+        """Records that the current step has waited for its batch."""
+        self._waited_s += seconds
+
+    def left_out(self, seconds: float) -> None:
+        """Leaves out seconds that were not training."""
+        self._began += seconds
+
+    def ended(self) -> FeedTimes:
+        """Ends the stretch."""
+        return FeedTimes(self._waited_s, max(self._clock() - self._began - self._waited_s, 1e-9))
+
+
+class SystemMetrics:
+    """Samples this machine in a thread: processors, memory, network, GPUs; with MLflow's names.
+
+    GPUs need the package nvidia-ml-py.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: list[dict[str, float]] = []
+        self._over = threading.Event()
+        self._nvml = _nvml()
+        self._network = _network()
+        _processors()  # counts from here on
+        self._thread = threading.Thread(target=self._work, name="lakelens-system-metrics", daemon=True)
+        self._thread.start()
+
+    def take(self) -> dict[str, float]:
+        """Returns the means since the last call; for the network the megabytes."""
+        with self._lock:
+            samples, self._samples = [*self._samples, self._sample()], []
+        now, before = _network(), self._network
+        self._network = now
+        found = {name: sum(each[name] for each in samples) / len(samples) for name in samples[0]}
+        return found | {name: now[name] - before[name] for name in now}
+
+    def close(self) -> None:
+        """Ends the sampling."""
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._over.wait(_SAMPLE_S):
+            with self._lock:
+                self._samples.append(self._sample())
+
+    def _sample(self) -> dict[str, float]:
+        import psutil
+
+        memory = psutil.virtual_memory()
+        found = {
+            "system/cpu_utilization_percentage": _processors(),
+            "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
+            "system/system_memory_usage_percentage": float(memory.percent),
+        }
+        return found | (_gpus(self._nvml) if self._nvml is not None else {})
+
+
+def _processors() -> float:
+    import psutil
+
+    return float(psutil.cpu_percent())
+
+
+def _network() -> dict[str, float]:
+    import psutil
+
+    counters: Any = psutil.net_io_counters()
+    if counters is None:  # a container without interfaces
+        return {}
+    return {
+        "system/network_receive_megabytes": counters.bytes_recv / _MEGABYTE,
+        "system/network_transmit_megabytes": counters.bytes_sent / _MEGABYTE,
+    }
+
+
+def _nvml() -> Any | None:
+    try:
+        import pynvml  # type: ignore[import-not-found, unused-ignore]
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001  no package, no driver, no rights: training does not depend on it
+        return None
+    return pynvml
+
+
+def _gpus(nvml: Any) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for number in range(nvml.nvmlDeviceGetCount()):
+        device = nvml.nvmlDeviceGetHandleByIndex(number)
+        memory, name = nvml.nvmlDeviceGetMemoryInfo(device), f"system/gpu_{number}"
+        found[f"{name}_utilization_percentage"] = float(nvml.nvmlDeviceGetUtilizationRates(device).gpu)
+        found[f"{name}_memory_usage_megabytes"] = memory.used / _MEGABYTE
+        found[f"{name}_memory_usage_percentage"] = 100 * memory.used / memory.total
+    return found
+
 
 _PULSE_S = 1.0
 

@@ -10,16 +10,13 @@ from ...errors import CheckpointError
 from ...tracking.run_writer import RecordFile, RunRecord
 from ..checkpoints.checkpoint import AVERAGED, Checkpoint, list_checkpoints, remove_checkpoint
 from ..rank.process_context import log_to_driver
-from .agreement import Agreement, Wish
+from .backend import PreparedRank
 from .checks import require_finite_losses
 from .decisions import Answer, Progress, Reason
 from .evaluation import validate
-from .pace import Pace
-from .prepared_rank import PreparedRank
-from .rank_state import RankState, gather
-from .report import Pulse, Report, described
-from .training_state import TrainingState
-from .verdicts import Verdicts
+from .report import Pace, Pulse, Report, described
+from .training_state import RankState, TrainingState, gather
+from .verdicts import Agreement, Verdicts, Wish
 
 
 class TrainingLoop:

@@ -1,9 +1,10 @@
-"""Distributes decisions about a trial: rank 0 asks, all ranks get the answer."""
+"""What all ranks agree on: the driver's answers about a trial, and whether to end between two validations."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,52 @@ from ..trials.metrics import Goal
 from .decisions import Answer, Decisions, Progress
 
 if TYPE_CHECKING:
-    from .prepared_rank import PreparedRank
+    from .backend import PreparedRank
+    from .training_state import World
+
+_EVERY_S = 0.5
+_MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The requests of at least one rank at a step."""
+
+    pause: bool  # The driver's request to pause
+    stop: bool  # A callback's request to stop
+
+
+class Agreement:
+    """Decides at which steps ranks compare their requests, and compares them by one small allreduce.
+
+    The number of steps between two comparisons follows rank 0's step time, so that all ranks compare at the same step.
+    """
+
+    def __init__(self, world: World, step: int) -> None:
+        self._world = world
+        self._last = step
+        self._due = step + 1
+        self._timed_from = time.perf_counter()
+
+    def due(self, step: int) -> bool:
+        """Returns whether ranks compare after a step."""
+        return step >= self._due
+
+    def reached(self, step: int, wish: Wish) -> Wish:
+        """Compares the requests if due; every rank calls it after every step."""
+        import numpy as np
+
+        now = time.perf_counter()
+        interval = steps_between((now - self._timed_from) / max(1, step - self._last)) if self._world.rank == 0 else 0
+        mine = np.asarray([int(wish.pause), int(wish.stop), interval], np.int64)
+        ((pauses, stops, steps),) = self._world.sums([mine], name="lakelens.agreement")
+        self._last, self._due, self._timed_from = step, step + int(steps), time.perf_counter()
+        return Wish(bool(pauses), bool(stops))
+
+
+def steps_between(step_s: float) -> int:
+    """Chooses the number of steps between two comparisons."""
+    return max(1, min(_MOST_STEPS, int(_EVERY_S / max(step_s, 1e-9))))
 
 
 class Verdicts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakelens.training.segments.pace import FeedTimes, Pace
+from lakelens.training.segments.report import FeedTimes, Pace
 
 
 @pytest.mark.unit

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from lakelens.training.segments.plain_values import NotPlainError, decode, encode, encode_attributes
+from lakelens.training.segments.training_state import NotPlainError, decode, encode, encode_attributes
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import pytest
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError
 from lakelens.training.configuration.experiment import ExperimentConfig
-from lakelens.training.segments.agreement import steps_between
-from lakelens.training.segments.schedule import Schedule
+from lakelens.training.segments.job import Schedule
+from lakelens.training.segments.verdicts import steps_between
 
 pytestmark = pytest.mark.unit
 

@@ -13,9 +13,8 @@ from segment_jobs import EPOCHS, NOISY, STEPS, Place, assert_equal_to_the_bit, h
 
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from lakelens.training.segments.outcome import SegmentOutcome
-from lakelens.training.segments.rank_state import of_rank
 from lakelens.training.segments.segment import train_segment
-from lakelens.training.segments.training_state import TrainingState
+from lakelens.training.segments.training_state import TrainingState, of_rank
 from lakelens.training.trials.entrypoint import EntryPoint
 
 

@@ -1,39 +1,58 @@
-"""The Backend of Keras models: runs Keras' compiled training function and callbacks on TensorFlow."""
+"""The Backend of Keras models: runs Keras' compiled training function and callbacks on TensorFlow, ranks by Horovod."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
 from ....errors import FeedError
+from ... import distributed as hvd
 from ... import distributed as world
 from ...checkpoints.checkpoint import Checkpoint, save_checkpoint
 from ...checkpoints.keras_files import load_weights
 from ...checkpoints.manifests import KERAS
 from ...keras_internals import logged_metrics
 from ...rank.process_context import log_to_driver
-from ..rank_state import RankState, of_rank
+from ..training_state import RankState, of_rank
 from .averages import Averages
-from .built_trial import BuiltTrial
-from .callbacks import RankCallbacks
+from .built_trial import BuiltTrial, remember_settings
 from .checks import naming_cause
 from .metric_sums import metrics_over_ranks
-from .model_state import capture, restore_callbacks, restore_process, restore_running, restore_variables
-from .process import remember_settings
+from .model_state import RankCallbacks, capture, restore_callbacks, restore_process, restore_running, restore_variables
 from .validation import average_statistics
-from .world import HorovodWorld
 
 if TYPE_CHECKING:
     from ...tasks.task import Counts
     from ...trials.context import TrialContext
     from ..job import TrainingJob
-    from ..pace import Pace
-    from ..plain_values import Arrays
-    from ..training_state import TrainingState
+    from ..report import Pace
+    from ..training_state import Arrays, TrainingState
+
+
+class HorovodWorld:
+    """Horovod's ranks; see `World`. Makes this process one of them."""
+
+    def __init__(self) -> None:
+        hvd.init()
+        self.rank, self.size = hvd.rank(), hvd.size()
+
+    def broadcast_object(self, value: Any, *, name: str) -> Any:
+        """Returns rank 0's object; see `World.broadcast_object`."""
+        return hvd.broadcast_object(value, 0, name=name)
+
+    def allgather_object(self, value: Any, *, name: str) -> list[Any]:
+        """Returns the objects of all ranks; see `World.allgather_object`."""
+        return hvd.allgather_object(value, name=name)
+
+    def sums(self, arrays: Sequence[np.ndarray[Any, Any]], *, name: str) -> list[np.ndarray[Any, Any]]:
+        """Returns sums over all ranks; see `World.sums`."""
+        return [np.asarray(total) for total in hvd.grouped_allreduce(list(arrays), name=name, op=hvd.Sum)]
+
 
 # Raised by a dataset without more batches.
 _ENDS = (StopIteration, tf.errors.OutOfRangeError)

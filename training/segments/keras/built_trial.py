@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import math
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
-from ....errors import TrialError
+from ....errors import LaunchError, TrialError
 from ... import distributed as world
 from ...checkpoints.keras_files import load_weights
 from ...checkpoints.warm_start import take_weights
-from ...keras_internals import build_for, never_build_again
+from ...configuration.sections import Optimizations
+from ...feed.read_options import available_cores
+from ...keras_internals import build_for, given_learning_rate, never_build_again
 from ...rank.process_context import log_to_driver
 from ...trials.keras_trial import KerasTrial
 from ...trials.metrics import batches_of_rank, rows_of_rank
-from ..rank_state import rank_seed
-from .callbacks import writing_on_rank_0
+from ..training_state import rank_seed
 from .checks import check_model, naming_cause, refuse_backups, refuse_sums, require_savable
-from .learning_rate import LearningRate, distributed
 from .metric_sums import check_goal, check_metrics
-from .noise import NoiseSource, renew_noise, separate_noise
-from .process import share_cores
-from .real_rows import leave_out_padding, without_padding
-from .replicas import Replicas
-from .validation import Validation, count_rows
+from .model_state import NoiseSource, renew_noise, separate_noise, writing_on_rank_0
+from .validation import Validation, count_rows, leave_out_padding, without_padding
 
 if TYPE_CHECKING:
     from ...checkpoints.checkpoint import Checkpoint
@@ -31,6 +34,125 @@ if TYPE_CHECKING:
     from ...trials.context import TrialContext
     from ..job import TrainingJob
     from ..training_state import TrainingState
+
+
+def remember_settings() -> Callable[[], None]:
+    """Remembers the global settings; the result restores them, frees memory and forgets graphs, names and seeds."""
+    dtype_policy, floatx, epsilon = keras.config.dtype_policy(), keras.config.floatx(), keras.config.epsilon()
+    image_data_format, eager = keras.config.image_data_format(), tf.config.functions_run_eagerly()
+
+    def restore() -> None:
+        keras.utils.clear_session(free_memory=True)
+        keras.config.set_floatx(floatx)
+        keras.config.set_epsilon(epsilon)
+        keras.config.set_image_data_format(image_data_format)
+        keras.config.set_dtype_policy(dtype_policy)
+        tf.config.run_functions_eagerly(eager)
+
+    return restore
+
+
+def share_cores(local_size: int) -> None:
+    """Gives each rank its share of the machine's cores; by default TensorFlow uses all of them in each rank."""
+    if local_size == 1 or os.environ.get("TF_NUM_INTRAOP_THREADS"):
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(max(1, available_cores() // local_size))
+    except RuntimeError:
+        return  # TensorFlow is already in use, as in a notebook
+
+
+def distributed(optimizer: Any, rules: Optimizations) -> Any:
+    """Makes an optimizer combine gradients over ranks or replicas as the rules say."""
+    return world.DistributedOptimizer(
+        optimizer,
+        compression=world.Compression[rules.gradient_compression],
+        backward_passes_per_step=rules.aggregation_frequency,
+        average_aggregated_gradients=True,
+    )
+
+
+class LearningRate:
+    """A training's learning rate: scaled at once by the number of workers, and raised to that over its first steps.
+
+    It rises linearly with the steps; after the warm-up the optimizer and callbacks control it. It depends only on the
+    step, so that a continued training continues exactly.
+    """
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, rules: Optimizations, workers: int, steps_per_epoch: int
+    ) -> None:
+        self._optimizer = optimizer
+        self._steps = math.ceil(rules.warmup_epochs * steps_per_epoch)
+        self._target = 0.0
+        self.described = ""
+        factor = rules.factor(workers)
+        if rules.learning_rate_scaling == "none" and self._steps == 0:
+            return
+        _require_a_number(optimizer)
+        given = float(optimizer.learning_rate.numpy())  # the variable may have a copy on each device
+        self._target = given * factor
+        optimizer.learning_rate = self._target
+        self.described = f"learning rate {self._target:g}"
+        if rules.learning_rate_scaling != "none":
+            self.described += f" = {given:g} x {factor:g} ({rules.learning_rate_scaling}, {workers} workers)"
+        if self._steps:
+            self.described += f", reached after {self._steps} steps of warm-up"
+
+    def set_before(self, step: int) -> None:
+        """Sets the rate of a step of the warm-up; later it leaves the rate alone."""
+        if step < self._steps:
+            self._optimizer.learning_rate = self._target * (step + 1) / self._steps
+
+
+def _require_a_number(optimizer: Any) -> None:
+    schedule = given_learning_rate(getattr(optimizer, "inner_optimizer", optimizer))
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        raise TrialError(
+            f"optimizations.learning_rate_scaling and warmup_epochs change a learning rate that is a number, and the "
+            f"model's optimizer follows {type(schedule).__name__}; scale it in build_model, or remove the keys"
+        )
+
+
+class Replicas:
+    """The devices of this process that share each batch.
+
+    One device needs no strategy. Several are this process's GPUs, or logical CPUs where it sees no GPU.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._strategy = _mirrored(count) if count > 1 else None
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Gives variables created inside a copy on each device."""
+        return self._strategy.scope() if self._strategy is not None else contextlib.nullcontext()
+
+    def shared(self, dataset: tf.data.Dataset) -> Any:
+        """Distributes the rows of each batch to the devices."""
+        if self._strategy is None:
+            return dataset
+        return self._strategy.experimental_distribute_dataset(dataset)
+
+
+def _mirrored(count: int) -> tf.distribute.Strategy:
+    gpus = tf.config.list_physical_devices("GPU")
+    try:
+        if not gpus:
+            (cpu, *_) = tf.config.list_physical_devices("CPU")
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+            return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(count)])
+        if len(gpus) < count:
+            raise LaunchError(f"strategy mirrored: {count} slots, and TensorFlow sees {len(gpus)} GPUs in this process")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError as error:
+        raise LaunchError(
+            f"strategy mirrored sets up devices, and this process has used TensorFlow before ({error}); train in a "
+            "separate process"
+        ) from error
+    return tf.distribute.MirroredStrategy([f"GPU:{number}" for number in range(count)])
+
 
 # Validation images of one rank are kept decoded up to here; more are decoded again each epoch.
 _CACHE_LIMIT_BYTES = 256 << 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -11,12 +11,80 @@ import tensorflow as tf
 from ...distributed.optimizer import added_up
 from ...keras_internals import flattened_layers, untrained_variables
 from ...rank.process_context import log_to_driver
-from ..plain_values import decode, encode_attributes
-from ..rank_state import RankState, random_state, restore_random_state
-from .noise import NoiseSource, copies_of, noise_states
+from ..training_state import RankState, decode, encode_attributes, random_state, rank_seed, restore_random_state
 
 if TYPE_CHECKING:
-    from ..plain_values import Arrays
+    from ..training_state import Arrays
+
+NoiseSource: TypeAlias = keras.layers.Layer | keras.random.SeedGenerator
+
+
+def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
+    """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed.
+
+    The copies on several devices of a process are reseeded like those of as many ranks would be.
+    """
+    for state in noise_states(sources):
+        copies = copies_of(state)
+        seed, drawn = (int(number) for number in copies[0].numpy())
+        for number, copy in enumerate(copies):
+            copy.assign([rank_seed(seed, rank * len(copies) + number), drawn])
+
+
+def renew_noise(sources: Iterable[NoiseSource], rank: int, step: int) -> None:
+    """Reseeds random layers with seeds not used before a step, if the number of ranks has changed."""
+    for state in noise_states(sources):
+        for copy in copies_of(state):
+            seed, _ = (int(number) for number in copy.numpy())
+            copy.assign([rank_seed(rank_seed(seed, step), rank), 0])
+
+
+def copies_of(variable: keras.Variable) -> list[tf.Variable]:
+    """Returns a variable's copy on each device; untrained variables differ between devices."""
+    held = variable.value
+    return list(getattr(held, "values", [held]))
+
+
+def noise_states(sources: Iterable[NoiseSource]) -> list[keras.Variable]:
+    """Finds the states of seed generators, each once, in the order of the sources.
+
+    Keras counts them among a layer's variables, and not among its weights.
+    """
+    return list({id(state): state for source in sources for state in _noise_states(source)}.values())
+
+
+def _noise_states(source: NoiseSource) -> list[keras.Variable]:
+    if isinstance(source, keras.random.SeedGenerator):
+        return [source.state]
+    weights = {id(weight) for weight in source.weights}
+    return [variable for variable in source.variables if id(variable) not in weights]
+
+
+# Subclasses may do more than write, such as talk to the other ranks.
+_WRITERS = (keras.callbacks.ModelCheckpoint, keras.callbacks.CSVLogger)
+
+
+class RankCallbacks(keras.callbacks.CallbackList):  # type: ignore[misc]
+    """Callbacks that hear of the end of a validation once its metrics are those of all ranks, and so decide alike."""
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Does nothing: Keras' `evaluate` calls it with the metrics of this rank's rows."""
+
+    def end_validation(self, metrics: Mapping[str, float]) -> None:
+        """Calls `on_test_end` of each callback."""
+        super().on_test_end(metrics)
+
+
+def writing_on_rank_0(callbacks: Sequence[keras.callbacks.Callback], rank: int) -> list[keras.callbacks.Callback]:
+    """Replaces Keras' own writers of files on the other ranks: two that write one file at once damage it.
+
+    A replacement has the name of what it replaces, by which the state of the callbacks is restored.
+    """
+    return [
+        type(type(each).__name__, (keras.callbacks.Callback,), {})() if rank > 0 and type(each) in _WRITERS else each
+        for each in callbacks
+    ]
+
 
 # Attributes that Keras sets in each process; it changes the sign of `min_delta` at the first epoch's end.
 _OF_KERAS = frozenset({"_model", "model", "params", "validation_data", "min_delta"})

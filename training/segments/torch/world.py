@@ -1,8 +1,9 @@
-"""The ranks of a training of a PyTorch model: those of torch.distributed's process group."""
+"""The ranks of a training of a PyTorch model, a process' settings, rows on its device, and the modes of its model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,67 @@ import torch.distributed as dist
 
 from ... import process_group
 from ...distributed.objects import seal, unseal
+from ...feed.read_options import cores_of_process
 from ...process_group.group import counted
 from ...rank import process_context
+
+
+def remember_settings() -> Callable[[], None]:
+    """Remembers the global settings; the result restores them."""
+    threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    dtype = torch.get_default_dtype()
+
+    def restore() -> None:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(exact)
+        torch.set_default_dtype(dtype)
+
+    return restore
+
+
+def set_up(*, deterministic: bool) -> None:
+    """Gives this rank its share of the machine's cores; an exact training gets one, and deterministic operations."""
+    torch.set_num_threads(1 if deterministic else cores_of_process())
+    torch.use_deterministic_algorithms(deterministic)
+
+
+def without_padding(
+    images: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the rows of positive weight."""
+    real = weights > 0
+    if bool(real.all()):
+        return images, labels
+    return images[real], labels[real]
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Moves tensors, and dicts of them, to a device, without waiting for what a GPU computes meanwhile."""
+    if isinstance(value, dict):
+        return {name: on_device(part, device) for name, part in value.items()}
+    if device.type == "cuda" and value.device.type == "cpu":
+        if 0 in value.stride():  # of `expand`: rows that share their memory cannot be pinned
+            value = value.clone(memory_format=torch.contiguous_format)
+        value = value.pin_memory()  # a copy from other memory waits for the GPU
+    return value.to(device, non_blocking=True)
+
+
+@contextmanager
+def in_evaluation(model: torch.nn.Module) -> Iterator[None]:
+    """Sets a model to evaluation mode; afterwards each module has the mode that it had, frozen ones among them."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in before.items():
+            module.training = was_training
+
+
+def set_to_training(model: torch.nn.Module) -> None:
+    """Sets a model to training mode; modules that `build_model` has set to evaluation in such a model keep that."""
+    if not model.training:
+        model.train()
 
 
 class TorchWorld:

@@ -50,7 +50,7 @@ def on_two_ranks():
     import keras
 
     import lakelens.hvd as hvd
-    from lakelens.training.segments.keras.real_rows import leave_out_padding
+    from lakelens.training.segments.keras.validation import leave_out_padding
 
     hvd.init()
     shares = [share_of(batch, hvd.rank()) for batch in range(len(BATCHES))]
@@ -90,7 +90,7 @@ def test_a_rank_without_real_rows_keeps_its_moving_statistics(ranks):
 def test_a_value_of_a_whole_batch_among_the_labels_stays():
     import tensorflow as tf
 
-    from lakelens.training.segments.keras.real_rows import without_padding
+    from lakelens.training.segments.keras.validation import without_padding
 
     images, labels, weights = rows_of(0)
     weights[2:] = 0
