@@ -53,7 +53,9 @@ class TableJob:
         return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Records the result."""
+        """Records the result; of calls at the same time that of the first one stays."""
+        if exists(self.location, self.table.storage_options):
+            return
         path = local_form(self.location)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ from ...training.segments.outcome import SegmentOutcome, told_by
 from ...training.trials.entrypoint import EntryPoint
 from ...training.trials.trial import Trial
 from ..brackets import rungs_of
-from ..journal import Journal, TrialState, journal_folder, read_events
+from ..journal import Journal, Trials, TrialState, journal_folder, read_events
 from ..report.write import REPORT_FOLDER, write_report
 from .places import Place, share_of
 from .result import SearchResult
@@ -110,9 +110,17 @@ def search(
         {"command": "search"},
         begin=lambda given, claim: _search(given, entry, spark, claim),
         resume=lambda recorded, run_id: _resume(recorded, run_id, entry, spark),
-        finished=lambda found: SearchResult(**found),
+        finished=lambda found: SearchResult(**found, _trials=_recorded_trials(experiment, str(found["run_id"]))),
         is_begun=lambda uri, run_id: _has_trials(experiment, uri, run_id),
     )
+
+
+def _recorded_trials(experiment: ExperimentConfig, run_id: str) -> list[TrialState]:
+    """Reads the trials of a finished search; none where its journal is gone."""
+    folder = journal_folder(checkpoint_root(experiment.checkpoint_storage.path), run_id)
+    trials = Trials(experiment.goal)
+    trials.apply(read_events(folder) if Journal(folder).entries else ())
+    return trials.all
 
 
 def _has_trials(experiment: ExperimentConfig, uri: str, run_id: str) -> bool:

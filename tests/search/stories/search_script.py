@@ -32,4 +32,7 @@ if __name__ == "__main__":
         result = resume(given["resume"], tracking_uri=given["keys"]["tracking"]["uri"])
     else:
         result = search(given["keys"])
-    print(json.dumps({"run_id": result.run_id, "best_trial": result.best_trial, "value": result.value}))
+    trials = result.trials()[["trial", "state", "best"]].to_dict("records")
+    print(
+        json.dumps({"run_id": result.run_id, "best_trial": result.best_trial, "value": result.value, "trials": trials})
+    )

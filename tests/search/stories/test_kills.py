@@ -87,7 +87,7 @@ def test_a_search_killed_at_four_kinds_of_events_ends_as_one_that_was_not(one_sl
         assert kind in [event["event"] for event in last_entry(journal_in(one_slot))]
     resumed, again = (search_in_a_process(one_slot) for _ in range(2))
     assert resumed.returncode == again.returncode == 0, resumed.stderr
-    assert json.loads(again.stdout.splitlines()[-1]) == json.loads(resumed.stdout.splitlines()[-1])
+    assert again.stdout.splitlines()[-1] == resumed.stdout.splitlines()[-1]  # with its trials
     assert show_run("nightly", one_slot["tracking"]["uri"]).summary.attempt == 5
     events = read_events(journal_in(one_slot))
     assert (created(events), ends(events)) == (created(expected), ends(expected))
