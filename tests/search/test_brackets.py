@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelens.errors import ConfigurationError
-from lakelens.search import create
+from lakelens.search import preview
 from lakelens.search.brackets import (
     divide_concurrency,
     divide_trials,
@@ -127,7 +127,7 @@ def test_brackets_have_exactly_the_trials_that_were_asked_for(trials, rungs, div
     assert sum(bracket.trials for bracket in plan) == trials
     assert all(bracket.trials >= 1 and bracket.concurrent >= 1 for bracket in plan)
     assert all(bracket.lengths[-1] == length and sorted(bracket.lengths) == list(bracket.lengths) for bracket in plan)
-    ends = create(adaptive(max_length={"epochs": length}, max_rungs=8, **keys))
+    ends = preview(adaptive(max_length={"epochs": length}, max_rungs=8, **keys))
     assert sum(ends.values()) == trials
     assert list(ends) == sorted(ends)
     assert min(ends.values()) > 0
@@ -147,8 +147,8 @@ def test_brackets_have_exactly_the_trials_that_were_asked_for(trials, rungs, div
     ],
 )  # fmt: skip
 def test_a_preview_counts_the_trials_that_end_at_each_length(config, expected):
-    assert create(adaptive(**config)) == expected
-    assert create(adaptive(**config, stop_once=True)) == expected
+    assert preview(adaptive(**config)) == expected
+    assert preview(adaptive(**config, stop_once=True)) == expected
 
 
 @given(
@@ -163,7 +163,7 @@ def test_a_search_trains_what_its_preview_shows(trials, divisor, mode, length, s
     lengths = Run(make("adaptive_asha", stop_once=stop_once, **keys)).finish(float)
     assert max(lengths) == length
     if not stop_once:  # which stops more trials than half when each is worse than those before
-        assert Counter(lengths) == create({"name": "adaptive_asha", "metric": "loss", **keys})
+        assert Counter(lengths) == preview({"name": "adaptive_asha", "metric": "loss", **keys})
 
 
 def test_a_preview_of_the_other_searchers_is_one_length():
@@ -172,8 +172,8 @@ def test_a_preview_of_the_other_searchers_is_one_length():
         "a": {"type": "int", "minval": 0, "maxval": 1, "count": 9},
         "b": {"type": "categorical", "vals": [1, 2, 3]},
     }
-    assert create({"name": "single", **common}) == {500: 1}
-    assert create({"name": "random", "max_trials": 7, **common}, space) == {500: 7}
-    assert create({"name": "grid", **common}, space) == {500: 6}
+    assert preview({"name": "single", **common}) == {500: 1}
+    assert preview({"name": "random", "max_trials": 7, **common}, space) == {500: 7}
+    assert preview({"name": "grid", **common}, space) == {500: 6}
     with pytest.raises(ConfigurationError, match="hyperparameters: missing; the size of a grid"):
-        create({"name": "grid", **common})
+        preview({"name": "grid", **common})

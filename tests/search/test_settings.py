@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, UsageError
-from lakelens.search import create, create_searcher
+from lakelens.search import create_searcher, preview
 from lakelens.search.settings import SearcherSettings, require_space
 from lakelens.training.configuration.experiment import ExperimentConfig
 
@@ -53,7 +53,7 @@ def with_keys(base, **keys):
 )  # fmt: skip
 def test_a_searcher_section_is_refused_by_path_value_and_rule(keys, words):
     config = with_keys(ADAPTIVE, **keys)
-    for use in (lambda: create_searcher(config, {}), lambda: create(config, {})):
+    for use in (lambda: create_searcher(config, {}), lambda: preview(config, {})):
         with pytest.raises(ConfigurationError) as refused:
             use()
         assert [word for word in words if word not in str(refused.value)] == []

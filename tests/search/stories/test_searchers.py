@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelens.errors import InvalidArgumentError, SearcherEventError
-from lakelens.search import Continue, Create, create, create_searcher
+from lakelens.search import Continue, Create, create_searcher, preview
 from lakelens.search.brackets import plan_brackets
 
 pytestmark = pytest.mark.unit
@@ -189,7 +189,7 @@ def test_any_order_of_events_keeps_the_limits_and_decides_the_same_again(data, c
             run.over.update([trial] if what == "error" else [])
             run.tell(trial, lambda s, t=trial, r=what: s.exited(t, r))
     if config["name"] == "adaptive_asha":
-        plan = create({"metric": "loss", "max_length": {"epochs": 30}, **config})
+        plan = preview({"metric": "loss", "max_length": {"epochs": 30}, **config})
         assert max(plan) == max(lengths_asked | {30}) == 30
 
 
