@@ -113,7 +113,8 @@ def _whole_range(own: tuple[float, float], *, is_sixteen_bit: bool, is_whole: bo
         [(_BYTE, _BYTE), (_SIXTEEN_BITS, _SIXTEEN_BITS)] if is_whole else [(1, _OVERSHOOT), (_BYTE, _BYTE * _OVERSHOOT)]
     )
     found = next(((top, most) for top, most in tops if highest <= most), None)
-    return None if found is None or lowest < found[0] - found[1] else (0.0, float(found[0]))
+    # As far below zero as the overshoot is above, measured by the image's own highest sample.
+    return None if found is None or lowest < (1 - found[1] / found[0]) * highest else (0.0, float(found[0]))
 
 
 def _srgb() -> Any:
