@@ -10,7 +10,12 @@ from airflow.models.dagbag import DagBag
 
 
 class TaskInstance:
-    """What templates ask of a task instance: results of tasks before."""
+    """What templates ask of a task instance: its id, and results of tasks before."""
+
+    map_index = -1
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
 
     def xcom_pull(self, task_ids: str) -> Any:
         class Result(dict):
@@ -27,7 +32,7 @@ filled = {}
 for name, dag in bag.dags.items():
     for task in dag.tasks:
         params = {key: getattr(value, "value", value) for key, value in dag.params.items()}
-        context = {"params": params, "ti": TaskInstance(), "dag": dag, "run_id": "a run", "task": task}
+        context = {"params": params, "ti": TaskInstance(task.task_id), "dag": dag, "run_id": "a run", "task": task}
         task.render_template_fields(context)
         filled[f"{name}.{task.task_id}"] = {"bash_command": getattr(task, "bash_command", None)}
 print(json.dumps(filled, default=str))

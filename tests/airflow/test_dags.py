@@ -285,3 +285,7 @@ def test_airflow_2_and_3_fill_every_template(variable: str, tmp_path: Path) -> N
     export = ["export", f"MLFLOW_TRACKING_URI={store};"]
     assert words[0][:7] == [*export, "exec", "lakelens", "etl", *parameters.values()]
     assert words[1][4:6] == ["score", "runs:/value of train.run_id"]
+    keys = [f"lakelens_training/a run/{name}/-1" for name in ("etl", "score")]
+    assert [given[-2:] for given in words] == [["--job", key] for key in keys]
+    evaluate = shlex.split(found["lakelens_training.evaluate"]["bash_command"])
+    assert "--job" not in evaluate  # safe to repeat without
