@@ -15,7 +15,7 @@ from lakelens.errors import NotEnoughSlotsError
 from lakelens.search import SearchResult
 from lakelens.search.journal import read_events
 from lakelens.search.running.run import search
-from lakelens.training.runner.spark.slots import reserve, slots_now
+from lakelens.training.runner.spark.slots import reserve, total_slots
 
 
 def events_in(keys: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its
 @pytest.mark.long
 def test_a_search_ends_when_others_keep_the_slots_that_it_waits_for(random_search, spark):
     random_search["resources"] = {"max_slots": 1, "slots_wait_s": 1}
-    slots = slots_now(spark)
+    slots = total_slots(spark, 60)  # of a session that has just started, too
     with (
         reserve(spark.sparkContext.applicationId, "another training", slots, lambda: slots, 1, print),
         pytest.raises(NotEnoughSlotsError, match="another training holds"),
