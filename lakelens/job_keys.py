@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import InvalidArgumentError
+from .options import flat
 
 _LONGEST = 250
 _NAMED = 10
@@ -57,17 +58,14 @@ class Job:
         return job if job is None or isinstance(job, Job) else cls(job)
 
     @property
+    def digest(self) -> str:
+        """What names the job where its key cannot stand, as in the name of a file."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:32]
+
+    @property
     def how_to_start_over(self) -> str:
         """The ways out in a message."""
         return "give another key, or start over with --takeover --from-start (Job(..., takeover=True, from_start=True))"
-
-
-def flat_arguments(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Names nested arguments by their paths, such as `data.table`."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat_arguments(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
 
 
 def recorded_arguments(arguments: Mapping[str, Any], limit: int) -> str:
@@ -98,7 +96,7 @@ def check_arguments(job: Job, recorded: str, arguments: Mapping[str, Any]) -> No
 
 
 def _text(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(flat_arguments(arguments), sort_keys=True, default=str)
+    return json.dumps(flat(arguments), sort_keys=True, default=str)
 
 
 def _digest(text: str) -> str:

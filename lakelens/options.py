@@ -6,9 +6,9 @@ import difflib
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import InvalidArgumentError, UnknownOptionError
 
@@ -41,6 +41,14 @@ def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             raise UnknownOptionError(f"{call} has no option {name!r}; {suggestion(name, names)}")
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Names nested values by their paths, such as `data.table`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:

@@ -6,7 +6,6 @@ finished, and two calls at the same time share the work.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,8 +30,7 @@ class TableJob:
     @property
     def location(self) -> str:
         """Path or URI of the record."""
-        digest = hashlib.sha256(self.job.key.encode()).hexdigest()[:32]
-        return f"{self.table.path}/{FOLDER}/jobs/{digest}.json"
+        return f"{self.table.path}/{FOLDER}/jobs/{self.job.digest}.json"
 
     def result(self) -> dict[str, Any] | None:
         """Returns the result that a call of the key has recorded; None if none has finished, or if it starts over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ def finish_job(
 
 
 def _job_tag(job: Job) -> str:
-    return f"lakelens.job.{hashlib.sha256(job.key.encode()).hexdigest()[:32]}"
+    return f"lakelens.job.{job.digest}"
 
 
 def version_of(name: str, version: int, tracking_uri: str | None = None) -> RegisteredVersion:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -58,7 +57,6 @@ class KeyedRuns:
         self._uri = tracking_uri
         self._arguments = dict(arguments)
         self._client = open_client(tracking_uri)
-        self._starts_over = job.from_start
 
     def settled(self) -> Run | None:
         """Returns the run of the key, on which no other process works any more; None if there is none.
@@ -70,20 +68,20 @@ class KeyedRuns:
                 run = self._found()
                 if run is None:
                     return None
-                if not self._starts_over:
+                if not self.job.from_start:
                     check_arguments(self.job, run.data.tags.get(_ARGUMENTS_TAG, "{}"), self._arguments)
                 if run.info.status == "RUNNING":
                     end_lost_runs(self._client, run.info.experiment_id)
                     run = self._client.get_run(run.info.run_id)
             if run.info.status == "RUNNING":
                 self._end(run) if self.job.takeover else self._follow(run)
-            elif self._starts_over:
+            elif self.job.from_start:
                 self._set_aside(run)
             else:
                 return run
 
     def result_of(self, run: Run) -> dict[str, Any] | None:
-        """Returns what `record` has stored in a run that has finished; None if it has not finished."""
+        """Returns what `record_result` has stored in a run that has finished; None if it has not finished."""
         if run.info.status != "FINISHED":
             return None
         found: dict[str, Any] = json.loads(read_artifact(self._uri, run.info.run_id, _RESULT))
@@ -121,7 +119,7 @@ class KeyedRuns:
 
         runs = runs_of_job(self._client, self.job.key, ViewType.ALL)
         active = [run for run in runs if run.info.lifecycle_stage == "active"]
-        if not active and runs and not self._starts_over:
+        if not active and runs and not self.job.from_start:
             raise InvalidArgumentError(
                 f"run {runs[-1].info.run_id} of job {self.job.key!r} was deleted in MLflow; restore it (mlflow runs "
                 f"restore --run-id {runs[-1].info.run_id}), {self.job.how_to_start_over}"
@@ -169,7 +167,7 @@ class KeyedRuns:
             self._client.set_terminated(run_id, "FAILED")
 
     def _set_aside(self, run: Run) -> None:
-        """Takes the key from a run, once."""
+        """Takes the key from a run."""
         with self._asking("start over"):
             self._client.set_tag(run.info.run_id, _FORMER_TAG, self.job.key)
             self._client.delete_tag(run.info.run_id, JOB_TAG)
@@ -182,7 +180,7 @@ class KeyedRuns:
     @contextlib.contextmanager
     def _alone(self, root: Path) -> Iterator[None]:
         """Holds the lock of the key; it ends with the process."""
-        path = root / f".job-{hashlib.sha256(self.job.key.encode()).hexdigest()[:16]}.lock"
+        path = root / f".job-{self.job.digest}.lock"
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 root.mkdir(parents=True, exist_ok=True)

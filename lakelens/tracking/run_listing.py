@@ -162,7 +162,13 @@ def show_run(run_id: str, tracking_uri: str | None = None) -> RunDetails:
     """
     uri, client = open_existing_store(tracking_uri)
     with as_tracking_errors(uri, f"read run {run_id}"):
-        run = next(iter(runs_of_job(client, run_id)), None) or get_run(client, run_id)
+        try:
+            run = get_run(client, run_id)
+        except ModelNotFoundError:
+            of_job = runs_of_job(client, run_id)
+            if not of_job:
+                raise
+            run = of_job[0]
         if run.info.status == "RUNNING":
             end_lost_runs(client, run.info.experiment_id)
             run = client.get_run(run.info.run_id)

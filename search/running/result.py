@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...options import flat
 from ...results import ReadableResult
 from ..journal import TrialState
 
@@ -85,11 +86,3 @@ def _row(trial: TrialState) -> dict[str, Any]:
         "error": trial.error,
         **flat(trial.hyperparameters, "hyperparameters."),
     }
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Names nested hyperparameters by their paths."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found

@@ -21,13 +21,13 @@ from ...errors import (
     RankFailedError,
     UsageError,
 )
+from ...options import flat
 from ...spark.port import set_pool
 from ...training.runner.placement.conversation import Controls
 from ...training.segments.outcome import SegmentOutcome
 from ...training.segments.segment import segment_request, serve_segments
 from ..journal import Measurement, TrialState
 from ..searchers.base import SearchMethod
-from .result import flat
 from .trial_runs import OpenSegment
 
 if TYPE_CHECKING:

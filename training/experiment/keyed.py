@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -40,7 +39,8 @@ def run_keyed(
     uri = resolve_tracking_uri(config.tracking.uri)
     require_store(uri)
     runs = KeyedRuns(uri, job, {**arguments, **_compared(config)})
-    for attempt in itertools.count():
+    attempt = 0
+    while True:
         run = runs.settled()
         found = None if run is None else runs.result_of(run)
         if found is not None:
@@ -59,8 +59,8 @@ def run_keyed(
             # Another process was faster, and is followed; one may also hold the lock of a run that has ended.
             if attempt >= _MOST_ATTEMPTS:
                 raise
+            attempt += 1
             time.sleep(_WAIT_S)
-    raise AssertionError("the loop ends by itself")
 
 
 def require_checkpoints(job: str, plan: ExperimentPlan, run_id: str) -> None:
