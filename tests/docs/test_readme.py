@@ -98,9 +98,10 @@ def test_the_quick_start_and_the_training_function_run_as_written(read: Path) ->
 @pytest.mark.timeout(1500)
 def test_each_command_runs_as_written_one_after_the_other(read: Path) -> None:
     """RUN is the run of the last training, and PATH the path of a scored image."""
-    # As written, but for the length of its trainings.
+    # As written, but for the length of its trainings; `reproduce` ends with 0 where two trainings are equal.
     experiment = blocks("yaml")[0].replace("max_length: {epochs: 10}", "max_length: {epochs: 2}")
     assert "{epochs: 2}" in experiment
+    experiment += "\nreproducibility: {deterministic: true}\n"
     (read / "experiment.yaml").write_text(experiment, encoding="utf-8")
     stored = DeltaTable(str(read / "tables" / "predictions")).to_pyarrow_table(columns=["path"])
     values = {"PATH": stored["path"][0].as_py()}

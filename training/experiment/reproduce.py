@@ -23,6 +23,10 @@ from .run_trial import TrainResult, run_trial
 _PACKAGE = "lakelens"
 # Imports the recorded module from the recorded folder, which Python searches first.
 _LOADER = "reproduced.py"
+_NOT_DETERMINISTIC = (
+    "the run was not deterministic, so the order of its sums may differ; with "
+    "reproducibility: {deterministic: true} a training on CPU is bit-for-bit identical when it is trained again"
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Reproduction:
         origin: The run that was trained again.
         result: The new training.
         differences: Differences of metrics and weights from the origin's; empty if all are equal bit for bit.
-        environment: Differences of code and packages from those of the origin.
+        environment: What may explain a difference: changed code and packages, and a run that was not deterministic.
     """
 
     origin: str
@@ -106,7 +110,10 @@ def reproduce(
             reproduces=run_id,
             job=Job.of(job),
         )
-    return Reproduction(run_id, result, differences(uri, run_id, result.run_id), environment)
+    found = differences(uri, run_id, result.run_id)
+    if found and not config.reproducibility.deterministic:
+        environment.append(_NOT_DETERMINISTIC)
+    return Reproduction(run_id, result, found, environment)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from mlflow_stores import put_store
 from PIL import Image
 from standalone_cluster import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = {
@@ -56,7 +56,7 @@ class Cluster(StandaloneCluster):
             env=self.environment | {"PYSPARK_PYTHON": str(python or self.python)},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
         return done.returncode, done.stdout, done.stderr

@@ -128,6 +128,7 @@ def test_a_run_that_cannot_be_reproduced_to_the_bit_says_where_it_differs(origin
     assert result["equal"] is False
     assert any(line.startswith("val_loss at 1: ") for line in result["differences"])
     assert any(line.startswith("weight layers/dense/vars/") for line in result["differences"])
+    assert "reproducibility: {deterministic: true}" in result["environment"][-1]
     assert [path.name for path in (tmp_path / "others").iterdir()] == [result["run_id"]]
 
 
