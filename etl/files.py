@@ -196,9 +196,9 @@ def class_of_parts(parts: Sequence[str], layout: str, *, keep_names: bool) -> st
     """Derives the class of a file from its path's components below the source folder.
 
     `class_folders`: the first folder, whatever folders lie between it and the file. `nested_class_folders`: all
-    folders, joined by `/`. None when the file lies in no folder.
+    folders, joined by `/`. Only the first one may lose its number. None when the file lies in no folder.
     """
-    folders = [class_of_folder(part, keep_name=keep_names) for part in parts[:-1]]
+    folders = [class_of_folder(part, keep_name=keep_names or level > 0) for level, part in enumerate(parts[:-1])]
     if not folders:
         return None
     return folders[0] if layout == CLASS_FOLDERS else "/".join(folders)

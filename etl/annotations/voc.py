@@ -7,6 +7,7 @@ says in `<folder>` and `<filename>` is often stale, and is not believed.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -37,7 +38,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 _MULTI_BYTE_ENCODINGS = (b"gbk", b"gb2312", b"gb18030", b"big5", b"shift_jis", b"euc-jp", b"euc-kr")
 _TRUE = ("1", "true", "yes")
-_FLAG = re.compile(r"\s+(-1|0|1)$")
+_FLAGGED = re.compile(r"(.*\S)\s+(?:-1|0|1)")
 
 
 class _UnusableXmlError(Exception):
@@ -150,13 +151,16 @@ def split_list(relative_path: str) -> tuple[str, str] | None:
 def parse_split_list(text: str, folder: str) -> Iterator[str]:
     """Yields the keys of the images that a list names, with or without their suffix.
 
-    A line is a name, which may have blanks. Lists of one class have a second word, -1, 0 or 1.
+    A line is a name, which may have blanks. -1, 0 or 1 behind it is the second word of lists of one class; but a part
+    of the name where other lines begin with the same one, as of `photo 1` and `photo 2`.
     """
-    for line in text.lstrip("\ufeff").splitlines():
-        name = _FLAG.sub("", line.strip())
-        if name:
-            stem, _, suffix = name.rpartition(".")
-            yield folder + (stem if stem and suffix.lower() in IMAGE_SUFFIXES else name)
+    lines = [line.strip() for line in text.lstrip("\ufeff").splitlines() if line.strip()]
+    starts = Counter(start for line in lines for start in {line, line.rsplit(None, 1)[0]})
+    for line in lines:
+        found = _FLAGGED.fullmatch(line)
+        name = found[1] if found and starts[found[1]] == 1 else line
+        stem, _, suffix = name.rpartition(".")
+        yield folder + (stem if stem and suffix.lower() in IMAGE_SUFFIXES else name)
 
 
 def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotation:

@@ -6,17 +6,18 @@ import importlib.util
 import io
 import re
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
 from ...errors import ImageError
-from .colours import FULL, Depth, to_rgb, to_srgb
+from .colours import FULL, Depth, scale_colours, to_rgb, to_srgb
 
 METADATA_SKIPPED = "metadata_skipped"
 END_MARKER_MISSING = "end_marker_missing"
@@ -28,6 +29,7 @@ _ANCILLARY, _TRANSPARENCY, _EXIF = 0x20, b"tRNS", b"eXIf"
 _CHUNK = struct.Struct(">I4s")
 _CHECKSUM_BYTES = 4
 _JPEG, _END = b"\xff\xd8", b"\xff\xd9"
+_FILL = {127, 128}  # the middle of the range, also inverted, as in CMYK
 
 
 class Repaired(NamedTuple):
@@ -40,7 +42,8 @@ class Repaired(NamedTuple):
 def repaired(data: bytes) -> Repaired | None:
     """Takes away what a PNG does not need for its pixels, or adds a JPEG's end marker; None for other files.
 
-    A JPEG is taken only if all of its rows are there: libjpeg fills up what is missing, and says so in a warning.
+    A JPEG is taken only if all of its rows are there: libjpeg fills up what is missing, and says so in a warning that
+    Pillow does not pass on.
     """
     if data.startswith(_PNG):
         return Repaired(_without_metadata(data), METADATA_SKIPPED)
@@ -64,6 +67,12 @@ def _without_metadata(data: bytes) -> bytes:
         position = end
     kept.append(data[position:])
     return b"".join(kept)
+
+
+def _ends_in_fill(image: Image.Image) -> bool:
+    """Whether the last pixel is the grey that libjpeg fills up missing blocks with."""
+    value = image.getpixel((image.width - 1, image.height - 1))
+    return set(value if isinstance(value, tuple) else (value,)) <= _FILL
 
 
 def _has_all_rows(data: bytes) -> bool:
@@ -126,7 +135,24 @@ _DRAFT_MARGIN = 2
 # The byte of a PNG that gives the depth of its samples.
 _PNG_DEPTH, _BYTE = 24, 8
 
-_Loaded = tuple[Image.Image, tuple[int, int], str, int]
+# Pillow keeps the high byte of a sample of 16-bit colour; these raw modes give the low one.
+_LOW_BYTES = {
+    f"{mode};16{order}": f"{mode};16{other}"
+    for mode in ("RGB", "RGBA", "RGBX", "RGBa")
+    for order, other in (("B", "L"), ("L", "B"), ("N", "B" if sys.byteorder == "little" else "L"))
+}
+# Grey with alpha has both bytes of both in the four of RGBA.
+_GREY_ALPHA, _BOTH_BYTES = "LA;16B", "RGBA"
+
+
+class _Loaded(NamedTuple):
+    """The pixels of a file."""
+
+    image: Image.Image
+    size: tuple[int, int]  # Before any reduction
+    file_format: str  # The format that the bytes are in
+    tiff_orientation: int  # Which a TIFF had before Pillow read its pixels; 1 for other formats, which keep their tag
+    low_bytes: Image.Image | None = None  # Of samples of 16-bit colour, whose high ones `image` has
 
 
 @dataclass(frozen=True)
@@ -150,7 +176,7 @@ def decode_source(
     data: bytes, *, target_size: int | None = None, max_pixels: int = DEFAULT_MAX_PIXELS, depth: Depth = FULL
 ) -> Decoded:
     """Decodes an image file to upright RGB: the first frame of an animation, transparency over white, in sRGB."""
-    (image, size, file_format, tiff_orientation), notes = _load_repaired(data, target_size, max_pixels)
+    (image, size, file_format, tiff_orientation, low_bytes), notes = _load_repaired(data, target_size, max_pixels)
     remaining = orientation_of(image)
     # Pillow turns a TIFF's pixels as it loads them, and then takes the tag away.
     orientation = remaining if remaining in _UPRIGHT else tiff_orientation
@@ -164,6 +190,9 @@ def decode_source(
         and not _needs_care(image)
     )
     try:
+        of_colours: tuple[str, ...] = ()
+        if low_bytes is not None:
+            image, of_colours = scale_colours(image, low_bytes, depth)
         converted, of_profile = to_srgb(image)
         shown, of_samples = to_rgb(converted, depth)
         image = upright(shown, remaining)
@@ -174,7 +203,7 @@ def decode_source(
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if remaining in _TURNED else size
-    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes + of_profile + of_samples)
+    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes + of_profile + of_colours + of_samples)
 
 
 def read_size(data: bytes) -> tuple[int, int]:
@@ -211,15 +240,12 @@ def _load_repaired(data: bytes, target_size: int | None, max_pixels: int) -> tup
 
 
 def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
-    """Reads the pixels.
-
-    Returns the image, its size before any reduction, the format that the bytes are in, and the orientation that a TIFF
-    had before Pillow read its pixels; 1 for other formats, which keep their tag.
-    """
+    """Reads the pixels."""
     with _opened(data, max_pixels) as image:
         file_format = image.format or ""
         size = image.size
         tiff_orientation = orientation_of(image) if file_format == "TIFF" else 1
+        rawmode = _rawmode_of(image)
         if target_size is not None and file_format in ("JPEG", "MPO"):
             side = target_size * _DRAFT_MARGIN
             image.draft(None, (side, side))  # None keeps the mode
@@ -229,7 +255,32 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
             # Icons and turned TIFFs know their size only now.
             _check_pixels(image, max_pixels)
             size = image.size
-        return image, size, file_format, tiff_orientation
+        if file_format in ("JPEG", "MPO") and _ends_in_fill(image) and not _has_all_rows(data):
+            raise ImageError("truncated", "the JPEG lacks rows, although it has an end marker")
+        if rawmode not in (*_LOW_BYTES, _GREY_ALPHA):
+            return _Loaded(image, size, file_format, tiff_orientation)
+    with _opened(data, max_pixels) as other:
+        other.tile = [tile._replace(args=_with_rawmode(tile.args)) for tile in other.tile]
+        other.load()
+    if rawmode == _GREY_ALPHA:
+        grey, grey_low, alpha, alpha_low = other.split()
+        low = Image.merge("RGBA", (grey_low, grey_low, grey_low, alpha_low))
+        return _Loaded(image, size, file_format, tiff_orientation, low)
+    return _Loaded(image, size, file_format, tiff_orientation, other)
+
+
+def _rawmode_of(image: Image.Image) -> str:
+    """Returns Pillow's name for the bytes of an image's samples; empty for a decoder that has none."""
+    args = image.tile[0].args if image.tile else None
+    name = args[0] if isinstance(args, tuple) and args else args
+    return name if isinstance(name, str) else ""
+
+
+def _with_rawmode(args: Any) -> Any:
+    """Puts the raw mode of the low bytes into a decoder's arguments."""
+    name, *others = args if isinstance(args, tuple) else (args,)
+    name = _LOW_BYTES.get(name, _BOTH_BYTES)
+    return (name, *others) if isinstance(args, tuple) else name
 
 
 @contextmanager

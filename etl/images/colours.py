@@ -90,18 +90,45 @@ def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple
         raise ImageError("corrupt", "no sample of the image is a finite number")
     own = float(finite.min()), float(finite.max())
     whole = _whole_range(own, is_sixteen_bit=image.mode.startswith("I;16"), is_whole=is_whole)
-    low, high = {FULL: whole or own, OWN: own}[depth] if isinstance(depth, str) else depth
+    low, high = _range_of(depth, whole, own)
     span = high - low
-    scaled = np.nan_to_num(samples.astype(np.float32), copy=False, nan=low, posinf=high, neginf=low)
-    with np.errstate(over="ignore"):
-        scaled -= low
-        scaled *= 255 / span if span > 0 and math.isfinite(span) else 0
     # Of 8 bits in wider samples an image may be as dark as any other. Where zero is white, the darkest is the largest.
     is_byte = depth == FULL and is_whole and whole is not None and whole[1] == _BYTE
     darkest = high - own[0] if _is_white_zero(image) else own[1] - low
     is_dark = depth != OWN and not is_byte and darkest < span * _DARK
-    grey = Image.fromarray(np.rint(scaled, out=scaled).clip(0, _BYTE, out=scaled).astype(np.uint8), "L")
-    return grey, (DARK_SAMPLES,) if is_dark else ()
+    return Image.fromarray(_to_bytes(samples, low, high), "L"), (DARK_SAMPLES,) if is_dark else ()
+
+
+def scale_colours(high_bytes: Image.Image, low_bytes: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
+    """Brings RGB or RGBA samples of 16 bits, whose two bytes are in two images, to 0..255, all colours alike."""
+    samples: Any = np.asarray(high_bytes).astype(np.uint16) << 8 | np.asarray(low_bytes)
+    colours, full = samples[..., :3], (0.0, float(_SIXTEEN_BITS))
+    low, high = _range_of(depth, full, (float(colours.min()), float(colours.max())))
+    is_dark = depth != OWN and float(colours.max()) - low < (high - low) * _DARK
+    scaled = _to_bytes(colours, low, high)
+    alpha, clear = samples[..., 3:], high_bytes.info.get("transparency")
+    if clear is not None:
+        alpha = np.where((samples == np.asarray(clear)).all(axis=-1, keepdims=True), 0, _SIXTEEN_BITS)
+    if alpha.shape[-1]:
+        scaled = np.concatenate([scaled, _to_bytes(alpha, *full)], axis=-1)
+    image = Image.fromarray(scaled)
+    image.info = {name: value for name, value in high_bytes.info.items() if name != "transparency"}
+    return image, (DARK_SAMPLES,) if is_dark else ()
+
+
+def _range_of(depth: Depth, whole: tuple[float, float] | None, own: tuple[float, float]) -> tuple[float, float]:
+    """Returns the samples that become black and white."""
+    return ({FULL: whole or own, OWN: own}[depth]) if isinstance(depth, str) else depth
+
+
+def _to_bytes(samples: Any, low: float, high: float) -> Any:
+    """Scales samples so that two of them become 0 and 255, and clips what is outside."""
+    span = high - low
+    scaled = np.nan_to_num(samples.astype(np.float32), copy=False, nan=low, posinf=high, neginf=low)
+    with np.errstate(over="ignore"):
+        scaled -= low
+        scaled *= _BYTE / span if span > 0 and math.isfinite(span) else 0
+    return np.rint(scaled, out=scaled).clip(0, _BYTE, out=scaled).astype(np.uint8)
 
 
 def _whole_range(own: tuple[float, float], *, is_sixteen_bit: bool, is_whole: bool) -> tuple[float, float] | None:

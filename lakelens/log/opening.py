@@ -176,10 +176,10 @@ def _number_or_time(table: Table) -> int | datetime | None:
 
 
 def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
-    """Finds the last version committed at or before a time: after the last commit, the last version.
+    """Finds the last version committed at or before a time.
 
-    delta-rs answers a time before the first commit with the first version; like Spark, we refuse it, since the log does
-    not tell what the table was then.
+    delta-rs answers a time before the first commit with the first version, and one after the last with the last. Like
+    Spark, we refuse both: of the one the log does not tell what the table was then, and of the other what it will be.
     """
     if moment.tzinfo is None:
         zone = zone_of_session()
@@ -191,6 +191,11 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
         moment = moment.replace(tzinfo=zone)
     known = _times_until(table, latest)
     found = last_version_by(known, moment)
+    if found is not None and moment.replace(microsecond=moment.microsecond // 1000 * 1000) > max(known.values()):
+        raise VersionNotFoundError(
+            f"{table.path}: {moment.isoformat()} is after the last commit, of {max(known.values()).isoformat()} (version "
+            f"{latest.version()}); give a time until then, or 'latest'"
+        )
     if found is None:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"
         raise VersionNotFoundError(

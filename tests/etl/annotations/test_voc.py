@@ -205,6 +205,20 @@ def test_a_split_list_names_one_image_a_line():
     assert list(parse_split_list(text, "VOC2007/")) == [f"VOC2007/{name}" for name in names]
 
 
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (["photo 0", "photo 1", "photo 2"], ["photo 0", "photo 1", "photo 2"]),
+        (["photo", "photo 1"], ["photo", "photo 1"]),
+        (["my photo.jpg", "my photo 1.jpg", "your photo 1"], ["my photo", "my photo 1", "your photo"]),
+        (["a b", "a b 1"], ["a b", "a b 1"]),
+        (["000005 -1", "000007\t1"], ["000005", "000007"]),
+    ],
+)
+def test_a_number_behind_a_name_belongs_to_it_where_other_lines_begin_with_the_same_name(lines, names):
+    assert list(parse_split_list("\n".join(lines), "")) == names
+
+
 @pytest.mark.parametrize("corners", [(4, 6, 9, 8), (9, 6, 4, 8), (4, 8, 9, 6), (9, 8, 4, 6)])
 def test_corners_in_the_wrong_order_mean_the_same_pixels(corners):
     (box,) = parse_voc(voc(voc_object("cat", corners)), "p").boxes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -68,3 +70,66 @@ def test_a_depth_is_a_name_or_two_numbers_in_order(depth):
 def test_a_depth_of_two_numbers_survives_the_table():
     recipe = Recipe(depth=[0, 4095])
     assert recipe == Recipe(**json.loads(recipe.as_property())) == Recipe(depth=(0.0, 4095.0))
+
+
+# PNG's and TIFF's numbers for a picture of one, three and four samples a pixel.
+GREY_ALPHA, RGB, RGBA = 4, 2, 6
+
+
+def colour_png(samples, kind, transparent=None):
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width, _ = samples.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0))
+    clear = b"" if transparent is None else chunk(b"tRNS", transparent.astype(">u2").tobytes())
+    return b"\x89PNG\r\n\x1a\n" + header + clear + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def colour_tiff(samples, order):
+    height, width, count = samples.shape
+    data = samples.astype(f"{order}u2").tobytes()
+    bits = struct.pack(f"{order}{count}H", *[16] * count)
+    at = 8 + 2 + 12 * 9 + 4
+    short, long = (lambda value: struct.pack(f"{order}HH", value, 0)), (lambda value: struct.pack(f"{order}I", value))
+    tags = [
+        (256, 3, 1, short(width)), (257, 3, 1, short(height)), (258, 3, count, long(at)), (259, 3, 1, short(1)),
+        (262, 3, 1, short(2)), (273, 4, 1, long(at + len(bits))), (277, 3, 1, short(count)), (278, 3, 1, short(height)),
+        (279, 4, 1, long(len(data))),
+    ]  # fmt: skip
+    entries = b"".join(struct.pack(f"{order}HHI", *tag[:3]) + tag[3] for tag in tags)
+    head = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HIH", 42, 8, len(tags))
+    return head + entries + struct.pack(f"{order}I", 0) + bits + data
+
+
+SIXTEEN_BITS = {
+    "png in colour": lambda samples: colour_png(samples, RGB),
+    "png in colour with alpha": lambda samples: colour_png(np.dstack([samples, np.full((4, 5), 65535)]), RGBA),
+    "grey png with alpha": lambda samples: colour_png(np.dstack([samples[..., 0], np.full((4, 5), 65535)]), GREY_ALPHA),
+    "tiff": lambda samples: colour_tiff(samples, "<"),
+    "tiff of another order": lambda samples: colour_tiff(samples, ">"),
+}
+
+
+@pytest.mark.parametrize("name", SIXTEEN_BITS)
+def test_colours_of_16_bits_are_scaled_as_grey_is(name):
+    samples = np.random.default_rng(0).integers(100, 4000, (4, 5, 3)).astype(np.uint16)
+    if "grey" in name:
+        samples[...] = samples[..., :1]
+    data = SIXTEEN_BITS[name](samples)
+    own = float(samples.min()), float(samples.max())
+    for depth, (low, high) in {"full": (0.0, 65535.0), "image": own, (0.0, 4095.0): (0.0, 4095.0)}.items():
+        found = decode_source(data, depth=depth)
+        wanted = np.rint((samples - low) * 255 / (high - low))
+        assert np.abs(np.asarray(found.image) - wanted).max() == 0
+        assert found.notes == (("dark_samples",) if depth == "full" else ())
+        assert not found.is_plain
+
+
+def test_the_transparent_colour_of_16_bits_is_compared_with_both_bytes():
+    samples = np.full((4, 5, 3), 0x1200, np.uint16)
+    samples[0, 0] = 0x1201
+    shown = np.asarray(decode_source(colour_png(samples, RGB, samples[0, 0])).image)
+    assert shown[0, 0].tolist() == [255, 255, 255]
+    assert shown[0, 1].tolist() == [18, 18, 18]

@@ -89,6 +89,19 @@ def test_a_file_that_lacks_rows_is_truncated(kind, share):
     assert error.value.reason == "truncated"
 
 
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("target_size", [None, 4])
+def test_a_jpeg_that_lacks_rows_is_truncated_although_it_has_an_end_marker(share, mode, target_size):
+    image = PICTURE.resize((160, 96)).convert(mode)
+    data = file_of("JPEG", image)
+    with pytest.raises(ImageError) as error:
+        decode_source(data[: int(len(data) * share)] + b"\xff\xd9", target_size=target_size)
+    assert error.value.reason == "truncated"
+    grey = file_of("JPEG", Image.new(mode, (160, 96), (128,) * len(image.getbands()) if mode != "L" else 128))
+    assert decode_source(grey, target_size=target_size).notes == ()  # which is what fills up missing rows
+
+
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
 def test_zero_is_white_where_a_tiff_says_so(dtype):
     grey = np.linspace(0, 60_000, 24 * 40).reshape(24, 40).astype(dtype)

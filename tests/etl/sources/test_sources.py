@@ -193,12 +193,18 @@ def test_the_class_is_the_first_folder_or_all_of_them():
     assert class_of_parts(["1.jpg"], "nested_class_folders", keep_names=True) is None
 
 
+def test_only_the_folders_that_count_classes_lose_their_numbers():
+    parts = ["001.pets", "2019.holiday", "003.cat", "1.jpg"]
+    assert class_of_parts(parts, "nested_class_folders", keep_names=False) == "pets/2019.holiday/003.cat"
+    assert class_of_parts(parts, "class_folders", keep_names=False) == "pets"
+
+
 @pytest.mark.parametrize(
     ("layout", "folders", "words"),
     [
         ("class_folders", ["dog", "001.cat", "cat/deep"], ("'001.cat' and 'cat'", "--keep-folder-names")),
         ("class_folders", ["cafe\u0301/a", "caf\u00e9"], ("rename or merge",)),
-        ("nested_class_folders", ["pets/001.cat", "pets/002.cat"], ("'pets/001.cat' and 'pets/002.cat'",)),
+        ("nested_class_folders", ["001.pets/cat", "002.pets/cat"], ("'001.pets/cat' and '002.pets/cat'",)),
         ("nested_class_folders", ["pets/big cat", "pets/big  cat"], ("the class 'pets/big cat'", "rename or merge")),
     ],
 )
