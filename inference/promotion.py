@@ -36,12 +36,13 @@ from .evaluation.evaluators import evaluator_of
 from .evaluation.result import EvaluationResult
 from .model.registry import (
     PROMOTION_TAG_PREFIX,
+    JobRecord,
     RegisteredVersion,
-    finish_job,
     finished_job,
     list_versions,
     move_alias,
     number_behind,
+    record_job,
     register,
     registrable,
     version_of_number,
@@ -164,7 +165,12 @@ def promote(
     arguments |= {"predictions": None if predictions is None else str(predictions)}
     found = None if keyed is None else finished_job(keyed, arguments, uri)
     if found is not None:
-        return Promotion(**found)
+        decided = Promotion(**found.result)
+        if found.is_done:
+            return decided
+        if number_behind(name, alias, uri) == decided.version:  # a call was killed after it had moved the alias
+            _record(decided, uri)
+            return decided
     model, run_id = registrable(candidate, uri)
     evaluator = evaluator_of(model)
     if if_better is not None and if_better not in evaluator.scores:
@@ -193,25 +199,27 @@ def promote(
         if previous is not None and previous.digest == model.digest:
             reason = "the alias points to this model already"
             decided = Promotion(name, alias, previous.version, False, reason, previous.version)
-            if keyed is not None:
-                finish_job(run_id, keyed, arguments, asdict(decided), uri)
-            return decided
+            break
         result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
         version = register(f"runs:/{run_id}", name, tracking_uri=uri)
         decided = Promotion(name, alias, version.version, True, _without_comparison(number, previous), number)
         if result is not None and if_better is not None:
             decided = _decided(decided, result, evaluator, if_better, by, max_errors)
+        if keyed is not None and decided.promoted:
+            record_job(run_id, keyed, arguments, JobRecord(asdict(decided), is_done=False), uri)
         # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
             _record(decided, uri)
-            if keyed is not None:
-                finish_job(run_id, keyed, arguments, asdict(decided), uri)
-            return decided
+            break
         logger.warning("Alias %r of model %r has moved during the comparison; comparing again.", alias, name)
-    raise TrackingError(
-        f"alias {alias!r} of model {name!r} has moved during each of {_MOST_COMPARISONS} comparisons: other jobs "
-        "promote to it; promote again when they have ended"
-    )
+    else:
+        raise TrackingError(
+            f"alias {alias!r} of model {name!r} has moved during each of {_MOST_COMPARISONS} comparisons: other jobs "
+            "promote to it; promote again when they have ended"
+        )
+    if keyed is not None:
+        record_job(run_id, keyed, arguments, JobRecord(asdict(decided), is_done=True), uri)
+    return decided
 
 
 def _without_comparison(number: int | None, previous: RegisteredVersion | None) -> str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from ...errors import ImageError
 from .colours import FULL, Depth, scale_colours, to_rgb, to_srgb
@@ -203,7 +203,8 @@ def decode_source(
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if remaining in _TURNED else size
-    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes + of_profile + of_colours + of_samples)
+    notes += of_profile + of_colours + of_samples
+    return Decoded(image, width, height, orientation, file_format, mode, is_plain, notes)
 
 
 def read_size(data: bytes) -> tuple[int, int]:
@@ -263,13 +264,13 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
         other.tile = [tile._replace(args=_with_rawmode(tile.args)) for tile in other.tile]
         other.load()
     if rawmode == _GREY_ALPHA:
-        grey, grey_low, alpha, alpha_low = other.split()
+        _, grey_low, _, alpha_low = other.split()
         low = Image.merge("RGBA", (grey_low, grey_low, grey_low, alpha_low))
         return _Loaded(image, size, file_format, tiff_orientation, low)
     return _Loaded(image, size, file_format, tiff_orientation, other)
 
 
-def _rawmode_of(image: Image.Image) -> str:
+def _rawmode_of(image: ImageFile.ImageFile) -> str:
     """Returns Pillow's name for the bytes of an image's samples; empty for a decoder that has none."""
     args = image.tile[0].args if image.tile else None
     name = args[0] if isinstance(args, tuple) and args else args
@@ -284,7 +285,7 @@ def _with_rawmode(args: Any) -> Any:
 
 
 @contextmanager
-def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(data: bytes, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
     """Opens an image file; whatever a broken one leads Pillow to in here becomes an ImageError."""
     if not data:
         raise ImageError("empty", "the file has no bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import InvalidArgumentError, ModelNotFoundError
 from ...job_keys import Job, check_arguments, recorded_arguments
@@ -102,8 +102,15 @@ def move_alias(name: str, alias: str, version: int, *, previous: int | None, tra
     return True
 
 
-def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> dict[str, Any] | None:
-    """Returns the result of a job that has finished, which a tag of the run of its model keeps; None without one."""
+class JobRecord(NamedTuple):
+    """What a tag of a model's run keeps of a job that registers it."""
+
+    result: dict[str, Any]  # What the job returns
+    is_done: bool  # Whether it has; else it was about to move an alias
+
+
+def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> JobRecord | None:
+    """Returns the record of a job that has decided; None without one."""
     client, tag = open_client(tracking_uri), _job_tag(job)
     with as_tracking_errors(tracking_uri, f"look for job {job.key!r}"):
         runs = client.search_runs(list(experiment_names(client)), f"tags.`{tag}` != ''", max_results=1)
@@ -114,16 +121,14 @@ def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> d
             return None
     found = json.loads(runs[0].data.tags[tag])
     check_arguments(job, found["arguments"], arguments)
-    return dict(found["result"])
+    return JobRecord(dict(found["result"]), found["is_done"])
 
 
-def finish_job(
-    run_id: str, job: Job, arguments: Mapping[str, Any], result: Mapping[str, Any], tracking_uri: str
-) -> None:
-    """Keeps the result of a job in a tag of the run of its model."""
-    record = {"key": job.key, "arguments": recorded_arguments(arguments, TAG_LIMIT // 2), "result": dict(result)}
+def record_job(run_id: str, job: Job, arguments: Mapping[str, Any], record: JobRecord, tracking_uri: str) -> None:
+    """Keeps the record of a job in a tag of the run of its model."""
+    kept = {"key": job.key, "arguments": recorded_arguments(arguments, TAG_LIMIT // 2), **record._asdict()}
     with as_tracking_errors(tracking_uri, f"record job {job.key!r} in run {run_id}"):
-        open_client(tracking_uri).set_tag(run_id, _job_tag(job), json.dumps(record))
+        open_client(tracking_uri).set_tag(run_id, _job_tag(job), json.dumps(kept))
 
 
 def _job_tag(job: Job) -> str:

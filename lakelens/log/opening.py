@@ -191,10 +191,11 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
         moment = moment.replace(tzinfo=zone)
     known = _times_until(table, latest)
     found = last_version_by(known, moment)
-    if found is not None and moment.replace(microsecond=moment.microsecond // 1000 * 1000) > max(known.values()):
+    last = max(known.values(), default=moment)
+    if moment.replace(microsecond=moment.microsecond // 1000 * 1000) > last:
         raise VersionNotFoundError(
-            f"{table.path}: {moment.isoformat()} is after the last commit, of {max(known.values()).isoformat()} (version "
-            f"{latest.version()}); give a time until then, or 'latest'"
+            f"{table.path}: {moment.isoformat()} is after the last commit, version {latest.version()} of "
+            f"{last.isoformat()}; give a time until then, or 'latest'"
         )
     if found is None:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"

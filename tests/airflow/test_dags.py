@@ -11,12 +11,13 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(os.environ.get("LAKELENS_AIRFLOW", ROOT / ".airflow-venv")) / "bin" / "airflow"
+AIRFLOW_3 = Path(os.environ.get("LAKELENS_AIRFLOW3", ROOT / ".airflow3-venv")) / "bin" / "airflow"
+# The parts of an Airflow 3 with its own scheduler; a worker that is silent for so long has failed its task.
+PARTS, SILENT_S = ("api-server", "scheduler", "dag-processor"), 20
 PER_CLASS = 24
 # Images of one class that arrive late enough to move its share, too few to be enough new rows.
 LATE_CLASS, LATE_IMAGES = "three", 12
@@ -38,6 +42,8 @@ TRAINING_TASKS = ("etl", "stale", "if_stale", "train", "score", "evaluate", "pro
 
 class Pipeline:
     """A folder with images and tables, and an Airflow whose DAGs work on them."""
+
+    command = AIRFLOW
 
     def __init__(self, folder: Path) -> None:
         from lakelens.jobs.demo import write_digits
@@ -86,7 +92,7 @@ class Pipeline:
 
     def airflow(self, *arguments: str) -> str:
         done = subprocess.run(
-            [str(AIRFLOW), *arguments],
+            [str(self.command), *arguments],
             env=self.environment(),
             cwd=self.folder,
             capture_output=True,
@@ -169,6 +175,73 @@ class Pipeline:
             command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lakelens.jobs.cli "$@"\n')
             command.chmod(0o755)
         return command
+
+
+class ScheduledPipeline(Pipeline):
+    """The same with Airflow 3, whose scheduler runs the DAGs in processes of its own."""
+
+    command = AIRFLOW_3
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        super().__init__(folder)
+
+    def environment(self) -> dict[str, str]:
+        variables = {
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API_AUTH__JWT_SECRET": "of one test" * 6,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "1",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(SILENT_S),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        }
+        return {**super().environment(), **variables}
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Runs the parts of Airflow, each in a session of its own."""
+        started = []
+        try:
+            for part in PARTS:
+                with (self.folder / f"{part}.log").open("wb") as log:
+                    command = [str(self.command), part]
+                    started.append(
+                        subprocess.Popen(
+                            command,
+                            env=self.environment(),
+                            cwd=self.folder,
+                            stdout=log,
+                            stderr=log,
+                            start_new_session=True,
+                        )
+                    )
+            yield
+        finally:
+            all_parts = [psutil.Process(part.pid) for part in started if part.poll() is None]
+            tree = [*all_parts, *(below for part in all_parts for below in part.children(recursive=True))]
+            for process in tree:
+                with suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(tree, timeout=60)
+
+    def states(self) -> dict[str, tuple[str | None, int]]:
+        """State and try of each task of the first run of the training."""
+        query = "select run_id from dag_run where dag_id = 'lakelens_training' order by run_after limit 1"
+        with sqlite3.connect(self.home / "airflow.db", timeout=60) as database:
+            run = database.execute(query).fetchone() or ("",)
+            found = database.execute("select task_id, state, try_number from task_instance where run_id = ?", run)
+            return {task: (state, number) for task, state, number in found}
+
+    def wait_for(self, met: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 600
+        while not met():
+            assert time.monotonic() < deadline, (what, self.states())
+            time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +337,34 @@ def test_a_class_whose_share_has_moved_is_a_reason_to_train_and_a_worse_model_is
     assert training["evaluate"]["accuracy"] == promote["score"] < promote["previous_score"]
     assert (promote["promoted"], promote["previous"]) == (False, before.version)
     assert version_behind("digits", "champion", pipeline.store) == before
+
+
+def test_the_retry_of_a_worker_of_airflow_3_that_was_killed_goes_on_with_its_training(tmp_path: Path) -> None:
+    from lakelens.tracking.runs import open_client
+
+    pipeline = ScheduledPipeline(tmp_path)
+    with pipeline.at_work():
+
+        def is_known() -> bool:
+            return "lakelens_training" in pipeline.airflow("dags", "unpause", "-y", "lakelens_training")
+
+        pipeline.wait_for(is_known, "the DAG to be read")  # and its last period begins
+        manifests = pipeline.folder / "checkpoints"
+        pipeline.wait_for(lambda: len([*manifests.glob("*/*/manifest.json")]) >= 2, "a second checkpoint")
+        job = pipeline.trainings()[0]
+        workers = [process for process in job.parents() if process.name().startswith("airflow worker")]
+        assert workers
+        for process in (*workers, job):  # as their machine dies
+            process.kill()
+        pipeline.wait_for(lambda: pipeline.states()["train"] == ("success", 2), "the retry to succeed")
+        (run,) = open_client(pipeline.store).search_runs(["1"], "tags.`lakelens.job` LIKE '%/train/-1'")
+        curve = open_client(pipeline.store).get_metric_history(run.info.run_id, "val_loss")
+        assert [point.step for point in curve] == list(range(1, pipeline.parameters["epochs"] + 1))
+        assert pipeline.run_states() == {"FINISHED": 1}
+        pipeline.wait_for(lambda: pipeline.states()["promote"][0] == "success", "the DAG's end")
+        pipeline.airflow("tasks", "clear", "-y", "-t", "^train$", "lakelens_training")
+        pipeline.wait_for(lambda: pipeline.states()["train"] == ("success", 3), "the cleared task")
+        assert pipeline.run_states() == {"FINISHED": 1}
 
 
 @pytest.mark.parametrize("variable", ["LAKELENS_AIRFLOW", "LAKELENS_AIRFLOW3"])

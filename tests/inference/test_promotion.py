@@ -119,6 +119,10 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
 
 
+def number_of(store, run):
+    return next(one.version for one in list_versions("jays", store.uri) if one.run_id == run)
+
+
 @pytest.mark.spark
 def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results_again(
     spark, store, tmp_path, monkeypatch
@@ -139,13 +143,17 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
     assert promote(f"runs:/{run}", "jays", **{**keyed, "job": over}).version == first.version
     assert version_behind("jays", "champion", store.uri).run_id == run
 
-    # Killed between the move of the alias and the record of the job.
-    with monkeypatch.context() as patch:
-        patch.setattr(promotion, "finish_job", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
-    repeated = promote(f"runs:/{other}", "jays", **{**keyed, "job": "dag/tuesday/promote"})
-    assert (repeated.promoted, repeated.reason) == (False, "the alias points to this model already")
+    # Killed before the move of the alias, and after it.
+    for killed, model in (("move_alias", other), ("_record", run), ("_record", other)):
+        again = {**keyed, "job": f"dag/{killed}/{model}"}
+        with monkeypatch.context() as patch:
+            patch.setattr(promotion, killed, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                promote(f"runs:/{model}", "jays", **again)
+        before = 3 - number_of(store, model)
+        repeated = promote(f"runs:/{model}", "jays", **again)
+        assert (repeated.promoted, repeated.version, repeated.previous) == (True, 3 - before, before)
+        assert promote(f"runs:/{model}", "jays", **again) == repeated
     assert len(list_versions("jays", store.uri)) == 2
 
     model, predictions = f"runs:/{run}", tmp_path / "predictions"
