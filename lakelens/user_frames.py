@@ -44,6 +44,19 @@ def tidied(text: str) -> str:
     return _COPY.sub("", text)
 
 
+def with_cells(text: str) -> str:
+    """Names the cells of this process' notebook as IPython does: `Cell In[3]` instead of a file that nobody knows."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None:
+        return text
+
+    def named(found: re.Match[str]) -> str:
+        cell = shell.compile.format_code_name(found["path"])
+        return " ".join(cell) if cell else found[0]
+
+    return re.sub(r'File "(?P<path>[^"\n]+)"', named, text)
+
+
 def is_of_autograph(error: BaseException) -> bool:
     """Returns whether an error's message has the frames of the user's function."""
     return bool(error.args) and str(error.args[0]).startswith(_IN_USER_CODE)

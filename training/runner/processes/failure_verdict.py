@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import RankFailedError
+from ....user_frames import with_cells
 from .failure_words import describe_end, describe_raised, signal_name, tells_of_the_machine
 from .rank_record import RankEvent, RankRecord
 from .startup_lines import is_startup_line
@@ -245,7 +246,7 @@ class JobRecord:
         if tells_of_the_machine(raised):
             parts = [summary]
         else:
-            parts = [shown, short] if shown else [summary]
+            parts = [with_cells(shown), short] if shown else [summary]
             parts += [tail] if told and not (raised and self.shows_lines) else []
         return RankFailedError(
             "\n\n".join(parts),
