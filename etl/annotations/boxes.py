@@ -250,7 +250,7 @@ def find_frame(
         scaled = (problem(SIZE_SCALED, detail),)
     if not fitting:
         return None
-    is_unclear &= sizes[True] == sizes[False]
+    is_unclear &= len(fitting) > 1 and _distance(declared_size, sizes[True]) == _distance(declared_size, sizes[False])
     return Frame(fitting[0], declared_size, scaled + (assumed if is_unclear else ()))
 
 
@@ -280,6 +280,11 @@ def box_from_values(
         raise InvalidArgumentError(f"a box has four numbers, and {len(values)} were given")
     xmin, ymin, xmax, ymax = converters[convention](*values)
     return Box(label_name, xmin, ymin, xmax, ymax, difficult)
+
+
+def is_true(value: Any) -> bool:
+    """Whether a mark such as `difficult` is set; pandas writes 1.0."""
+    return str(value).strip().lower() in ("1", "1.0", "true", "yes")
 
 
 def _number(value: Any) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple
 
 from ...errors import AnnotationFileError, InvalidArgumentError
-from .boxes import Box, Problem, box_from_values, problem
+from .boxes import Box, Problem, box_from_values, is_true, problem
 from .record import (
     ANNOTATION_REPEATED,
     ANNOTATION_UNREADABLE,
@@ -206,7 +206,7 @@ class CocoInstances:
         name = None if category_id is None else self.class_names.get(category_id)
         if name is None:
             return problem(BOX_CLASS_UNKNOWN, "an annotation's category_id is that of no named category")
-        return replace(box, label_name=name, difficult=entry.get("iscrowd") in (1, True, "1"))
+        return replace(box, label_name=name, difficult=is_true(entry.get("iscrowd")))
 
 
 def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
@@ -222,8 +222,14 @@ def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
     for key, entries in (("images", images), ("categories", categories)):
         _require_ids_by_value(entries, f"{location}: {key}")
     objects, repeated = _by_image(annotations, location)
-    names = _class_names(categories, location)
-    return CocoInstances(location, _images_of(images), objects, names, "annotations" in content, repeated)
+    names, found = _class_names(categories, location), _images_of(images)
+    known, named = {image.image_id for image in found} - {None}, objects.keys() - {None}
+    if known and named and not known & named:
+        raise AnnotationFileError(
+            f"{location}: no annotation names an image of the file: images have ids such as {next(iter(known))!r}, and "
+            f"annotations image_ids such as {next(iter(named))!r}; write the same ids in both"
+        )
+    return CocoInstances(location, found, objects, names, "annotations" in content, repeated)
 
 
 def _kept(entry: dict[str, Any]) -> dict[str, Any]:

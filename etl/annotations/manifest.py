@@ -13,11 +13,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError, InvalidArgumentError
-from .boxes import Box, Problem, box_from_values, problem
+from .boxes import Box, Problem, box_from_values, is_true, problem
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_MALFORMED,
@@ -60,13 +60,13 @@ _UNCLEAR_NAME = re.compile(
     r"(bbox(es)?|bb|bounding_?box(es)?|box|roi)([._ ](x|y|w|h|width|height|left|top|right|bottom|[xy]?(min|max)[xy]?"
     r"|[xy][12]))?|polygons?|segmentations?|rle"
 )
+_OTHER_CORNERS = frozenset({"x0", "y0", "x3", "y3"})
 _SEPARATORS = (",", ";", "\t")
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
-_TRUE = (True, 1, "1", "true", "True", "TRUE")
 # A quote that is never closed would otherwise make one field of the rest of the file.
 _MAX_FIELD = 16 * 1024 * 1024
-_NO_VALUE = ("", None)
 # Columns of the same meaning whose values must agree. A path is often there as a base name or a URI, too.
 _MUST_AGREE = ("label", "split")
 _NUMBER = re.compile(r"\d+(\.0+)?")
@@ -125,10 +125,6 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
     there = ", ".join(repr(name) for name in names[:40]) or "none"
     if "path" not in found:
         raise AnnotationFileError(f"{location} has no column 'path' (its columns: {there}); add one, or rename it")
-    partial = [side for side in _SIDES if side in found]
-    if partial and not columns.has_box_columns:
-        missing = [side for side in _SIDES if side not in found]
-        raise AnnotationFileError(f"{location} has the columns {', '.join(partial)} without {', '.join(missing)}")
     if columns.has_box_columns and "label" not in found:
         raise AnnotationFileError(f"{location} has a box in each row and no column 'label' for its class; add one")
     if "label" not in found and "boxes" not in found:
@@ -139,10 +135,21 @@ def find_columns(names: Sequence[str], location: str) -> ManifestColumns:
 
 
 def require_clear_boxes(names: Iterable[str], columns: ManifestColumns, location: str) -> None:
-    """Refuses columns that may be boxes of other conventions, in a manifest without columns of boxes that are read."""
-    if columns.has_box_columns or "boxes" in columns.names:
+    """Refuses columns that may be boxes of other conventions, or parts of boxes, and are not read."""
+    folded, given = {_folded(name) for name in names}, [columns.names[side] for side in _SIDES if side in columns.names]
+    if given and not columns.has_box_columns:
+        missing = [side for side in _SIDES if side not in columns.names]
+        raise AnnotationFileError(f"{location} has the columns {', '.join(given)} without {', '.join(missing)}")
+    if "boxes" in columns.names:
         return
-    folded = {_folded(name) for name in names}
+    corners = sorted(folded & _OTHER_CORNERS)
+    if columns.has_box_columns and "x1" in map(_folded, given) and corners:
+        raise AnnotationFileError(
+            f"{location} has the columns {', '.join(given)} and {', '.join(corners)}, the corners of a shape that is "
+            "no box; write its bounds as xmin, ymin, xmax and ymax"
+        )
+    if columns.has_box_columns:
+        return
     unclear = sorted(name for name in folded if _UNCLEAR_NAME.fullmatch(name))
     unclear = unclear or next((sorted(one) for one in _UNCLEAR_BOXES if one <= folded), [])
     if unclear:
@@ -184,7 +191,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_blank(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def annotation_of_row(
@@ -223,7 +232,7 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
     try:
         first = next((line for line in lines if line.strip()), "")  # spreadsheets leave blank lines at the top
         separator = _separator_of(first)
-        reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=False)
+        reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
         header = next(reader, None)
         if not header:
             raise AnnotationFileError(f"{location} has no line; its first one names the columns, such as path,label")
@@ -235,6 +244,12 @@ def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
                     f"{location}#row={number} has {len(values)} fields and the header {len(header)}: "
                     f"{','.join(values)[:200]!r}; quote fields that hold a comma, or name the missing columns"
                 )
+            for n in numbers if separator == "," else ():
+                if _THOUSANDS.fullmatch(values[n] if n < len(values) else ""):
+                    raise AnnotationFileError(
+                        f"{location}#row={number}: {header[n]} is {values[n]!r}, which has thousands or a decimal "
+                        "comma; write it without the comma, or with a point"
+                    )
             # Where a comma separates, one within a field is quoted.
             values = [_with_point(value) if n in numbers else value for n, value in enumerate(values)]
             if values:
@@ -319,7 +334,7 @@ def _boxes(
     if columns.has_box_columns:
         corners = [columns.value(row, side) for side in _SIDES]
         # How such manifests list an image without any object; a class without corners is a box that was lost.
-        if all(value in _NO_VALUE for value in corners) and _is_blank(columns.value(row, "label")):
+        if all(_is_blank(value) for value in corners) and _is_blank(columns.value(row, "label")):
             return (), []
         entries: Any = [
             {
@@ -373,7 +388,7 @@ def _box(entry: Any, where: str) -> Box:
     name = clean_name(label)
     if name is None:
         raise InvalidArgumentError("a box has no label")
-    difficult = entry.get("difficult") in _TRUE
+    difficult = is_true(entry.get("difficult"))
     if entry.get("bbox") is not None:
         corners = entry["bbox"]
         return box_from_values(
@@ -386,6 +401,7 @@ def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callabl
     """Reads rows in a manifest's own order; JSON lines may each leave out other keys."""
     known: dict[tuple[str, ...], ManifestColumns] = {}
     checked = False
+    boxed: ManifestColumns | None = None  # those of a row with corners; one that another row leaves out is lost
     for number, row in enumerate(rows, start=1):
         names = tuple(row)
         if names and not checked:
@@ -393,7 +409,11 @@ def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callabl
         columns = known.get(names)
         if columns is None:
             columns = match_columns(names)
+            if boxed is not None and "boxes" not in columns.names and {"label", *_SIDES} & columns.names.keys():
+                columns = replace(columns, names={**{side: boxed.names[side] for side in _SIDES}, **columns.names})
             require_clear_boxes(names, columns, f"{location}#row={number}")
+        if columns.has_box_columns:
+            boxed = boxed or columns
         if len(known) < _MAX_KEY_SETS:
             known[names] = columns
         yield annotation_of_row(row, columns, path_of, f"{location}#row={number}")

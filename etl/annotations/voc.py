@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ...errors import InvalidArgumentError
-from ..files import IMAGE_SUFFIXES
-from .boxes import Box, Problem, box_from_values, problem
+from .boxes import Box, Problem, box_from_values, is_true, problem
 from .record import (
     ANNOTATION_UNREADABLE,
     BOX_MALFORMED,
@@ -37,8 +36,9 @@ MAX_XML_BYTES = 8 * 1024 * 1024
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
 _MULTI_BYTE_ENCODINGS = (b"gbk", b"gb2312", b"gb18030", b"big5", b"shift_jis", b"euc-jp", b"euc-kr")
-_TRUE = ("1", "true", "yes")
-_FLAGGED = re.compile(r"(.*\S)\s+(?:-1|0|1)")
+_FLAGGED, _NUMBERED = re.compile(r"(.*\S)\s+(-1|0|1)"), re.compile(r".*\s\d+(\.\w+)?")
+# Suffixes that a line may have: a name may end in a rarer one, as `scan.rgb` of `scan.rgb.png` does.
+_LISTED_SUFFIXES = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "tif", "tiff", "webp"})
 
 
 class _UnusableXmlError(Exception):
@@ -103,11 +103,23 @@ def parse_voc(data: bytes, path: str) -> Annotation:
             boxes.append(_box(found))
         except InvalidArgumentError as error:
             problems.append(problem(BOX_MALFORMED, error))
+    problems += [
+        problem(BOX_MALFORMED, f"an object in another place than <annotation>: <{one}>") for one in _elsewhere(root)
+    ]
     size = declared_size(_text(root, "size/width"), _text(root, "size/height"))
     return Annotation(path, boxes=tuple(boxes), size=size, problems=tuple(problems))
 
 
+def _elsewhere(root: Element) -> Iterator[str]:
+    """Yields the elements that are objects, or boxes outside of objects, and not where VOC has them."""
+    for element in root:
+        if element.tag != "object":
+            yield from (one.tag for one in element.iter() if one.tag.lower() in ("object", "bndbox"))
+
+
 def _box(found: Element) -> Box:
+    if len(found.findall("bndbox")) > 1:
+        raise InvalidArgumentError("an object has two bndbox")
     name = clean_name(_text(found, "name"))
     if name is None:
         raise InvalidArgumentError("an object has no name of a class")
@@ -116,7 +128,7 @@ def _box(found: Element) -> Box:
     missing = [side for side, corner in zip(_CORNERS, corners, strict=True) if corner is None]
     if missing:
         raise InvalidArgumentError(f"an object of class {name[:80]} has no {', '.join(missing)} in its bndbox")
-    difficult = (_text(found, "difficult") or "").lower() in _TRUE
+    difficult = is_true(_text(found, "difficult"))
     return box_from_values(name, corners, difficult=difficult, convention="inclusive")
 
 
@@ -151,16 +163,20 @@ def split_list(relative_path: str) -> tuple[str, str] | None:
 def parse_split_list(text: str, folder: str) -> Iterator[str]:
     """Yields the keys of the images that a list names, with or without their suffix.
 
-    A line is a name, which may have blanks. -1, 0 or 1 behind it is the second word of lists of one class; but a part
-    of the name where other lines begin with the same one, as of `photo 1` and `photo 2`.
+    A line is a name, which may have blanks. -1, 0 or 1 behind it is the second word of lists of one class; but 0 and 1
+    are a part of the name where the list counts names, as `photo 1` and `photo 2`, or has the name without it.
     """
-    lines = [line.strip() for line in text.lstrip("\ufeff").splitlines() if line.strip()]
+    lines = dict.fromkeys(line.strip() for line in text.lstrip("\ufeff").splitlines() if line.strip())
+    flags = {line: found for line in lines if (found := _FLAGGED.fullmatch(line))}
     starts = Counter(start for line in lines for start in {line, line.rsplit(None, 1)[0]})
+    has_absent = any(found[2] == "-1" for found in flags.values())
+    is_counted = any(_NUMBERED.fullmatch(line) for line in lines.keys() - flags.keys())
     for line in lines:
-        found = _FLAGGED.fullmatch(line)
-        name = found[1] if found and starts[found[1]] == 1 else line
+        found = flags.get(line)
+        is_flag = found and (has_absent or (not is_counted and starts[found[1]] == 1))
+        name = found[1] if found and is_flag else line
         stem, _, suffix = name.rpartition(".")
-        yield folder + (stem if stem and suffix.lower() in IMAGE_SUFFIXES else name)
+        yield folder + (stem if stem and suffix.lower() in _LISTED_SUFFIXES else name)
 
 
 def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotation:

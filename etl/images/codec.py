@@ -29,7 +29,7 @@ _ANCILLARY, _TRANSPARENCY, _EXIF = 0x20, b"tRNS", b"eXIf"
 _CHUNK = struct.Struct(">I4s")
 _CHECKSUM_BYTES = 4
 _JPEG, _END = b"\xff\xd8", b"\xff\xd9"
-_FILL = {127, 128}  # the middle of the range, also inverted, as in CMYK
+_FILL = {126, 127, 128, 129}  # the middle of the range, tinted where rows share their colours
 
 
 class Repaired(NamedTuple):
@@ -71,19 +71,21 @@ def _without_metadata(data: bytes) -> bytes:
 
 def _ends_in_fill(image: Image.Image) -> bool:
     """Whether the last pixel is the grey that libjpeg fills up missing blocks with."""
-    value = image.getpixel((image.width - 1, image.height - 1))
+    last = image.crop((image.width - 1, image.height - 1, image.width, image.height))
+    value = (last.convert("YCbCr") if last.mode == "RGB" else last).getpixel((0, 0))
     return set(value if isinstance(value, tuple) else (value,)) <= _FILL
 
 
-def _has_all_rows(data: bytes) -> bool:
+def _has_all_rows(data: bytes) -> bool | None:
+    """Whether a JPEG has all of its rows; None where simplejpeg is missing, which passes on libjpeg's warnings."""
     try:
         import simplejpeg
     except ImportError:
-        return False
+        return None
     try:
         simplejpeg.decode_jpeg(data, strict=True)
-    except ValueError:
-        return False
+    except ValueError as error:  # the other warnings are of metadata
+        return "premature end" not in str(error).lower()
     return True
 
 
@@ -134,11 +136,14 @@ _DRAFT_MARGIN = 2
 
 # The byte of a PNG that gives the depth of its samples.
 _PNG_DEPTH, _BYTE = 24, 8
+# Tags of a TIFF, and the value of planes of their own.
+_PLANES, _APART, _BITS, _PHOTOMETRIC = 284, 2, 258, 262
+_UNSUPPORTED = ("unsupported", "unknown pixel mode", "unknown raw mode")
 
 # Pillow keeps the high byte of a sample of 16-bit colour; these raw modes give the low one.
 _LOW_BYTES = {
     f"{mode};16{order}": f"{mode};16{other}"
-    for mode in ("RGB", "RGBA", "RGBX", "RGBa")
+    for mode in ("RGB", "RGBA", "RGBX")
     for order, other in (("B", "L"), ("L", "B"), ("N", "B" if sys.byteorder == "little" else "L"))
 }
 # Grey with alpha has both bytes of both in the four of RGBA.
@@ -247,6 +252,8 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
         size = image.size
         tiff_orientation = orientation_of(image) if file_format == "TIFF" else 1
         rawmode = _rawmode_of(image)
+        if file_format == "TIFF":
+            _require_readable_planes(image)
         if target_size is not None and file_format in ("JPEG", "MPO"):
             side = target_size * _DRAFT_MARGIN
             image.draft(None, (side, side))  # None keeps the mode
@@ -256,7 +263,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
             # Icons and turned TIFFs know their size only now.
             _check_pixels(image, max_pixels)
             size = image.size
-        if file_format in ("JPEG", "MPO") and _ends_in_fill(image) and not _has_all_rows(data):
+        if file_format in ("JPEG", "MPO") and _ends_in_fill(image) and _has_all_rows(data) is False:
             raise ImageError("truncated", "the JPEG lacks rows, although it has an end marker")
         if rawmode not in (*_LOW_BYTES, _GREY_ALPHA):
             return _Loaded(image, size, file_format, tiff_orientation)
@@ -268,6 +275,16 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
         low = Image.merge("RGBA", (grey_low, grey_low, grey_low, alpha_low))
         return _Loaded(image, size, file_format, tiff_orientation, low)
     return _Loaded(image, size, file_format, tiff_orientation, other)
+
+
+def _require_readable_planes(image: ImageFile.ImageFile) -> None:
+    """Refuses TIFFs with a plane for each colour that Pillow reads wrongly: 16 bits as 8, and white as black."""
+    tags: Any = getattr(image, "tag_v2", {})
+    if tags.get(_PLANES) == _APART and (max(tags.get(_BITS, (1,))) > _BYTE or tags.get(_PHOTOMETRIC) == 0):
+        raise ImageError(
+            "unsupported",
+            "a TIFF with a plane for each colour (PlanarConfiguration 2); save it with interleaved colours",
+        )
 
 
 def _rawmode_of(image: ImageFile.ImageFile) -> str:
@@ -343,7 +360,7 @@ def _decoding_error(error: Exception) -> ImageError:
     lowered = str(error).lower()
     if "truncated" in lowered or isinstance(error, EOFError):
         return ImageError("truncated", message)
-    if isinstance(error, NotImplementedError) or "unsupported" in lowered:
+    if isinstance(error, NotImplementedError) or any(word in lowered for word in _UNSUPPORTED):
         return ImageError("unsupported", message)
     return ImageError("corrupt", message)
 

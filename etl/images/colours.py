@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,10 @@ FULL, OWN = DEPTHS = ("full", "image")
 Depth = str | tuple[float, float]
 
 _BYTE, _SIXTEEN_BITS = 255, 65535
+# Levels by which a profile may change greys and still be that of sRGB.
+_NEAR = 2
+# So many pixels are scaled at once: each takes 30 bytes.
+_STRIP = 1_000_000
 # An image in the lowest sixteenth of the range has 12 of 16 bits at most, and is black.
 _DARK, _OVERSHOOT = 1 / 16, 1.05
 
@@ -36,7 +43,11 @@ def to_rgb(image: Image.Image, depth: Depth = FULL) -> tuple[Image.Image, tuple[
         return image, ()
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         grey, notes = _scale_samples(image, depth)
-        return (ImageOps.invert(grey) if _is_white_zero(image) else grey).convert("RGB"), notes
+        shown = (ImageOps.invert(grey) if _is_white_zero(image) else grey).convert("RGB")
+        clear = image.info.get("transparency")
+        if isinstance(clear, int):
+            shown.paste(WHITE, mask=Image.fromarray(np.asarray(image) == clear))
+        return shown, notes
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         alpha = rgba.getchannel("A")
@@ -66,7 +77,7 @@ def to_srgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         return image, ()
     try:
         profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"] or b""))
-        if "sRGB" in ImageCms.getProfileDescription(profile):
+        if _is_srgb(image.info["icc_profile"]):
             return image, ()
         if image.mode not in ("RGB", "CMYK", "L", "RGBA"):
             return image, (PROFILE_IGNORED,)
@@ -75,6 +86,20 @@ def to_srgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         return _apply(image, transform), ()
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return image, (PROFILE_IGNORED,)
+
+
+@lru_cache(maxsize=16)
+def _is_srgb(profile: bytes) -> bool:
+    """Whether a profile is sRGB by its name and by what it makes of greys: others are called linear sRGB."""
+    read = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+    if "sRGB" not in ImageCms.getProfileDescription(read):
+        return False
+    greys = np.repeat(np.array([[[55], [128], [200]]], np.uint8), 3, axis=2)
+    try:
+        shown = _apply(Image.fromarray(greys), ImageCms.buildTransform(read, _srgb(), "RGB", "RGB"))
+    except ImageCms.PyCMSError:  # a profile of grey
+        return True
+    return int(np.abs(np.asarray(shown).astype(int) - greys).max()) <= _NEAR
 
 
 def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
@@ -101,19 +126,35 @@ def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple
 
 def scale_colours(high_bytes: Image.Image, low_bytes: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
     """Brings RGB or RGBA samples of 16 bits, whose two bytes are in two images, to 0..255, all colours alike."""
-    samples: Any = np.asarray(high_bytes).astype(np.uint16) << 8 | np.asarray(low_bytes)
-    colours, full = samples[..., :3], (0.0, float(_SIXTEEN_BITS))
-    low, high = _range_of(depth, full, (float(colours.min()), float(colours.max())))
-    is_dark = depth != OWN and float(colours.max()) - low < (high - low) * _DARK
-    scaled = _to_bytes(colours, low, high)
-    alpha, clear = samples[..., 3:], high_bytes.info.get("transparency")
-    if clear is not None:
-        alpha = np.where((samples == np.asarray(clear)).all(axis=-1, keepdims=True), 0, _SIXTEEN_BITS)
-    if alpha.shape[-1]:
-        scaled = np.concatenate([scaled, _to_bytes(alpha, *full)], axis=-1)
-    image = Image.fromarray(scaled)
+    strips = list(_strips(high_bytes, low_bytes))
+    ends = [(float(colours.min()), float(colours.max())) for _, samples in strips for colours in [samples()[..., :3]]]
+    own, full = (min(least for least, _ in ends), max(most for _, most in ends)), (0.0, float(_SIXTEEN_BITS))
+    low, high = _range_of(depth, full, own)
+    is_dark = depth != OWN and own[1] - low < (high - low) * _DARK
+    clear = high_bytes.info.get("transparency")
+    image = Image.new("RGBA" if clear is not None else high_bytes.mode, high_bytes.size)
+    for top, read in strips:
+        samples = read()
+        scaled, alpha = _to_bytes(samples[..., :3], low, high), samples[..., 3:]
+        if clear is not None:
+            alpha = np.where((samples == np.asarray(clear)).all(axis=-1, keepdims=True), 0, _SIXTEEN_BITS)
+        if alpha.shape[-1]:
+            scaled = np.concatenate([scaled, _to_bytes(alpha, *full)], axis=-1)
+        image.paste(Image.fromarray(scaled), (0, top))
     image.info = {name: value for name, value in high_bytes.info.items() if name != "transparency"}
     return image, (DARK_SAMPLES,) if is_dark else ()
+
+
+def _strips(high_bytes: Image.Image, low_bytes: Image.Image) -> Iterator[tuple[int, Callable[[], Any]]]:
+    """Yields the first row of each strip, and what reads its samples: a large image has gigabytes of them."""
+    rows = max(1, _STRIP // high_bytes.width)
+
+    def samples(top: int) -> Any:
+        box = (0, top, high_bytes.width, min(top + rows, high_bytes.height))
+        return np.asarray(high_bytes.crop(box)).astype(np.uint16) << 8 | np.asarray(low_bytes.crop(box))
+
+    for top in range(0, high_bytes.height, rows):
+        yield top, functools.partial(samples, top)
 
 
 def _range_of(depth: Depth, whole: tuple[float, float] | None, own: tuple[float, float]) -> tuple[float, float]:

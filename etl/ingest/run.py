@@ -6,6 +6,7 @@ ingest had not stored is new to the next one; it recognises a stored file by pat
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from ...table_jobs import TableJob
 from ..annotations.record import ANNOTATION_MISSING
 from ..changes.plan import CHANGED, GONE, KNOWN, NEW, STATUS, STORED_CLASS, WORK
 from ..commit.known_classes import record_classes
-from ..commit.transaction import INGEST, Batch, create_image_table, user_name, write_note
+from ..commit.transaction import INGEST, Batch, create_image_table, note_of, user_name, write_note
 from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
 from ..model.classes import NO_CLASS
@@ -29,6 +30,7 @@ from ..quarantine import DOUBTFUL_REASONS, Quarantine, Stamps
 from ..sources.contents import OTHER_ROWS, failure_of_source
 from ..spark.catalog import is_delta_table, resolved
 from ..spark.failures import RETRIES, naming_failures
+from ..versions.history import commits
 from .decoding import DecodedFiles, decoded_files
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
@@ -81,6 +83,8 @@ def _read_again(prepared: Prepared, decoded: DecodedFiles, files: DataFrame) -> 
 
 # Of files that could not be stored, in the message of an ingest that stored none.
 _MOST_NAMED, _MOST_CHARACTERS = 3, 200
+# Commits of other writers between a call that was killed and the next one.
+_COMMITS_OF_OTHERS = 20
 # Images of a class in a split; one of them is more than 20 % of its recall below that.
 _FEW = 5
 
@@ -102,19 +106,36 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
         if found is not None:
             return IngestResult.recorded(found)
     result = _ingest(spark, table, request)
-    TableJob(resolved(spark, table), job, request.arguments).finish(asdict(result))
+    keyed = TableJob(resolved(spark, table), job, request.arguments)
+    committed = None if result.stored or job.from_start else _committed(keyed)
+    if committed is not None:
+        result = _with_near_duplicates(spark, table, request, committed)
+    keyed.finish(asdict(result))
     return result
 
 
-def _ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestResult:
+def _committed(keyed: TableJob) -> IngestResult | None:
+    """Finds what a call of the job committed that was killed before it had recorded its result."""
+    for commit in reversed(list(commits(keyed.table, _COMMITS_OF_OTHERS))):
+        note = note_of(commit.info.get("userMetadata"))
+        if note.get("job") == keyed.job.digest:
+            return IngestResult.recorded({**json.loads(note["result"]), "version": commit.version, "committed": True})
+    return None
 
+
+def _ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestResult:
     def planned_and_run() -> IngestResult:
         with prepare(spark, table, request) as prepared:
             check_classes(prepared)
             return run_prepared(prepared)
 
     gave_up = f"{table}: other writers kept committing first; run the ingest again when they are done."
-    result = RETRIES.run(planned_and_run, gave_up)
+    return _with_near_duplicates(spark, table, request, RETRIES.run(planned_and_run, gave_up))
+
+
+def _with_near_duplicates(
+    spark: SparkSession, table: Table, request: IngestRequest, result: IngestResult
+) -> IngestResult:
     if not (request.near_duplicates and result.committed):
         return result
     near = find_across_splits(spark, table.location, result.version, [result.batch_id])
@@ -159,9 +180,13 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
             prepared.guard.add(decoded.lost, lambda: prepared.stored_counts)
             bad = find_bad_files(prepared, decoded)
             _require_some_stored(prepared, decoded, bad, is_part=name is not None)
-            committed = _commit(prepared, decoded)
-            version = prepared.version or 0 if committed is None else committed
-            _settle_quarantine(prepared, bad, version)
+            result = _result_of(prepared, decoded, bad, vanished)
+            version = _commit(prepared, decoded, result)
+            if version is None:
+                result = replace(result, new_classes=())
+            else:
+                result = replace(result, version=version, committed=True)
+            _settle_quarantine(prepared, bad, result.version)
     except Exception as error:
         changed = failure_of_source(error, prepared.table.location) if prepared.listing.read_contents else None
         if changed is None:
@@ -169,8 +194,14 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         raise changed from error
     if plan.restamped:
         Stamps(prepared.spark, prepared.table).remember(plan.restamped_files())
+    return result
+
+
+def _result_of(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles, vanished: tuple[str, ...]) -> IngestResult:
+    """Makes the result of an ingest that has committed nothing yet."""
+    plan = prepared.plan
     return IngestResult(
-        version=version,
+        version=prepared.version or 0,
         rows_in=plan.rows_in,
         stored=decoded.stored,
         quarantined=sum(bad.reasons.values()),
@@ -181,10 +212,9 @@ def run_prepared(prepared: Prepared, name: str | None = None) -> IngestResult:
         ignored=dict(plan.ignored),
         reasons=dict(bad.reasons),
         repairs=dict(decoded.repairs),
-        new_classes=() if committed is None else prepared.new_classes,
+        new_classes=prepared.new_classes,
         vanished_classes=vanished,
-        batch_id=batch_id,
-        committed=committed is not None,
+        batch_id=decoded.task.batch_id,
         ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
         small_splits=_small_splits(prepared, decoded),
         doubled=plan.doubled,
@@ -219,9 +249,9 @@ def _require_some_stored(prepared: Prepared, decoded: DecodedFiles, bad: BadFile
     )
 
 
-def _commit(prepared: Prepared, decoded: DecodedFiles) -> int | None:
+def _commit(prepared: Prepared, decoded: DecodedFiles, result: IngestResult) -> int | None:
     """Commits rows and removals; returns the version, or None if there are none."""
-    transaction, note = prepared.transaction, _note(prepared, decoded)
+    transaction, note = prepared.transaction, _note(prepared, result)
     if transaction is None:
         properties = {**schema.TABLE_PROPERTIES, RECIPE_PROPERTY: prepared.recipe.as_property()}
         made = create_image_table(prepared.spark, prepared.table, Batch(decoded.rows, note, properties=properties))
@@ -243,18 +273,19 @@ def _commit(prepared: Prepared, decoded: DecodedFiles) -> int | None:
     return version
 
 
-def _note(prepared: Prepared, decoded: DecodedFiles) -> str:
-    """Writes the note of this commit for the table's history."""
-    source = prepared.request.source
+def _note(prepared: Prepared, result: IngestResult) -> str:
+    """Writes the note of this commit for the table's history; that of a job has the result as well."""
+    source, job = prepared.request.source, Job.of(prepared.request.job)
     # A batch_id may have been given before; no other commit has the note, by which public writers find theirs.
     return write_note(
         INGEST,
         id=uuid.uuid4().hex,
-        batch_id=decoded.task.batch_id,
+        batch_id=result.batch_id,
         source=source.name,
         user=user_name(),
         layout="dataframe" if source.is_frame else source.layout,
-        repairs=dict(decoded.repairs),
+        repairs=dict(result.repairs),
+        **({} if job is None else {"job": job.digest, "result": json.dumps(asdict(result))}),
     )
 
 

@@ -120,7 +120,8 @@ def _run(
             count_attempt(run)
         if resumes is not None and start is None:
             logger.warning(
-                "run %s has no checkpoint in %s, so it starts from scratch; if it had one, mount that folder here",
+                "run %s has no checkpoint in %s, so it starts from scratch; if it had one, mount that folder here, and "
+                "give min_checkpoint_period if an epoch takes longer than its machine lasts",
                 run.run_id,
                 trial.job.folder,
             )

@@ -268,3 +268,12 @@ def test_coco_files_are_found_by_name_with_the_places_of_their_images(path, fold
 def test_a_coco_file_that_is_named_means_what_it_does_where_it_is_found(path, folders, split):
     found = named_coco_file(f"/source/{path}" if path else "/elsewhere/instances_val2017.json", path)
     assert (found.image_folders, found.split) == (folders, split)
+
+
+@pytest.mark.parametrize(("written", "named"), [("000000000139", 139), (7, "cat.jpg"), ("a", "b")])
+def test_annotations_of_which_none_names_an_image_are_refused(written, named):
+    images = [{"id": written, "file_name": "cat.jpg", "width": 9, "height": 9}]
+    box = {"id": 1, "image_id": named, "category_id": CATEGORIES[0]["id"], "bbox": [1, 1, 2, 2]}
+    with pytest.raises(AnnotationFileError, match="no annotation names an image of the file"):
+        read(document(images, [box]))
+    assert [len(one.boxes) for one in read(document(images, []))] == [0]

@@ -328,3 +328,57 @@ def test_numbers_with_a_decimal_comma_are_read_wherever_a_number_stands():
 def test_json_in_utf16_with_a_mark_is_read(text):
     (row,) = read_rows(read_json(io.BytesIO(text.encode("utf-16")), "m.jsonl"), "m.jsonl", str)
     assert (row.path, row.label_name) == ("é.jpg", "cat")
+
+
+CORNERS = {"label": "cat", "xmin": 1, "ymin": 1, "xmax": 5, "ymax": 5}
+
+
+@pytest.mark.parametrize("left_out", [["ymax"], ["xmin", "ymin"], ["xmin", "ymin", "xmax", "ymax"]])
+def test_a_json_line_that_leaves_out_corners_of_a_box_has_lost_it(left_out):
+    lost = {name: value for name, value in CORNERS.items() if name not in left_out}
+    a, b, c = merge_annotations(
+        from_rows(
+            {"path": "a", **CORNERS}, {"path": "a", **lost}, {"path": "b", **lost}, {"path": "c", "split": "train"}
+        )
+    )
+    assert [len(a.boxes), a.label_name, reasons(a)] == [1, None, [an.BOX_MALFORMED]]
+    assert [b.boxes, b.label_name, reasons(b)] == [(), None, [an.BOX_MALFORMED]]
+    assert (c.boxes, reasons(c)) == (None, [])  # which nobody annotated
+
+
+@pytest.mark.parametrize(
+    "names", [("xmin", "ymin", "xmax", "ymay"), ("x0", "y0", "x1", "y1"), ("xmin", "ymin", "width")]
+)
+def test_some_corners_without_the_others_are_refused_wherever_they_come(names):
+    partial = {"path": "b", "label": "cat", **dict.fromkeys(names, 1)}
+    for rows in ([partial], [{"path": "a", "label": "cat"}, partial]):
+        with pytest.raises(AnnotationFileError, match=r"has the columns .* without"):
+            from_rows(*rows)
+
+
+@pytest.mark.parametrize("others", [("x3", "y3", "x4", "y4"), ("x0", "y0", "x3", "y3")])
+def test_the_corners_of_a_quadrilateral_are_no_box(others):
+    header = ",".join(("path", "label", "x1", "y1", "x2", "y2", *others))
+    with pytest.raises(AnnotationFileError, match="corners of a shape that is no box"):
+        from_csv(f"{header}\na.jpg,ship,10,10,90,12,88,60,9,58\n")
+
+
+def test_a_quote_that_opens_and_does_not_end_swallows_no_rows():
+    with pytest.raises(AnnotationFileError, match="a quote may lack its end"):
+        from_csv('path,label\na.jpg,"cat\nb.jpg,dog\nc.jpg,cat\n')
+
+
+@pytest.mark.parametrize("value", ["1,024", "12,345,678", "3,141"])
+def test_a_number_that_may_have_thousands_is_refused(value):
+    with pytest.raises(AnnotationFileError, match=rf"row=1: xmax is '{value}', which has thousands or a decimal comma"):
+        from_csv(f'path,label,xmin,ymin,xmax,ymax\na.jpg,cat,1,2,"{value}",4\n')
+
+
+def test_a_mark_of_a_difficult_box_is_read_however_it_is_written_and_blank_cells_are_none():
+    marks = ("1.0", "yes", " 1", "True", "0.0", "no", "")
+    rows = "\n".join(f"{n}.jpg,cat,1,2,3,4,{mark}" for n, mark in enumerate(marks))
+    found = from_csv(f"path,label,xmin,ymin,xmax,ymax,difficult\n{rows}\nn.jpg, , , , , ,\n")
+    assert [row.boxes[0].difficult for row in found[:-1]] == [True] * 4 + [False] * 3
+    nothing = {"label": None, **dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), float("nan"))}
+    (frame,) = from_rows({"path": "n", **nothing})
+    assert [(row.boxes, reasons(row)) for row in (found[-1], frame)] == [((), []), ((), [])]

@@ -148,13 +148,12 @@ def test_no_bytes_make_the_parser_raise(noise, position, cut):
     assert set(reasons(read)) <= set(an.REASONS)
 
 
-def test_the_corners_of_two_boxes_of_an_object_are_not_mixed():
+def test_the_corners_of_two_boxes_of_an_object_are_not_mixed_and_neither_is_lost_without_a_word():
     second = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
     first = voc_object(corners=(5, 6, 7, 8))
-    (box,) = parse_voc(voc(first.replace("</object>", second)), "p").boxes
-    assert box.corners == (4, 5, 7, 8)
-    half = first.replace("<xmin>5</xmin>", "").replace("</object>", second)
-    assert reasons(parse_voc(voc(half), "p")) == [an.BOX_MALFORMED]
+    for one in (first, first.replace("<xmin>5</xmin>", "")):
+        read = parse_voc(voc(one.replace("</object>", second)), "p")
+        assert (read.boxes, reasons(read)) == ((), [an.BOX_MALFORMED])
 
 
 @pytest.mark.parametrize("head", ['<annotation xmlns="http://x">', '<annotation xmlns="http://x" xmlns:a="http://y">'])
@@ -210,7 +209,11 @@ def test_a_split_list_names_one_image_a_line():
     [
         (["photo 0", "photo 1", "photo 2"], ["photo 0", "photo 1", "photo 2"]),
         (["photo", "photo 1"], ["photo", "photo 1"]),
-        (["my photo.jpg", "my photo 1.jpg", "your photo 1"], ["my photo", "my photo 1", "your photo"]),
+        (["my photo.jpg", "my photo 1.jpg", "your photo 1"], ["my photo", "my photo 1", "your photo 1"]),
+        (["photo 1", "photo 2", "shot 1"], ["photo 1", "photo 2", "shot 1"]),
+        (["000001 1", "000001 -1", "photo 2"], ["000001", "000001", "photo 2"]),
+        (["a.jpg 1", "a.jpg 1"], ["a"]),
+        (["scan.rgb", "scan.PNG"], ["scan.rgb", "scan"]),
         (["a b", "a b 1"], ["a b", "a b 1"]),
         (["000005 -1", "000007\t1"], ["000005", "000007"]),
     ],
@@ -251,3 +254,21 @@ def test_the_lists_that_name_an_image_give_its_split_and_two_splits_are_a_confli
 )
 def test_the_images_of_a_list_are_in_its_splits(name, splits):
     assert splits_of_list(name) == splits
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"<objects>{voc_object()}{voc_object()}</objects>",
+        voc_object().replace("object>", "Object>"),
+        f"<image>{voc_object()}</image>",
+        voc_object().replace("object>", "item>"),
+        voc_object().replace("</object>", "<bndbox></bndbox></object>"),
+    ],
+)
+def test_an_object_in_another_place_is_lost_and_makes_no_example_without_objects(content):
+    read = parse_voc(voc(voc_object("dog"), content), "p")
+    assert [box.label_name for box in read.boxes] == ["dog"]
+    assert set(reasons(read)) == {an.BOX_MALFORMED}
+    parts = voc_object("person").replace("</object>", "<part><name>head</name><bndbox></bndbox></part></object>")
+    assert reasons(parse_voc(voc(parts), "p")) == []

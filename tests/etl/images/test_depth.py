@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lakelens.errors import InvalidArgumentError
+from lakelens.errors import ImageError, InvalidArgumentError
+from lakelens.etl.images import colours
 from lakelens.etl.images.codec import decode_source
 from lakelens.etl.images.recipe import Recipe
 
@@ -133,3 +134,19 @@ def test_the_transparent_colour_of_16_bits_is_compared_with_both_bytes():
     shown = np.asarray(decode_source(colour_png(samples, RGB, samples[0, 0])).image)
     assert shown[0, 0].tolist() == [255, 255, 255]
     assert shown[0, 1].tolist() == [18, 18, 18]
+
+
+def test_16_bits_in_planes_of_their_own_are_refused_with_a_way_out():
+    data = bytearray(colour_tiff(np.zeros((4, 5, 3), np.uint16), "<"))
+    entry = data.index(struct.pack("<HHI", 278, 3, 1))
+    data[entry : entry + 12] = struct.pack("<HHIHH", 284, 3, 1, 2, 0)
+    with pytest.raises(ImageError, match=r"PlanarConfiguration 2\); save it with interleaved colours") as error:
+        decode_source(bytes(data))
+    assert error.value.reason == "unsupported"
+
+
+def test_large_colours_of_16_bits_are_scaled_strip_by_strip(monkeypatch):
+    monkeypatch.setattr(colours, "_STRIP", 10)
+    samples = np.random.default_rng(0).integers(0, 65536, (7, 5, 3)).astype(np.uint16)
+    shown = np.asarray(decode_source(colour_png(samples, RGB)).image)
+    assert np.array_equal(shown, np.rint(samples / 257))

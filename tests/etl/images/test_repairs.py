@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -92,14 +94,19 @@ def test_a_file_that_lacks_rows_is_truncated(kind, share):
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("target_size", [None, 4])
-def test_a_jpeg_that_lacks_rows_is_truncated_although_it_has_an_end_marker(share, mode, target_size):
+def test_a_jpeg_that_lacks_rows_is_truncated_although_it_has_an_end_marker(share, mode, target_size, monkeypatch):
     image = PICTURE.resize((160, 96)).convert(mode)
     data = file_of("JPEG", image)
     with pytest.raises(ImageError) as error:
         decode_source(data[: int(len(data) * share)] + b"\xff\xd9", target_size=target_size)
     assert error.value.reason == "truncated"
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    assert decode_source(data[: int(len(data) * share)] + b"\xff\xd9").notes == ()  # which nothing else tells of
+    monkeypatch.undo()
     grey = file_of("JPEG", Image.new(mode, (160, 96), (128,) * len(image.getbands()) if mode != "L" else 128))
-    assert decode_source(grey, target_size=target_size).notes == ()  # which is what fills up missing rows
+    odd = grey.replace(b"JFIF\0\1\1", b"JFIF\0\3\1")  # of which libjpeg warns
+    for whole in (grey, odd):
+        assert decode_source(whole, target_size=target_size).notes == ()  # which is what fills up missing rows
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
@@ -174,3 +181,34 @@ def test_only_files_of_eight_bits_are_kept_as_they_are():
     files = {file_of("PNG"): True, png_of_16_bits(): False, file_of("PNG", PICTURE.convert("1")): False}
     for data, is_kept in files.items():
         assert (make_stored_image(data, recipe, Limits()).image == data) is is_kept
+
+
+def test_the_last_row_may_be_missing_where_rows_share_their_colours():
+    picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (241, 320, 3), np.uint8))
+    data, refused = file_of("JPEG", picture, subsampling="4:2:0"), 0
+    cuts = range(int(len(data) * 0.9), int(len(data) * 0.98), 97)
+    for cut in cuts:
+        try:
+            decode_source(data[:cut] + b"\xff\xd9")
+        except ImageError as error:
+            refused += error.reason == "truncated"
+    assert refused == len(cuts)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_profile_that_is_called_linear_srgb_is_applied(linear):
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    if linear:  # its curves become the identity: their parameters are of a gamma of 1
+        at = profile.index(b"para")
+        profile[at : at + 16] = b"para" + bytes(4) + b"\0\0\0\0" + (1 << 16).to_bytes(4, "big")
+    data = file_of("PNG", Image.new("RGB", (2, 2), (55, 55, 55)), icc_profile=bytes(profile))
+    assert np.asarray(decode_source(data).image)[0, 0, 0] == (pytest.approx(128, abs=3) if linear else 55)
+
+
+def test_the_transparent_grey_of_16_bits_is_white():
+    grey = Image.fromarray(np.array([[1234, 40_000]], np.uint16))
+    whole = file_of("PNG", grey)
+    at = whole.index(b"IDAT") - 4
+    key = b"tRNS" + (1234).to_bytes(2, "big")
+    data = whole[:at] + (2).to_bytes(4, "big") + key + zlib.crc32(key).to_bytes(4, "big") + whole[at:]
+    assert np.asarray(decode_source(data).image)[0, :, 0].tolist() == [255, 156]

@@ -45,10 +45,18 @@ def test_an_ingest_that_was_not_finished_is_done_and_a_stream_takes_no_key(spark
     source = tmp_path / "photos"
     for number in range(2):
         write_image(source / "cat" / f"{number}.jpg", seed=number)
+    (source / "cat" / "no.jpg").write_bytes(b"no image")
     table = ImageTable(spark, tmp_path / "t")
-    table.ingest(source, size=16, job="killed before its record")
+    killed = {"size": 16, "job": "killed before its record"}
+    result = table.ingest(source, **killed)
+    assert (result.stored, result.quarantined, result.version) == (2, 1, 0)
+    table.ingest(source, delete_missing=True, job="another one")
+    write_image(source / "dog" / "1.jpg", seed=7)
+    table.ingest(source)
     shutil.rmtree(Path(table.location) / "_lakelens" / "jobs")
-    result = table.ingest(source, size=16, job="killed before its record")
-    assert (result.stored, result.skipped, result.version) == (0, 2, 0)
+    assert table.ingest(source, **killed) == result
+    assert table.ingest(source, **killed) == result
+    new = table.ingest(source, **{**killed, "job": Job("killed before its record", takeover=True, from_start=True)})
+    assert (new.stored, new.skipped, new.version) == (0, 4, 1)
     with pytest.raises(InvalidArgumentError, match="a stream goes on where it was"):
         table.ingest_stream(source, job="stream")
