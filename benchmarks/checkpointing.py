@@ -10,7 +10,7 @@ rank is killed every X seconds: from the kill of the rank to the end of the firs
 With `--job-s`, a third one: the share of useful time of `lakelens train --job KEY` whose driver is killed every X
 seconds and started again by the same command, as by a scheduler. Useful is the time of the undisturbed command without
 its start. It is compared with what a restart and half a period of checkpoints cost: 1 - (restart + period / 2) / X.
-Checkpoints are written every PERIOD_S seconds: where an epoch and a start take longer than X, none is ever written else.
+Checkpoints are written every PERIOD_S seconds; where an epoch and a start take longer than X, no epoch would end.
 """
 
 from __future__ import annotations
