@@ -164,12 +164,16 @@ def promote(
     arguments |= {"path": path_column, "image": image_column, "label": label_column, "key": key}
     arguments |= {"predictions": None if predictions is None else str(predictions)}
     found = None if keyed is None else finished_job(keyed, arguments, uri)
-    if found is not None:
+    if keyed is not None and found is not None:
         decided = Promotion(**found.result)
-        if found.is_done:
-            return decided
-        if number_behind(name, alias, uri) == decided.version:  # a call was killed after it had moved the alias
+        # A call may have been killed after it had moved the alias; another promotion may have moved it on since.
+        is_there = not found.is_done and number_behind(name, alias, uri) == decided.version
+        if is_there:
             _record(decided, uri)
+        if is_there or (not found.is_done and _is_recorded(decided, uri)):
+            record_job(keyed, arguments, found._replace(is_done=True), uri)
+            return decided
+        if found.is_done:
             return decided
     model, run_id = registrable(candidate, uri)
     evaluator = evaluator_of(model)
@@ -199,6 +203,10 @@ def promote(
         if previous is not None and previous.digest == model.digest:
             reason = "the alias points to this model already"
             decided = Promotion(name, alias, previous.version, False, reason, previous.version)
+            # Another call of the job may have been faster.
+            found = None if keyed is None else finished_job(Job(keyed.key), arguments, uri)
+            if found is not None and found.result["version"] == previous.version:
+                decided = Promotion(**found.result)
             break
         result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
         version = register(f"runs:/{run_id}", name, tracking_uri=uri)
@@ -206,7 +214,7 @@ def promote(
         if result is not None and if_better is not None:
             decided = _decided(decided, result, evaluator, if_better, by, max_errors)
         if keyed is not None and decided.promoted:
-            record_job(run_id, keyed, arguments, JobRecord(asdict(decided), is_done=False), uri)
+            record_job(keyed, arguments, JobRecord(asdict(decided), is_done=False, run_id=run_id), uri)
         # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
             _record(decided, uri)
@@ -218,7 +226,7 @@ def promote(
             "promote to it; promote again when they have ended"
         )
     if keyed is not None:
-        record_job(run_id, keyed, arguments, JobRecord(asdict(decided), is_done=True), uri)
+        record_job(keyed, arguments, JobRecord(asdict(decided), is_done=True, run_id=run_id), uri)
     return decided
 
 
@@ -237,6 +245,16 @@ def _record(decided: Promotion, tracking_uri: str) -> None:
         doing += f", whose alias {decided.alias!r} points to version {decided.version} now"
     with as_tracking_errors(tracking_uri, doing):
         open_client(tracking_uri).set_model_version_tag(decided.name, str(decided.version), tag, json.dumps(note))
+
+
+def _is_recorded(decided: Promotion, tracking_uri: str) -> bool:
+    """Whether the version's own record of its last promotion is this one."""
+    version = version_of_number(decided.name, decided.version, tracking_uri)
+    try:
+        note = json.loads("{}" if version is None else version.promotions.get(decided.alias, "{}"))
+    except ValueError:
+        return False
+    return bool({name: value for name, value in note.items() if name != "decided_at"} == asdict(decided))
 
 
 def _check_conditions(

@@ -85,13 +85,15 @@ def check_arguments(job: Job, recorded: str, arguments: Mapping[str, Any]) -> No
         return
     before = {} if recorded.startswith("sha256:") else json.loads(recorded)
     now = json.loads(text)
+    if before == now:  # 0 and 0.0 are one value
+        return
     names = sorted(name for name in {*before, *now} if before.get(name, _ABSENT) != now.get(name, _ABSENT))
     told = (
         [f"{name} was {_shown(before, name)} and is {_shown(now, name)}" for name in names[:_NAMED]] if before else []
     )
     raise InvalidArgumentError(
-        f"job {job.key!r} was begun with other arguments: {'; '.join(told) or 'too many to be listed'}. Give "
-        f"the same ones, {job.how_to_start_over}"
+        f"job {job.key!r} was begun with other arguments: {'; '.join(told) or 'too long to be kept and listed'}. "
+        f"Give the same ones, {job.how_to_start_over}"
     )
 
 

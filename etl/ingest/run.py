@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NothingStoredError, QuarantineConflictError, TableConflictError
-from ...job_keys import Job
+from ...job_keys import Job, check_arguments, recorded_arguments
 from ...spark.port import kept
 from ...spark.workers import map_in_arrow
 from ...table import Table
@@ -85,6 +85,7 @@ def _read_again(prepared: Prepared, decoded: DecodedFiles, files: DataFrame) -> 
 _MOST_NAMED, _MOST_CHARACTERS = 3, 200
 # Commits of other writers between a call that was killed and the next one.
 _COMMITS_OF_OTHERS = 20
+_LONGEST_ARGUMENTS = 5000
 # Images of a class in a split; one of them is more than 20 % of its recall below that.
 _FEW = 5
 
@@ -101,14 +102,16 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
     job = Job.of(request.job)
     if job is None:
         return _ingest(spark, table, request)
+    committed: IngestResult | None = None
     if is_delta_table(spark, table.location):
-        found = TableJob(resolved(spark, table), job, request.arguments).result()
+        keyed = TableJob(resolved(spark, table), job, request.arguments)
+        found = keyed.result()
         if found is not None:
             return IngestResult.recorded(found)
+        committed = None if job.from_start else _committed(keyed)
     result = _ingest(spark, table, request)
     keyed = TableJob(resolved(spark, table), job, request.arguments)
-    committed = None if result.stored or job.from_start else _committed(keyed)
-    if committed is not None:
+    if committed is not None and not result.stored:
         result = _with_near_duplicates(spark, table, request, committed)
     keyed.finish(asdict(result))
     return result
@@ -119,6 +122,7 @@ def _committed(keyed: TableJob) -> IngestResult | None:
     for commit in reversed(list(commits(keyed.table, _COMMITS_OF_OTHERS))):
         note = note_of(commit.info.get("userMetadata"))
         if note.get("job") == keyed.job.digest:
+            check_arguments(keyed.job, note["arguments"], keyed.arguments)
             return IngestResult.recorded({**json.loads(note["result"]), "version": commit.version, "committed": True})
     return None
 
@@ -276,6 +280,7 @@ def _commit(prepared: Prepared, decoded: DecodedFiles, result: IngestResult) -> 
 def _note(prepared: Prepared, result: IngestResult) -> str:
     """Writes the note of this commit for the table's history; that of a job has the result as well."""
     source, job = prepared.request.source, Job.of(prepared.request.job)
+    arguments = "" if job is None else recorded_arguments(prepared.request.arguments, _LONGEST_ARGUMENTS)
     # A batch_id may have been given before; no other commit has the note, by which public writers find theirs.
     return write_note(
         INGEST,
@@ -285,7 +290,7 @@ def _note(prepared: Prepared, result: IngestResult) -> str:
         user=user_name(),
         layout="dataframe" if source.is_frame else source.layout,
         repairs=dict(result.repairs),
-        **({} if job is None else {"job": job.digest, "result": json.dumps(asdict(result))}),
+        **({} if job is None else {"job": job.digest, "arguments": arguments, "result": json.dumps(asdict(result))}),
     )
 
 

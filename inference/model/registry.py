@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import InvalidArgumentError, ModelNotFoundError
+from ...errors import InvalidArgumentError, ModelNotFoundError, TrackingError
 from ...job_keys import Job, check_arguments, recorded_arguments
 from ...tracking.logged_models import register_model, version_numbers
 from ...tracking.names import require_alias, require_model_name
@@ -107,28 +107,42 @@ class JobRecord(NamedTuple):
 
     result: dict[str, Any]  # What the job returns
     is_done: bool  # Whether it has; else it was about to move an alias
+    run_id: str  # The model's run
 
 
 def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> JobRecord | None:
-    """Returns the record of a job that has decided; None without one."""
-    client, tag = open_client(tracking_uri), _job_tag(job)
-    with as_tracking_errors(tracking_uri, f"look for job {job.key!r}"):
-        runs = client.search_runs(list(experiment_names(client)), f"tags.`{tag}` != ''", max_results=1)
-        if not runs:
-            return None
+    """Returns the record of a job that has decided, one that is done before others; None without one."""
+    from mlflow.entities import ViewType
+
+    tag = _job_tag(job)
+    uri, client = open_existing_store(tracking_uri)
+    with as_tracking_errors(uri, f"look for job {job.key!r}"):
+        # The run of a model may have been deleted since.
+        runs = client.search_runs(list(experiment_names(client)), f"tags.`{tag}` != ''", ViewType.ALL)
         if job.from_start:  # a call that is killed must leave no older result
-            client.delete_tag(runs[0].info.run_id, tag)
+            for run in runs:
+                client.delete_tag(run.info.run_id, tag)
             return None
-    found = json.loads(runs[0].data.tags[tag])
-    check_arguments(job, found["arguments"], arguments)
-    return JobRecord(dict(found["result"]), found["is_done"])
+    found: list[JobRecord] = []
+    for run in runs:
+        try:
+            kept = json.loads(run.data.tags[tag])
+            record = JobRecord(dict(kept["result"]), bool(kept.get("is_done", True)), run.info.run_id)
+            recorded = str(kept["arguments"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise TrackingError(
+                f"the record of job {job.key!r} in run {run.info.run_id} is damaged ({error}); {job.how_to_start_over}"
+            ) from error
+        check_arguments(job, recorded, arguments)
+        found.append(record)
+    return min(found, key=lambda record: not record.is_done, default=None)
 
 
-def record_job(run_id: str, job: Job, arguments: Mapping[str, Any], record: JobRecord, tracking_uri: str) -> None:
+def record_job(job: Job, arguments: Mapping[str, Any], record: JobRecord, tracking_uri: str) -> None:
     """Keeps the record of a job in a tag of the run of its model."""
     kept = {"key": job.key, "arguments": recorded_arguments(arguments, TAG_LIMIT // 2), **record._asdict()}
-    with as_tracking_errors(tracking_uri, f"record job {job.key!r} in run {run_id}"):
-        open_client(tracking_uri).set_tag(run_id, _job_tag(job), json.dumps(kept))
+    with as_tracking_errors(tracking_uri, f"record job {job.key!r} in run {record.run_id}"):
+        open_client(tracking_uri).set_tag(record.run_id, _job_tag(job), json.dumps(kept, ensure_ascii=False))
 
 
 def _job_tag(job: Job) -> str:

@@ -45,6 +45,8 @@ _FORMER_TAG = "lakelens.job.former"
 _RESULT = "result.json"
 _POLL_S = 1.0
 _SAY_EVERY_S = 30.0
+# How long a follower waits for a store that does not answer.
+_OUTAGE_S = 120.0
 # How long a process that was asked to pause has until it is asked to end, and then until it is given up.
 _TAKEOVER_S = 1.25 * RENEW_S
 
@@ -76,7 +78,7 @@ class KeyedRuns:
             if run.info.status == "RUNNING":
                 self._end(run) if self.job.takeover else self._follow(run)
             elif self.job.from_start:
-                self._set_aside(run)
+                self._set_aside(run.info.run_id)
             else:
                 return run
 
@@ -93,12 +95,12 @@ class KeyedRuns:
         Of calls at the same time one gets it, by a lock on a file in the checkpoints' folder. Where a file system has
         no locks, or two machines have different folders, the run that was created first stays and the other goes; two
         calls both go on only if the clocks of their machines differ by more than the time between them. Where another
-        process was faster it raises RunNotResumableError.
+        process was faster, also if it has ended the run since, it raises RunNotResumableError.
         """
         with self._alone(root), self._asking("claim the run"):
             found = self._found()
             is_other = (run and run.info.run_id) != (found and found.info.run_id)
-            if is_other or (found is not None and found.info.status == "RUNNING"):
+            if is_other or (run is not None and found is not None and _attempt(found) != _attempt(run)):
                 raise RunNotResumableError(f"another process has begun job {self.job.key!r}")
             if found is not None:
                 _count_attempt(self._client, found)
@@ -132,10 +134,17 @@ class KeyedRuns:
         metric = run.data.tags.get(METRIC_TAG, "").rpartition(":")[0]
         with shown_progress(f"job {self.job.key}") as bar:
             bar.say(f"job {self.job.key}: run {run_id} is at work ({_worker(run)}); following it")
+            answered_at = time.monotonic()
             while _is_at_work(run):
                 time.sleep(_POLL_S)
+                try:
+                    with self._asking("follow the run"):
+                        run, answered_at = self._client.get_run(run_id), time.monotonic()
+                except TrackingError:  # a server that starts again
+                    if time.monotonic() - answered_at > _OUTAGE_S:
+                        raise
+                    continue
                 with self._asking("follow the run"):
-                    run = self._client.get_run(run_id)
                     if time.monotonic() - said_at >= _SAY_EVERY_S:
                         said_at = time.monotonic()
                         value = metric_of(run, metric)
@@ -166,11 +175,19 @@ class KeyedRuns:
             self._client.set_tag(run_id, FAILURE_TAG, f"{_worker(run)} is silent, and another call has taken over")
             self._client.set_terminated(run_id, "FAILED")
 
-    def _set_aside(self, run: Run) -> None:
-        """Takes the key from a run."""
+    def _set_aside(self, run_id: str) -> None:
+        """Takes the key from a run, unless a process has begun to work on it."""
         with self._asking("start over"):
-            self._client.set_tag(run.info.run_id, _FORMER_TAG, self.job.key)
-            self._client.delete_tag(run.info.run_id, JOB_TAG)
+            if not _is_at_work(self._client.get_run(run_id)):
+                self._client.set_tag(run_id, _FORMER_TAG, self.job.key)
+                self._client.delete_tag(run_id, JOB_TAG)
+
+    def release(self, run_id: str, error: BaseException) -> None:
+        """Ends a run that was claimed and that an error has left before its work began."""
+        with self._asking("end the run"):
+            if self._client.get_run(run_id).info.status == "RUNNING":
+                self._client.set_tag(run_id, FAILURE_TAG, f"{type(error).__name__}: {error}"[:TAG_LIMIT])
+                self._client.set_terminated(run_id, "FAILED")
 
     @contextlib.contextmanager
     def _asking(self, doing: str) -> Iterator[None]:
@@ -195,11 +212,19 @@ def record_result(run: RunReference, result: Mapping[str, Any]) -> None:
         open_client(run.tracking_uri).log_text(run.run_id, json.dumps(kept, default=str) + "\n", _RESULT)
 
 
-def count_attempt(run: RunReference) -> None:
-    """Counts a further attempt of a job."""
+def count_attempt(run: RunReference, key: str) -> None:
+    """Counts a further attempt of a job; RunNotResumableError if the run is not the job's any more."""
     with as_tracking_errors(run.tracking_uri, f"count the attempts of run {run.run_id}"):
         client = open_client(run.tracking_uri)
-        _count_attempt(client, client.get_run(run.run_id))
+        found = client.get_run(run.run_id)
+        if found.data.tags.get(JOB_TAG) != key:
+            raise RunNotResumableError(f"job {key!r} was started over in another run than {run.run_id}")
+        _count_attempt(client, found)
+
+
+def _attempt(run: Run) -> tuple[str, str | None]:
+    """What changes when a process works on a run."""
+    return run.info.status, run.data.tags.get(ATTEMPT_TAG)
 
 
 def _count_attempt(client: MlflowClient, run: Run) -> None:

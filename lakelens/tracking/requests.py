@@ -129,7 +129,7 @@ def ask_search(run_id: str, action: SearchAction, tracking_uri: str | None = Non
         )
     if action == "resume" and details.tags.get(REQUEST_TAG) != "pause":
         raise InvalidArgumentError(f"the search {run_id} is not paused; a process runs it")
-    _send(run_id, action, tracking_uri)
+    _send(details.summary.run_id, action, tracking_uri)
 
 
 def _send(run_id: str, action: Action | SearchAction, tracking_uri: str | None) -> tuple[str, MlflowClient]:

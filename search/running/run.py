@@ -106,7 +106,7 @@ def search(
         return _search(experiment, entry, spark)
     return run_keyed(
         named,
-        experiment,
+        experiment.model_copy(update={"entrypoint": entry.name}),
         {"command": "search"},
         begin=lambda given, claim: _search(given, entry, spark, claim),
         resume=lambda recorded, run_id: _resume(recorded, run_id, entry, spark),
@@ -198,7 +198,7 @@ def _resume(config: ExperimentConfig, run_id: str, entry: EntryPoint, spark: Ses
     # First the lock: a second process must not change the run of the first one.
     with resuming(plan.root, run_id), resumed_run(uri, run_id) as parent:
         if config.job is not None:
-            count_attempt(parent)
+            count_attempt(parent, config.job)
         return _run(plan, parent, started, opened(spark), resumes=True)
 
 

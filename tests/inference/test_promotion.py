@@ -32,7 +32,7 @@ from lakelens.inference.scoring.score import score
 from lakelens.jobs.cli import main
 from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
-from lakelens.tracking.runs import local_store_path
+from lakelens.tracking.runs import local_store_path, open_client
 from lakelens.training.checkpoints.references import resolve_model
 
 
@@ -119,6 +119,17 @@ def test_an_alias_moves_only_to_a_better_model_and_both_scores_are_kept(spark, s
         promote(f"runs:/{bad}", "birds", **{**options, "if_better": "beauty"})
 
 
+def record_first_only(record_job):
+    """Records that a job is about to move an alias, and is interrupted when it has."""
+
+    def record(job, arguments, record, uri):
+        if record.is_done:
+            raise KeyboardInterrupt
+        record_job(job, arguments, record, uri)
+
+    return record
+
+
 def number_of(store, run):
     return next(one.version for one in list_versions("jays", store.uri) if one.run_id == run)
 
@@ -155,6 +166,28 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
         assert (repeated.promoted, repeated.version, repeated.previous) == (True, 3 - before, before)
         assert promote(f"runs:/{model}", "jays", **again) == repeated
     assert len(list_versions("jays", store.uri)) == 2
+
+    # Another promotion has moved the alias on since, before the retry and after it.
+    again = {**keyed, "job": "dag/moved on"}
+    with monkeypatch.context() as patch:
+        patch.setattr(promotion, "record_job", record_first_only(promotion.record_job))
+        with pytest.raises(KeyboardInterrupt):
+            promote(f"runs:/{run}", "jays", **again)
+    assert promote(f"runs:/{other}", "jays", tracking_uri=store.uri).promoted
+    for _ in range(2):
+        repeated = promote(f"runs:/{run}", "jays", **again)
+        assert (repeated.promoted, repeated.version) == (True, number_of(store, run))
+        assert version_behind("jays", "champion", store.uri).run_id == other
+    # The record stays where the model's run was deleted, and a damaged one has a way out.
+    open_client(store.uri).delete_run(run)
+    assert promote(f"runs:/{run}", "jays", **again) == repeated
+    open_client(store.uri).restore_run(run)
+    open_client(store.uri).set_tag(run, f"lakelens.job.{Job('dag/moved on').digest}", "{")
+    with pytest.raises(TrackingError, match=r"the record of job 'dag/moved on' in run .* is damaged .*--from-start"):
+        promote(f"runs:/{run}", "jays", **again)
+    with pytest.raises(TrackingError, match="there is no MLflow store at"):
+        promote(f"runs:/{run}", "jays", tracking_uri=f"sqlite:///{tmp_path}/none/mlflow.db", job="unknown store")
+    assert not (tmp_path / "none").exists()
 
     model, predictions = f"runs:/{run}", tmp_path / "predictions"
     scored = {"split": "test", "tracking_uri": store.uri, "job": "dag/monday/score"}

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...locations import without_password
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import RunReference, as_tracking_errors, open_client, read_artifact
 from ..configuration.experiment import ExperimentConfig
@@ -30,6 +31,8 @@ def recorded_values(config: ExperimentConfig) -> dict[str, Any]:
     environment with names like secrets.
     """
     values: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    if values.get("tracking", {}).get("uri"):
+        values["tracking"]["uri"] = without_password(values["tracking"]["uri"])
     options = values["data"].get("storage_options", {})
     for name, value in options.items():
         options[name] = value if value.startswith("env:") else _HIDDEN

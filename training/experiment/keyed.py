@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ...errors import CheckpointNotFoundError, RunNotResumableError
+from ...errors import CheckpointNotFoundError, RunNotResumableError, TrackingError
 from ...job_keys import Job
 from ...tracking.keyed_runs import KeyedRuns
 from ...tracking.runs import RunReference, require_store, resolve_tracking_uri, steps_of
 from ..configuration.experiment import ExperimentConfig
 from .config_record import has_config, read_config, recorded_values
 from .experiment_plan import ExperimentPlan
+from .run_folder import require_writable
 
 Result = TypeVar("Result")
 _MOST_ATTEMPTS, _WAIT_S = 20, 3.0
@@ -38,8 +40,12 @@ def run_keyed(
     config = config.model_copy(update={"job": job.key})
     uri = resolve_tracking_uri(config.tracking.uri)
     require_store(uri)
-    runs = KeyedRuns(uri, job, {**arguments, **_compared(config)})
+    compared = _compared(config)
+    if arguments["command"] == "reproduce":
+        compared.pop("name", None)  # which follows that of the origin
+    runs = KeyedRuns(uri, job, {**arguments, **compared})
     attempt = 0
+    claimed: list[str] = []
     while True:
         run = runs.settled()
         found = None if run is None else runs.result_of(run)
@@ -52,21 +58,31 @@ def run_keyed(
                 return resume(recorded.model_copy(update={"tracking": tracking}), run.info.run_id)
 
             def claim(plan: ExperimentPlan, run: Any = run) -> str:
-                return runs.claimed(run, plan.root, plan.config.tracking.experiment, plan.config.name)
+                require_writable(plan.root)
+                claimed.append(runs.claimed(run, plan.root, plan.config.tracking.experiment, plan.config.name))
+                return claimed[-1]
 
             return begin(config, claim)
-        except RunNotResumableError:
+        except RunNotResumableError as error:
+            if claimed:
+                runs.release(claimed.pop(), error)
             # Another process was faster, and is followed; one may also hold the lock of a run that has ended.
             if attempt >= _MOST_ATTEMPTS:
-                raise
+                raise TrackingError(f"{error}; {attempt} attempts have found it so. Try again later") from error
             attempt += 1
             time.sleep(_WAIT_S)
+        except BaseException as error:
+            with contextlib.suppress(TrackingError):
+                for run_id in claimed:
+                    runs.release(run_id, error)
+            raise
 
 
 def require_checkpoints(job: str, plan: ExperimentPlan, run_id: str) -> None:
     """Checks that the checkpoints of a job's run, which has trained, are still there."""
     folder = plan.root / run_id
-    if folder.exists() or plan.config.checkpoint_policy == "none" or not _has_trained(plan, run_id):
+    is_there = folder.exists() and any(folder.iterdir())
+    if is_there or plan.config.checkpoint_policy == "none" or not _has_trained(plan, run_id):
         return
     raise CheckpointNotFoundError(
         f"run {run_id} of job {job!r} has trained, and its checkpoints in {folder} are gone; put them back or mount "

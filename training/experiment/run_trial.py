@@ -117,7 +117,7 @@ def _run(
     with open_trial(plan, begin, tags=tags, resumes=resumes, run_id=claimed, spark=spark) as trial:
         run, controls, start = trial.job.run, Controls(), trial.last_checkpoint()
         if resumes is not None and config.job is not None:
-            count_attempt(run)
+            count_attempt(run, config.job)
         if resumes is not None and start is None:
             logger.warning(
                 "run %s has no checkpoint in %s, so it starts from scratch; if it had one, mount that folder here, and "

@@ -39,6 +39,8 @@ CONTINUED_TAG = "lakelens.continued_from"
 WARM_START_TAG = "lakelens.warm_start"
 WARM_START_DIGEST_TAG = "lakelens.warm_start_digest"
 _WARM_START_FOLDER = "warm-start"
+# An empty file: all checkpoints and metrics of the run that is continued are there.
+_CONTINUED = "continued"
 # Keys that must stay unchanged if a training continues with its whole state.
 _KEPT = ("task", "optimizations", "reproducibility", "global_batch_size")
 _KEPT_OF_DATA = ("train_split", "validation_split", "filters", "columns", "image_size", "class_names")
@@ -55,7 +57,9 @@ class TrainingStart:
     def of(cls, plan: ExperimentPlan, resumes: str | None = None) -> TrainingStart:
         """Finds what a config's `continue_from` or `warm_start` names."""
         config = plan.config
-        if resumes is not None and last_checkpoint(plan.root / resumes) is not None:
+        folder = plan.root / str(resumes)
+        is_laid = config.continue_from is None or (folder / _CONTINUED).exists()
+        if resumes is not None and is_laid and last_checkpoint(folder) is not None:
             return cls()
         if config.continue_from is not None:
             return cls(finished=FinishedRun.of(plan))
@@ -161,6 +165,7 @@ class FinishedRun:
             copy_checkpoint(checkpoint, folder)
         for point in measured_points(self.tracking_uri, self.run_id):
             writer.log(RunRecord({point.key: point.value}, point.step, time_ms=point.timestamp))
+        (folder / _CONTINUED).touch()
 
 
 def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:

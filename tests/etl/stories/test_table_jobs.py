@@ -54,6 +54,8 @@ def test_an_ingest_that_was_not_finished_is_done_and_a_stream_takes_no_key(spark
     write_image(source / "dog" / "1.jpg", seed=7)
     table.ingest(source)
     shutil.rmtree(Path(table.location) / "_lakelens" / "jobs")
+    with pytest.raises(InvalidArgumentError, match=r"recipe_changes\.size was 16 and is 32"):
+        table.ingest(source, **{**killed, "size": 32})
     assert table.ingest(source, **killed) == result
     assert table.ingest(source, **killed) == result
     new = table.ingest(source, **{**killed, "job": Job("killed before its record", takeover=True, from_start=True)})

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from lakelens.errors import InvalidArgumentError, RunNotResumableError, TrackingError
-from lakelens.job_keys import Job
+from lakelens.job_keys import Job, check_arguments, recorded_arguments
 from lakelens.jobs.run_lines import run_table
 from lakelens.liveness import Process
 from lakelens.tracking import keyed_runs
-from lakelens.tracking.heartbeat import HEARTBEAT_TAG, Heartbeat
-from lakelens.tracking.keyed_runs import KeyedRuns, record_result
+from lakelens.tracking.heartbeat import FAILURE_TAG, HEARTBEAT_TAG, Heartbeat
+from lakelens.tracking.keyed_runs import KeyedRuns, count_attempt, record_result
 from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import REQUEST_TAG, RunReference, created_run, open_client
 
@@ -84,6 +84,54 @@ def test_a_failed_run_is_taken_again_by_one_call_and_the_attempts_are_counted(st
     shown = show_run("failed", store).summary
     assert (shown.run_id, shown.job, shown.attempt, shown.state) == (run.run_id, "failed", 2, "RUNNING")
     assert run_table([shown])[1].endswith("failed (2)")
+
+
+def test_a_run_that_another_call_has_ended_meanwhile_is_not_opened_again(store, tmp_path):
+    run = begun(store, tmp_path, "ended")
+    end(run, "FAILED")
+    first, second = keyed_in(store, "ended"), keyed_in(store, "ended")
+    found, also = first.settled(), second.settled()
+    first.claimed(found, tmp_path, "keyed", None)
+    record_result(run, {"digest": "abc"})
+    end(run, "FINISHED")
+    with pytest.raises(RunNotResumableError):
+        second.claimed(also, tmp_path, "keyed", None)
+    again = second.settled()
+    assert again is not None
+    assert second.result_of(again) == {"digest": "abc"}
+
+
+def test_a_run_that_has_lost_its_key_is_not_resumed_as_the_jobs(store, tmp_path):
+    run = begun(store, tmp_path, "lost")
+    end(run, "FAILED")
+    count_attempt(run, "lost")
+    assert keyed_in(store, "lost", takeover=True, from_start=True).settled() is None
+    with pytest.raises(RunNotResumableError, match="was started over in another run"):
+        count_attempt(run, "lost")
+
+
+def test_a_start_over_leaves_the_key_to_a_run_that_was_resumed_meanwhile(store, tmp_path):
+    run = begun(store, tmp_path, "resumed")
+    keyed_in(store, "resumed", takeover=True, from_start=True)._set_aside(run.run_id)
+    assert show_run("resumed", store).summary.run_id == run.run_id
+
+
+def test_a_claimed_run_that_an_error_has_left_has_failed_with_it(store, tmp_path):
+    run = begun(store, tmp_path, "left")
+    keyed = keyed_in(store, "left")
+    keyed.release(run.run_id, InvalidArgumentError("no such folder"))
+    found = keyed.settled()
+    assert found is not None
+    assert (found.info.status, found.data.tags[FAILURE_TAG]) == ("FAILED", "InvalidArgumentError: no such folder")
+    end(run, "FINISHED")
+    keyed.release(run.run_id, InvalidArgumentError("later"))
+    assert show_run("left", store).summary.state == "FINISHED"
+
+
+def test_equal_values_are_equal_arguments_however_they_are_written():
+    check_arguments(Job("k"), recorded_arguments({"by": 0, "names": ("a", "b")}, 100), {"by": 0.0, "names": ["a", "b"]})
+    with pytest.raises(InvalidArgumentError, match="too long to be kept and listed"):
+        check_arguments(Job("k"), recorded_arguments({"by": "x" * 100}, 50), {"by": 1})
 
 
 def test_of_calls_at_the_same_time_one_gets_the_run(store, tmp_path):
