@@ -311,17 +311,22 @@ def add_tracking_argument(parser: argparse._ActionsContainer, default: str | Non
     parser.add_argument("--tracking-uri", default=default, help="MLflow tracking URI; default: MLFLOW_TRACKING_URI")
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags by which a scheduler's retry finds the job that it has begun."""
+def add_job_arguments(parser: argparse.ArgumentParser, *, follows: bool = True) -> None:
+    """Adds the flags by which a scheduler's retry finds the job that it has begun.
+
+    `follows` tells whether a call follows another one that is at work; else two share the work.
+    """
     group = parser.add_argument_group("job")
+    otherwise = "follows it while it runs, and resumes it if it was interrupted or has failed"
     group.add_argument(
         "--job",
         default=None,
         metavar="KEY",
-        help="any text, such as the id of a scheduler's task: a repeated call with it returns the result of the first "
-        "one, follows it while it runs, and resumes it if it was interrupted or has failed",
+        help="such as the id of a scheduler's task: a repeated call with it returns the result of the first one, "
+        + (otherwise if follows else "and does what that has not finished"),
     )
-    group.add_argument("--takeover", action="store_true", help="with --job: end a process that works on it first")
+    takeover = "with --job: end a process that works on it first" if follows else "with --job: for --from-start"
+    group.add_argument("--takeover", action="store_true", help=takeover)
     group.add_argument("--from-start", action="store_true", help="with --takeover: start over instead of resuming")
 
 

@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pixels that boxes are in: of the file, or of the image as it is shown; auto by default",
     )
     _add_limits(parser)
-    add_job_arguments(parser)
+    add_job_arguments(parser, follows=False)
     add_session_arguments(parser)
 
 

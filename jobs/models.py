@@ -73,7 +73,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
     add_engine_argument(action)
     add_column_arguments(action)
-    add_job_arguments(action)
+    add_job_arguments(action, follows=False)
     add_session_arguments(action)
 
 

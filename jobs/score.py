@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="score each version that comes: look at the table this often until Ctrl-C or SIGTERM",
     )
     add_tracking_argument(parser)
-    add_job_arguments(parser)
+    add_job_arguments(parser, follows=False)
     add_session_arguments(parser)
 
 

@@ -20,12 +20,13 @@ _ABSENT = object()
 class Job:
     """A job that a scheduler may start again: calls with the same key and arguments do its work once.
 
-    The first call does the work. A later one returns its result once it has finished, follows it while another process
-    works on it, and resumes it where it was interrupted or has failed.
+    The first call does the work. A later one returns its result once it has finished. A training or a search follows
+    another process that works on it, and resumes what was interrupted or has failed; other work is done twice at most,
+    and nothing is added twice.
 
     Attributes:
         key: Any text of at most 250 characters, such as the id of the scheduler's task; unique in the store.
-        takeover: Ends another process that works on the job, instead of following it.
+        takeover: Ends another process that works on a training or a search, instead of following it.
         from_start: With `takeover`: starts over instead of resuming; what was done before loses the key.
 
     Raises:
