@@ -20,8 +20,10 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.search import resume
 from lakelens.search.journal import read_events
+from lakelens.search.running.run import search
 from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import open_client
+from lakelens.training.trials.small_cnn import SmallCnn
 
 SCRIPT = str(Path(__file__).parent / "search_script.py")
 _WAIT_S = 120.0
@@ -92,6 +94,8 @@ def test_a_search_killed_at_four_kinds_of_events_ends_as_one_that_was_not(one_sl
     events = read_events(journal_in(one_slot))
     assert (created(events), ends(events)) == (created(expected), ends(expected))
     assert decisions(events) == decisions(expected)
+    with pytest.raises(InvalidArgumentError, match=r"entrypoint was .* and is .*SmallCnn"):
+        search(one_slot, entrypoint=SmallCnn)
     found, unkilled = (json.loads(process.stdout.splitlines()[-1]) for process in (resumed, first))
     assert (found["best_trial"], found["value"]) == (unkilled["best_trial"], unkilled["value"])
     client = open_client(one_slot["tracking"]["uri"])

@@ -20,6 +20,7 @@ from lakelens.training.checkpoints.manifests import STATE_FILE
 from lakelens.training.checkpoints.references import ModelRef
 from lakelens.training.checkpoints.warm_start import WarmStart, take_weights
 from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.training.experiment import starts
 from lakelens.training.experiment.config_record import read_config
 from lakelens.training.experiment.reproduce import reproduce
 from lakelens.training.experiment.run_trial import TrainResult
@@ -58,9 +59,17 @@ def last_of(keys: Keys, run_id: str) -> Checkpoint:
 
 @pytest.mark.long
 @pytest.mark.tensorflow
-def test_a_finished_run_that_is_trained_further_is_one_of_the_larger_length_to_the_bit(keys, finished):
+def test_a_finished_run_that_is_trained_further_is_one_of_the_larger_length_to_the_bit(keys, finished, monkeypatch):
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
     longer = keys | {"searcher": {"max_length": {"epochs": 4}}}
-    continued = train(longer | {"continue_from": finished.run_id})
+    further = longer | {"continue_from": finished.run_id, "job": "further"}
+    with monkeypatch.context() as patch:  # between its checkpoints and its metrics
+        patch.setattr(starts, "measured_points", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(further)
+    continued = train(further)
     at_once = train(longer)
     assert continued.run_id != finished.run_id
     assert_equal_to_the_bit(last_of(keys, continued.run_id), last_of(keys, at_once.run_id))
