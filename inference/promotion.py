@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import math
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -169,8 +170,8 @@ def promote(
         # A call may have been killed after it had moved the alias; another promotion may have moved it on since.
         is_there = not found.is_done and number_behind(name, alias, uri) == decided.version
         if is_there:
-            _record(decided, uri)
-        if is_there or (not found.is_done and _is_recorded(decided, uri)):
+            _record(decided, uri, found.mark)
+        if is_there or (not found.is_done and _is_recorded(decided, uri, found.mark)):
             record_job(keyed, arguments, found._replace(is_done=True), uri)
             return decided
         if found.is_done:
@@ -197,6 +198,7 @@ def promote(
             engine=engine,
             tracking_uri=uri,
         )
+    mark = uuid.uuid4().hex
     for _ in range(_MOST_COMPARISONS):
         number = number_behind(name, alias, uri)
         previous = version_of_number(name, number, uri)
@@ -214,10 +216,10 @@ def promote(
         if result is not None and if_better is not None:
             decided = _decided(decided, result, evaluator, if_better, by, max_errors)
         if keyed is not None and decided.promoted:
-            record_job(keyed, arguments, JobRecord(asdict(decided), is_done=False, run_id=run_id), uri)
+            record_job(keyed, arguments, JobRecord(asdict(decided), is_done=False, run_id=run_id, mark=mark), uri)
         # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
-            _record(decided, uri)
+            _record(decided, uri, mark)
             break
         logger.warning("Alias %r of model %r has moved during the comparison; comparing again.", alias, name)
     else:
@@ -226,7 +228,7 @@ def promote(
             "promote to it; promote again when they have ended"
         )
     if keyed is not None:
-        record_job(keyed, arguments, JobRecord(asdict(decided), is_done=True, run_id=run_id), uri)
+        record_job(keyed, arguments, JobRecord(asdict(decided), is_done=True, run_id=run_id, mark=mark), uri)
     return decided
 
 
@@ -237,8 +239,8 @@ def _without_comparison(number: int | None, previous: RegisteredVersion | None) 
     return "no comparison was requested" if previous is not None else f"version {number}, which had it, was deleted"
 
 
-def _record(decided: Promotion, tracking_uri: str) -> None:
-    note = {**asdict(decided), "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+def _record(decided: Promotion, tracking_uri: str, mark: str) -> None:
+    note = {**asdict(decided), "mark": mark, "decided_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     tag = PROMOTION_TAG_PREFIX + decided.alias
     doing = f"record the promotion of model {decided.name!r}"
     if decided.promoted:
@@ -247,14 +249,14 @@ def _record(decided: Promotion, tracking_uri: str) -> None:
         open_client(tracking_uri).set_model_version_tag(decided.name, str(decided.version), tag, json.dumps(note))
 
 
-def _is_recorded(decided: Promotion, tracking_uri: str) -> bool:
-    """Whether the version's own record of its last promotion is this one."""
+def _is_recorded(decided: Promotion, tracking_uri: str, mark: str) -> bool:
+    """Whether the version's own record of its last promotion is this one, which was written after the alias moved."""
     version = version_of_number(decided.name, decided.version, tracking_uri)
     try:
         note = json.loads("{}" if version is None else version.promotions.get(decided.alias, "{}"))
     except ValueError:
         return False
-    return bool({name: value for name, value in note.items() if name != "decided_at"} == asdict(decided))
+    return bool(note.get("mark") == mark)
 
 
 def _check_conditions(

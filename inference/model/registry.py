@@ -108,6 +108,7 @@ class JobRecord(NamedTuple):
     result: dict[str, Any]  # What the job returns
     is_done: bool  # Whether it has; else it was about to move an alias
     run_id: str  # The model's run
+    mark: str  # Which the version's own record of the promotion has too
 
 
 def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> JobRecord | None:
@@ -127,7 +128,8 @@ def finished_job(job: Job, arguments: Mapping[str, Any], tracking_uri: str) -> J
     for run in runs:
         try:
             kept = json.loads(run.data.tags[tag])
-            record = JobRecord(dict(kept["result"]), bool(kept.get("is_done", True)), run.info.run_id)
+            is_done = bool(kept.get("is_done", True))
+            record = JobRecord(dict(kept["result"]), is_done, run.info.run_id, str(kept.get("mark", "")))
             recorded = str(kept["arguments"])
         except (ValueError, KeyError, TypeError) as error:
             raise TrackingError(

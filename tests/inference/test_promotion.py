@@ -138,7 +138,7 @@ def number_of(store, run):
 def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results_again(
     spark, store, tmp_path, monkeypatch
 ):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     run, other = store.run(colour_model(5.5)), store.run(colour_model(6.5))
