@@ -185,7 +185,7 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
     open_client(store.uri).set_tag(run, f"lakelens.job.{Job('dag/moved on').digest}", "{")
     with pytest.raises(TrackingError, match=r"the record of job 'dag/moved on' in run .* is damaged .*--from-start"):
         promote(f"runs:/{run}", "jays", **again)
-    with pytest.raises(TrackingError, match="there is no MLflow store at"):
+    with pytest.raises(InvalidArgumentError, match="there is no MLflow store at"):
         promote(f"runs:/{run}", "jays", tracking_uri=f"sqlite:///{tmp_path}/none/mlflow.db", job="unknown store")
     assert not (tmp_path / "none").exists()
 
