@@ -191,7 +191,9 @@ class CocoInstances:
         found = [self._box(entry) for entry in entries]
         boxes = tuple(box for box in found if isinstance(box, Box))
         problems += [box for box in found if not isinstance(box, Box)]
-        return Annotation(path, boxes=boxes if self.is_annotated else None, size=image.size, problems=tuple(problems))
+        # Annotations without an image_id may be of any image that has none.
+        is_annotated = self.is_annotated and bool(entries or None not in self.objects)
+        return Annotation(path, boxes=boxes if is_annotated else None, size=image.size, problems=tuple(problems))
 
     def _box(self, entry: Mapping[str, Any]) -> Box | Problem:
         corners, bounds = entry.get("bbox"), entry.get(_BOUNDS)

@@ -168,7 +168,7 @@ def match_columns(names: Iterable[str]) -> ManifestColumns:
         present = [by_name[alias] for alias in aliases if alias in by_name]
         if present:
             found[ours] = present[0]
-        if len(present) > 1 and ours in _MUST_AGREE:
+        if len(present) > 1 and ours in (*_MUST_AGREE, "boxes"):
             others[ours] = tuple(present[1:])
     return ManifestColumns(found, others)
 
@@ -331,6 +331,10 @@ def _as_row(value: Any) -> dict[str, Any]:
 def _boxes(
     row: Mapping[str, Any], columns: ManifestColumns, where: str
 ) -> tuple[tuple[Box, ...] | None, list[Problem]]:
+    if columns.has_box_columns and not _is_blank(columns.value(row, "boxes")):
+        raise AnnotationFileError(
+            f"{where} has corners and {columns.names['boxes']!r}, two ways to write boxes; keep one"
+        )
     if columns.has_box_columns:
         corners = [columns.value(row, side) for side in _SIDES]
         # How such manifests list an image without any object; a class without corners is a box that was lost.
@@ -402,6 +406,7 @@ def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callabl
     known: dict[tuple[str, ...], ManifestColumns] = {}
     checked = False
     boxed: ManifestColumns | None = None  # those of a row with corners; one that another row leaves out is lost
+    largest, has_fractions = 0.0, False
     for number, row in enumerate(rows, start=1):
         names = tuple(row)
         if names and not checked:
@@ -416,7 +421,16 @@ def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callabl
             boxed = boxed or columns
         if len(known) < _MAX_KEY_SETS:
             known[names] = columns
-        yield annotation_of_row(row, columns, path_of, f"{location}#row={number}")
+        annotation = annotation_of_row(row, columns, path_of, f"{location}#row={number}")
+        for box in annotation.boxes or ():
+            largest = max(largest, *box.corners)
+            has_fractions = has_fractions or any(0 < side < 1 for side in box.corners)
+        yield annotation
+    if has_fractions and largest <= 1:
+        raise AnnotationFileError(
+            f"{location}: no corner of its boxes is above {largest:g}; fractions of the image's sides are no pixels: "
+            "multiply them by its width and height"
+        )
 
 
 def _folded(name: str) -> str:

@@ -277,3 +277,10 @@ def test_annotations_of_which_none_names_an_image_are_refused(written, named):
     with pytest.raises(AnnotationFileError, match="no annotation names an image of the file"):
         read(document(images, [box]))
     assert [len(one.boxes) for one in read(document(images, []))] == [0]
+
+
+def test_an_image_is_no_example_without_objects_where_an_annotation_names_no_image():
+    images = [{"id": number, "file_name": f"{number}.jpg", "width": 9, "height": 9} for number in (1, 2)]
+    box = {"id": 1, "image_id": 1, "category_id": CATEGORIES[0]["id"], "bbox": [1, 1, 2, 2]}
+    first, second, lost = read(document(images, [box, {**box, "id": 2, "image_id": None}]))
+    assert (len(first.boxes), second.boxes, reasons(lost)) == (1, None, [an.IMAGE_MISSING])

@@ -382,3 +382,21 @@ def test_a_mark_of_a_difficult_box_is_read_however_it_is_written_and_blank_cells
     nothing = {"label": None, **dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), float("nan"))}
     (frame,) = from_rows({"path": "n", **nothing})
     assert [(row.boxes, reasons(row)) for row in (found[-1], frame)] == [((), []), ((), [])]
+
+
+@pytest.mark.parametrize("corners", [(0.1, 0.2, 0.5, 1.0), (0, 0, 1, 0.5)])
+def test_corners_that_are_fractions_are_refused(corners):
+    header, values = "path,label,xmin,ymin,xmax,ymax", ",".join(map(str, corners))
+    with pytest.raises(AnnotationFileError, match="fractions of the image's sides are no pixels"):
+        from_csv(f"{header}\na.jpg,cat,{values}\nb.jpg,dog,{values}\n")
+    assert len(from_csv(f"{header}\na.jpg,cat,{values}\nb.jpg,dog,1,1,2,2\nc.jpg,,,,,\n")) == 3
+
+
+def test_of_two_columns_of_boxes_none_is_ignored():
+    cat = [{"label": "cat", "bbox": [1, 1, 2, 2]}]
+    (row,) = from_rows({"path": "a", "boxes": None, "annotations": cat})
+    assert [box.label_name for box in row.boxes] == ["cat"]
+    with pytest.raises(AnnotationFileError, match="mean the same and disagree"):
+        from_rows({"path": "a", "boxes": [], "annotations": cat})
+    with pytest.raises(AnnotationFileError, match="has corners and 'boxes', two ways to write boxes"):
+        from_rows({"path": "a", **CORNERS, "boxes": cat})
