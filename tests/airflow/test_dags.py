@@ -362,7 +362,8 @@ def test_the_retry_of_a_worker_of_airflow_3_that_was_killed_goes_on_with_its_tra
         assert [point.step for point in curve] == list(range(1, pipeline.parameters["epochs"] + 1))
         assert pipeline.run_states() == {"FINISHED": 1}
         pipeline.wait_for(lambda: pipeline.states()["promote"][0] == "success", "the DAG's end")
-        pipeline.airflow("tasks", "clear", "-y", "-t", "^train$", "lakelens_training")
+        dates = ("-s", "2020-01-01", "-e", "2100-01-01")  # without them Airflow 3 clears nothing
+        pipeline.airflow("tasks", "clear", "-y", "-t", "train", *dates, "lakelens_training")
         pipeline.wait_for(lambda: pipeline.states()["train"] == ("success", 3), "the cleared task")
         assert pipeline.run_states() == {"FINISHED": 1}
 
