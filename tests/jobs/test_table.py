@@ -172,8 +172,14 @@ SHORT = ["--set-retention", "5"]
     ],
 )
 def test_bad_input_is_a_typed_error_that_names_what_exists(
-    table: str, argv: list[str], error: str, words: str, capsys: pytest.CaptureFixture[str]
+    table: str,
+    argv: list[str],
+    error: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("lakelens.log.opening._MODULES", ())  # a session of another test is none of the command's
     places = {"table": table, "none": f"{table}/nothing", "gone": f"{table}-gone", "foreign": f"{table}-foreign"}
     shutil.copytree(table, places["gone"])
     (Path(places["gone"]) / DeltaTable(table, version=0).get_add_actions(flatten=True)["path"][0].as_py()).unlink()

@@ -39,5 +39,5 @@ def test_arguments_beyond_a_tag_are_compared_by_their_digest():
     recorded = recorded_arguments(long, limit=90)
     assert len(recorded) < 90
     check_arguments(Job("nightly"), recorded, long)
-    with pytest.raises(InvalidArgumentError, match="other arguments: too many to be listed"):
+    with pytest.raises(InvalidArgumentError, match="other arguments: too long to be kept and listed"):
         check_arguments(Job("nightly"), recorded, {**long, "words": "y"})

@@ -78,16 +78,18 @@ def test_a_pin_is_the_version_that_it_named_when_the_feed_was_built(table):
         (START + timedelta(hours=1), 1),
         ("2024-05-01T13:30:00Z", 1),
         ("2024-05-01T15:30:00+02:00", 1),
-        (datetime.now(timezone.utc) + timedelta(days=1), 2),
+        (START + timedelta(hours=2), 2),
     ],
 )
 def test_a_time_is_the_last_version_committed_by_then(table, moment, version):
     assert version_of(table, moment) == version
 
 
-def test_a_time_before_the_first_commit_is_refused(table):
+def test_a_time_before_the_first_commit_or_after_the_last_is_refused(table):
     with pytest.raises(VersionNotFoundError, match=r"no version is known at .*covers 2024-05-01T12:00.*0 to 2"):
         DeltaFeed(table, START - timedelta(seconds=1))
+    with pytest.raises(VersionNotFoundError, match=r"is after the last commit, version 2 of 2024-05-01T14:00"):
+        DeltaFeed(table, START + timedelta(hours=3))
 
 
 def test_the_times_of_a_shallow_clone_are_known(table):
