@@ -167,14 +167,14 @@ def promote(
     found = None if keyed is None else finished_job(keyed, arguments, uri)
     if keyed is not None and found is not None:
         decided = Promotion(**found.result)
+        if found.is_done:
+            return decided
         # A call may have been killed after it had moved the alias; another promotion may have moved it on since.
-        is_there = not found.is_done and number_behind(name, alias, uri) == decided.version
+        is_there = number_behind(name, alias, uri) == decided.version
         if is_there:
             _record(decided, uri, found.mark)
-        if is_there or (not found.is_done and _is_recorded(decided, uri, found.mark)):
+        if is_there or _is_recorded(decided, uri, found.mark):
             record_job(keyed, arguments, found._replace(is_done=True), uri)
-            return decided
-        if found.is_done:
             return decided
     model, run_id = registrable(candidate, uri)
     evaluator = evaluator_of(model)

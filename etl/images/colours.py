@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import math
-from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +24,7 @@ Depth = str | tuple[float, float]
 _BYTE, _SIXTEEN_BITS = 255, 65535
 # Levels by which a profile may change greys and still be that of sRGB.
 _NEAR = 2
-# So many pixels are scaled at once: each takes 30 bytes.
+# Pixels that are scaled at once; each takes 30 bytes.
 _STRIP = 1_000_000
 # An image in the lowest sixteenth of the range has 12 of 16 bits at most, and is black.
 _DARK, _OVERSHOOT = 1 / 16, 1.05
@@ -76,9 +74,10 @@ def to_srgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     if "icc_profile" not in image.info:
         return image, ()
     try:
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"] or b""))
-        if _is_srgb(image.info["icc_profile"]):
+        data = image.info["icc_profile"] or b""
+        if _is_srgb(data):
             return image, ()
+        profile = ImageCms.ImageCmsProfile(io.BytesIO(data))
         if image.mode not in ("RGB", "CMYK", "L", "RGBA"):
             return image, (PROFILE_IGNORED,)
         mode = "RGBA" if image.mode == "RGBA" else "RGB"
@@ -125,16 +124,26 @@ def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple
 
 
 def scale_colours(high_bytes: Image.Image, low_bytes: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
-    """Brings RGB or RGBA samples of 16 bits, whose two bytes are in two images, to 0..255, all colours alike."""
-    strips = list(_strips(high_bytes, low_bytes))
-    ends = [(float(colours.min()), float(colours.max())) for _, samples in strips for colours in [samples()[..., :3]]]
-    own, full = (min(least for least, _ in ends), max(most for _, most in ends)), (0.0, float(_SIXTEEN_BITS))
+    """Brings RGB or RGBA samples of 16 bits, whose two bytes are in two images, to 0..255, all colours alike.
+
+    Strip by strip: of a large image all samples take gigabytes.
+    """
+    rows = max(1, _STRIP // high_bytes.width)
+    tops = range(0, high_bytes.height, rows)
+
+    def strip(top: int) -> Any:
+        box = (0, top, high_bytes.width, min(top + rows, high_bytes.height))
+        return np.asarray(high_bytes.crop(box)).astype(np.uint16) << 8 | np.asarray(low_bytes.crop(box))
+
+    ends = [(colours.min(), colours.max()) for colours in (strip(top)[..., :3] for top in tops)]
+    own = float(min(least for least, _ in ends)), float(max(most for _, most in ends))
+    full = 0.0, float(_SIXTEEN_BITS)
     low, high = _range_of(depth, full, own)
     is_dark = depth != OWN and own[1] - low < (high - low) * _DARK
     clear = high_bytes.info.get("transparency")
     image = Image.new("RGBA" if clear is not None else high_bytes.mode, high_bytes.size)
-    for top, read in strips:
-        samples = read()
+    for top in tops:
+        samples = strip(top)
         scaled, alpha = _to_bytes(samples[..., :3], low, high), samples[..., 3:]
         if clear is not None:
             alpha = np.where((samples == np.asarray(clear)).all(axis=-1, keepdims=True), 0, _SIXTEEN_BITS)
@@ -143,18 +152,6 @@ def scale_colours(high_bytes: Image.Image, low_bytes: Image.Image, depth: Depth)
         image.paste(Image.fromarray(scaled), (0, top))
     image.info = {name: value for name, value in high_bytes.info.items() if name != "transparency"}
     return image, (DARK_SAMPLES,) if is_dark else ()
-
-
-def _strips(high_bytes: Image.Image, low_bytes: Image.Image) -> Iterator[tuple[int, Callable[[], Any]]]:
-    """Yields the first row of each strip, and what reads its samples: a large image has gigabytes of them."""
-    rows = max(1, _STRIP // high_bytes.width)
-
-    def samples(top: int) -> Any:
-        box = (0, top, high_bytes.width, min(top + rows, high_bytes.height))
-        return np.asarray(high_bytes.crop(box)).astype(np.uint16) << 8 | np.asarray(low_bytes.crop(box))
-
-    for top in range(0, high_bytes.height, rows):
-        yield top, functools.partial(samples, top)
 
 
 def _range_of(depth: Depth, whole: tuple[float, float] | None, own: tuple[float, float]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError, NothingStoredError, QuarantineConflictError, TableConflictError
 from ...job_keys import Job, check_arguments, recorded_arguments
+from ...log.entries import commit_numbers, entry_names, info_of, read_commits
 from ...spark.port import kept
 from ...spark.workers import map_in_arrow
 from ...table import Table
@@ -30,7 +31,6 @@ from ..quarantine import DOUBTFUL_REASONS, Quarantine, Stamps
 from ..sources.contents import OTHER_ROWS, failure_of_source
 from ..spark.catalog import is_delta_table, resolved
 from ..spark.failures import RETRIES, naming_failures
-from ..versions.history import commits
 from .decoding import DecodedFiles, decoded_files
 from .loss import FILE_GONE
 from .near_duplicates import find_across_splits
@@ -119,11 +119,12 @@ def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestR
 
 def _committed(keyed: TableJob) -> IngestResult | None:
     """Finds what a call of the job committed that was killed before it had recorded its result."""
-    for commit in reversed(list(commits(keyed.table, _COMMITS_OF_OTHERS))):
-        note = note_of(commit.info.get("userMetadata"))
+    numbers = commit_numbers(entry_names(keyed.table))[-_COMMITS_OF_OTHERS:]
+    notes = [note_of(info_of(actions).get("userMetadata")) for actions in read_commits(keyed.table, numbers)]
+    for number, note in reversed(list(zip(numbers, notes, strict=True))):
         if note.get("job") == keyed.job.digest:
             check_arguments(keyed.job, note["arguments"], keyed.arguments)
-            return IngestResult.recorded({**json.loads(note["result"]), "version": commit.version, "committed": True})
+            return IngestResult.recorded({**json.loads(note["result"]), "version": number, "committed": True})
     return None
 
 

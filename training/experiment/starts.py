@@ -57,10 +57,11 @@ class TrainingStart:
     def of(cls, plan: ExperimentPlan, resumes: str | None = None) -> TrainingStart:
         """Finds what a config's `continue_from` or `warm_start` names."""
         config = plan.config
-        folder = plan.root / str(resumes)
-        is_laid = config.continue_from is None or (folder / _CONTINUED).exists()
-        if resumes is not None and is_laid and last_checkpoint(folder) is not None:
-            return cls()
+        if resumes is not None:
+            folder = plan.root / resumes
+            is_laid = config.continue_from is None or (folder / _CONTINUED).exists()
+            if is_laid and last_checkpoint(folder) is not None:
+                return cls()
         if config.continue_from is not None:
             return cls(finished=FinishedRun.of(plan))
         if config.warm_start is not None:
