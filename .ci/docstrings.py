@@ -14,7 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("etl", "inference", "jobs", "lakelens", "search", "training", "benchmarks")
 READ = (
-    "etl/versions/table_versions.py",
     "lakelens/errors.py",
     "lakelens/results.py",
     "search/create.py",

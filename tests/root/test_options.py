@@ -13,7 +13,6 @@ from lakelens.errors import InvalidArgumentError, UnknownOptionError
 from lakelens.etl.image_table import ImageTable
 from lakelens.etl.images.recipe import Limits, Recipe
 from lakelens.etl.ingest.results import request_of
-from lakelens.etl.versions.table_versions import TableVersions
 from lakelens.inference.promotion import promote, staleness
 from lakelens.options import named_options, suggestion
 
@@ -56,7 +55,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(call: Callable[[], An
 
 
 def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None:
-    methods = {name: method for name, method in {**vars(TableVersions), **vars(ImageTable)}.items() if callable(method)}
+    methods = {name: method for name, method in vars(ImageTable).items() if callable(method)}
     for name, method in methods.items():
         if not name.startswith("_") and len(signature(method).parameters) > 1:
             source = ("photos",) if "source" in signature(method).parameters else ()
