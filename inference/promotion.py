@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from numbers import Real
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from ..errors import (
     InvalidArgumentError,
@@ -48,6 +49,10 @@ from .model.registry import (
     registrable,
     version_of_number,
 )
+from .scoring.options import ModelSettings, RowOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # A good model fails on a few damaged images; a diverged model fails on all.
 DEFAULT_MAX_ERRORS = 0.01
@@ -91,6 +96,13 @@ class Promotion(ReadableResult):
     errors: float | None = None
 
 
+class ComparisonOptions(RowOptions, total=False):
+    """The keywords of the evaluation that a promotion makes."""
+
+    split: str | None
+    predictions: str | Path | None
+
+
 @named_options
 def promote(
     candidate: str,
@@ -100,17 +112,11 @@ def promote(
     spark: SessionSource | None = None,
     if_better: str | None = None,
     on: str | Path | None = None,
-    split: str | None = DEFAULT_SPLIT,
     by: float = 0.0,
     max_errors: float = DEFAULT_MAX_ERRORS,
-    predictions: str | Path | None = None,
-    path_column: str = "path",
-    image_column: str = "image",
-    label_column: str = "label",
-    key: str = "content_hash",
-    engine: str | None = None,
     tracking_uri: str | None = None,
     job: str | Job | None = None,
+    **options: Unpack[ComparisonOptions],
 ) -> Promotion:
     """Registers a model and moves an alias to it if it is better than the alias's current model.
 
@@ -130,19 +136,13 @@ def promote(
         if_better: Metric of an evaluation by which the candidate must be better, such as `accuracy` or `ece`; None
             promotes without a comparison.
         on: `table@version` that both are evaluated on.
-        split: As for `evaluate`.
         by: The candidate must be better by more than this; not negative.
         max_errors: Largest share of the labelled rows, 0..1, that a promoted model may fail to score. Only checked with
             `if_better`.
-        predictions: As for `evaluate`.
-        path_column: As for `evaluate`.
-        image_column: As for `evaluate`.
-        label_column: As for `evaluate`.
-        key: As for `evaluate`.
-        engine: As for `evaluate`.
         tracking_uri: As for `train`.
         job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats key and
             arguments of one that has finished returns its result.
+        **options: `split` and `predictions` as for `evaluate`, and from `engine` to `key` as for `score`.
 
     Raises:
         InvalidArgumentError: If MLflow allows no such name or alias, only one of `if_better` and `on` is given, the
@@ -159,23 +159,16 @@ def promote(
     require_alias(alias)
     _check_conditions(if_better, on, by, max_errors, has_spark=spark is not None)
     uri = resolve_tracking_uri(tracking_uri)
-    keyed = Job.of(job)
+    rows = {name: value for name, value in options.items() if name in RowOptions.__annotations__}
+    settings = ModelSettings(**cast("RowOptions", rows))
+    split, predictions = options.get("split", DEFAULT_SPLIT), options.get("predictions")
     arguments: dict[str, object] = {"command": "promote", "model": candidate, "alias": alias, "if_better": if_better}
-    arguments |= {"name": name, "on": str(on), "split": split, "by": by, "max_errors": max_errors, "engine": engine}
-    arguments |= {"path": path_column, "image": image_column, "label": label_column, "key": key}
-    arguments |= {"predictions": None if predictions is None else str(predictions)}
-    found = None if keyed is None else finished_job(keyed, arguments, uri)
-    if keyed is not None and found is not None:
-        decided = Promotion(**found.result)
-        if found.is_done:
-            return decided
-        # A call may have been killed after it had moved the alias; another promotion may have moved it on since.
-        is_there = number_behind(name, alias, uri) == decided.version
-        if is_there:
-            _record(decided, uri, found.mark)
-        if is_there or _is_recorded(decided, uri, found.mark):
-            record_job(keyed, arguments, found._replace(is_done=True), uri)
-            return decided
+    arguments |= {"name": name, "on": str(on), "split": split, "by": by, "max_errors": max_errors}
+    arguments |= {"predictions": None if predictions is None else str(predictions), "engine": settings.engine}
+    arguments |= asdict(settings.columns)
+    keyed = None if (asked := Job.of(job)) is None else _PromotionJob(asked, arguments, uri)
+    if keyed is not None and (decided := keyed.finished(name, alias)) is not None:
+        return decided
     model, run_id = registrable(candidate, uri)
     evaluator = evaluator_of(model)
     if if_better is not None and if_better not in evaluator.scores:
@@ -184,31 +177,17 @@ def promote(
         )
     evaluated = None
     if spark is not None and on is not None:
-        evaluated = functools.partial(
-            evaluate,
-            spark,
-            f"runs:/{run_id}",  # the resolved model, even if the reference points to another one meanwhile
-            on,
-            split=split,
-            predictions=predictions,
-            path_column=path_column,
-            image_column=image_column,
-            label_column=label_column,
-            key=key,
-            engine=engine,
-            tracking_uri=uri,
-        )
+        # The resolved model, even if the reference points to another one meanwhile
+        evaluated = functools.partial(evaluate, spark, f"runs:/{run_id}", on, tracking_uri=uri, **options)
     mark = uuid.uuid4().hex
     for _ in range(_MOST_COMPARISONS):
         number = number_behind(name, alias, uri)
         previous = version_of_number(name, number, uri)
         if previous is not None and previous.digest == model.digest:
-            reason = "the alias points to this model already"
-            decided = Promotion(name, alias, previous.version, False, reason, previous.version)
-            # Another call of the job may have been faster.
-            found = None if keyed is None else finished_job(Job(keyed.key), arguments, uri)
-            if found is not None and found.result["version"] == previous.version:
-                decided = Promotion(**found.result)
+            decided = None if keyed is None else keyed.decided_for(previous.version)
+            if decided is None:
+                reason = "the alias points to this model already"
+                decided = Promotion(name, alias, previous.version, False, reason, previous.version)
             break
         result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
         version = register(f"runs:/{run_id}", name, tracking_uri=uri)
@@ -216,7 +195,7 @@ def promote(
         if result is not None and if_better is not None:
             decided = _decided(decided, result, evaluator, if_better, by, max_errors)
         if keyed is not None and decided.promoted:
-            record_job(keyed, arguments, JobRecord(asdict(decided), is_done=False, run_id=run_id, mark=mark), uri)
+            keyed.record(decided, run_id, mark, is_done=False)
         # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
             _record(decided, uri, mark)
@@ -228,8 +207,45 @@ def promote(
             "promote to it; promote again when they have ended"
         )
     if keyed is not None:
-        record_job(keyed, arguments, JobRecord(asdict(decided), is_done=True, run_id=run_id, mark=mark), uri)
+        keyed.record(decided, run_id, mark, is_done=True)
     return decided
+
+
+@dataclass(frozen=True)
+class _PromotionJob:
+    """A job that promotes: what a tag of the model's run keeps of it."""
+
+    job: Job
+    arguments: Mapping[str, object]
+    tracking_uri: str
+
+    def finished(self, name: str, alias: str) -> Promotion | None:
+        """Returns the decision of an earlier call, once its alias has moved and its record is complete."""
+        found = finished_job(self.job, self.arguments, self.tracking_uri)
+        if found is None:
+            return None
+        decided = Promotion(**found.result)
+        if found.is_done:
+            return decided
+        # A call may have been killed after it had moved the alias; another promotion may have moved it on since.
+        is_there = number_behind(name, alias, self.tracking_uri) == decided.version
+        if is_there:
+            _record(decided, self.tracking_uri, found.mark)
+        if not is_there and not _is_recorded(decided, self.tracking_uri, found.mark):
+            return None
+        self.record(decided, found.run_id, found.mark, is_done=True)
+        return decided
+
+    def decided_for(self, version: int) -> Promotion | None:
+        """Returns the decision about a version, which another call of the job may have recorded meanwhile."""
+        # Without `from_start`, which would delete the record.
+        found = finished_job(Job(self.job.key), self.arguments, self.tracking_uri)
+        return Promotion(**found.result) if found is not None and found.result["version"] == version else None
+
+    def record(self, decided: Promotion, run_id: str, mark: str, *, is_done: bool) -> None:
+        """Records a decision; not done: the alias is about to move."""
+        kept = JobRecord(asdict(decided), is_done=is_done, run_id=run_id, mark=mark)
+        record_job(self.job, self.arguments, kept, self.tracking_uri)
 
 
 def _without_comparison(number: int | None, previous: RegisteredVersion | None) -> str:

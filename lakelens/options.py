@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
@@ -73,11 +74,13 @@ def fraction(name: str, value: object, least: float = 0.0) -> float:
 def named_options(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
     """Makes a function or a method name the nearest keyword where Python would raise a bare TypeError.
 
-    Messages call an `__init__` by its class.
+    Messages call an `__init__` by its class. The keys of a TypedDict count as keywords: `**options: Unpack[Options]`.
     """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self"]
+    if unpacked := re.fullmatch(r"Unpack\[(\w+)]", str(function.__annotations__.get("options"))):
+        known += function.__globals__[unpacked[1]].__annotations__
     call, constructs = function.__name__, function.__name__ == "__init__"
 
     @functools.wraps(function)

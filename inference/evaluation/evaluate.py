@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
 from ...extras import require
 from ...locations import require_writable
-from ...options import named_options, whole_number
+from ...options import named_options
 from ...spark.port import kept
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
@@ -20,12 +20,12 @@ from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
-from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import UserCode, user_code
 from ..scoring.mismatch import check_model
+from ..scoring.options import ModelOptions, ModelSettings
 from ..scoring.predictions import predictions_location
 from ..scoring.score import score
-from ..scoring.source import SourceColumns, check_by_log, open_scored_table
+from ..scoring.source import check_by_log, open_scored_table
 from .evaluator import Answered, Evaluator, require_slices
 from .evaluators import evaluator_of
 from .model_answers import predicted_now, scored_before
@@ -34,6 +34,7 @@ from .result import EvaluationResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Unpack
 
 # Not all rows, as `score` takes: metrics on rows that a model was trained on are too good.
 DEFAULT_SPLIT = "test"
@@ -52,15 +53,7 @@ def evaluate(
     predictions: str | Path | None = None,
     out: str | Path | None = None,
     record: bool = True,
-    tracking_uri: str | None = None,
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
-    custom_objects: Mapping[str, Any] | None = None,
-    engine: str | None = None,
-    path_column: str = "path",
-    image_column: str = "image",
-    label_column: str = "label",
-    key: str = "content_hash",
-    storage_options: Mapping[str, str] | None = None,
+    **options: Unpack[ModelOptions],
 ) -> EvaluationResult:
     """Compares a model's answers with the labels of one table version.
 
@@ -81,16 +74,7 @@ def evaluate(
             again. Without it the models run on all rows, and the answers are not stored.
         out: Folder for the page and its PNG files; None writes none.
         record: Whether page, PNG files and metrics go into the model's MLflow run, if the model was found through one.
-        tracking_uri: MLflow tracking URI.
-        batch_bytes: Most bytes of one batch of float32 input.
-        custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
-            has.
-        engine: As for `score`, for all models.
-        path_column: Column that names a row.
-        image_column: Column with the stored image, binary.
-        label_column: Column with the number of the true class.
-        key: As for `score`; the same for every call with these `predictions`.
-        storage_options: Access to an object store for reading Delta logs, under delta-rs' names.
+        **options: As for `score`, from `engine` to `storage_options`, for all models.
 
     Raises:
         ModelNotFoundError: If a model has no checkpoint.
@@ -111,11 +95,10 @@ def evaluate(
         True
     """
     require("lakelens.evaluate", "pyspark", "matplotlib")
-    batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
-    named = Table.of(table, version, storage_options)
-    columns = SourceColumns(path_column, image_column, label_column, key)
-    asked = [resolve_model(one, tracking_uri) for one in (model, compare) if one is not None]
-    check_engine("lakelens.evaluate", engine, *asked)
+    settings = ModelSettings(**options)
+    named, columns = Table.of(table, version, settings.storage_options), settings.columns
+    asked = [resolve_model(one, settings.tracking_uri) for one in (model, compare) if one is not None]
+    check_engine("lakelens.evaluate", settings.engine, *asked)
     evaluator = evaluator_of(*asked)
     snapshot = check_by_log(named, split, columns)
     if snapshot is not None:
@@ -124,11 +107,11 @@ def evaluate(
         predictions_location(predictions, named, task_of(asked[0].checkpoint))
     if out is not None:
         require_writable("out", Path(out))
-    coded = [(one, user_code(one, custom_objects)) for one in asked]
+    coded = [(one, user_code(one, settings.custom_objects)) for one in asked]
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
-    work = _Evaluating(evaluator(source, slices), predictions, tracking_uri, batch_bytes, engine)
+    work = _Evaluating(evaluator(source, slices), predictions, options)
     with ExitStack() as stack, typed_failures(source.name):
         answered = [Answered(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
         result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
@@ -146,9 +129,7 @@ class _Evaluating:
 
     evaluator: Evaluator
     predictions: str | Path | None
-    tracking_uri: str | None
-    batch_bytes: int
-    engine: str | None
+    options: ModelOptions
 
     @contextmanager
     def answers(self, model: ModelRef, code: UserCode) -> Iterator[DataFrame]:
@@ -156,7 +137,8 @@ class _Evaluating:
         source = self.evaluator.source
         if self.predictions is None:
             check_model(model, source, strict=False)
-            with predicted_now(model, self.evaluator, self.batch_bytes, code, self.engine) as rows:
+            settings = ModelSettings(**self.options)
+            with predicted_now(model, self.evaluator, settings.batch_bytes, code, settings.engine) as rows:
                 yield rows
             return
         scored = score(
@@ -166,15 +148,7 @@ class _Evaluating:
             self.predictions,
             source.version,
             split=source.split,
-            tracking_uri=self.tracking_uri,
-            batch_bytes=self.batch_bytes,
-            custom_objects=code.objects,
-            engine=self.engine,
-            path_column=source.columns.path,
-            image_column=source.columns.image,
-            label_column=source.columns.label,
-            key=source.columns.key,
-            storage_options=source.snapshot.table.storage_options,
+            **self.options,
         )
         if scored.version is None:
             raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")

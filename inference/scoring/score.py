@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import InvalidArgumentError, ScoringPaused
 from ...extras import require
@@ -29,11 +29,14 @@ from ...training.checkpoints.references import resolve_model
 from ...training.tasks.detection import DETECTIONS, LEAST_SCORE
 from ...training.tasks.registry import task_of
 from ..model.onnx_engine import check_engine
-from ..model.predictor import DEFAULT_BATCH_BYTES
 from ..model.user_code import user_code
+from .options import ModelOptions, ModelSettings
 from .predictions import PredictionsTable, predictions_location
 from .run import ScoringRun, Tally
-from .source import ScoredTable, SourceColumns, check_by_log, open_scored_table
+from .source import ScoredTable, check_by_log, open_scored_table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # A signal's handler cannot wake the thread that it runs in: a sleep of this length ends after it.
 _NAP_S = 0.5
@@ -137,19 +140,11 @@ def score(
     split: str | None = None,
     strict: bool = False,
     rows_per_commit: int | None = None,
-    tracking_uri: str | None = None,
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
-    custom_objects: Mapping[str, Any] | None = None,
-    engine: str | None = None,
     min_score: float | None = None,
-    path_column: str = "path",
-    image_column: str = "image",
-    label_column: str = "label",
-    key: str = "content_hash",
-    storage_options: Mapping[str, str] | None = None,
     watch_s: float | None = None,
     on_pass: Callable[[ScoreResult], None] | None = None,
     job: str | Job | None = None,
+    **options: Unpack[ModelOptions],
 ) -> ScoreResult:
     """Predicts for every image of one version of a table, and appends the predictions part by part.
 
@@ -179,23 +174,8 @@ def score(
         strict: Refuse a model whose class names, image size or table differ from this table's, instead of warning.
         rows_per_commit: Most rows of a part, in whole data files, at least one; None adapts it to the time that parts
             take.
-        tracking_uri: MLflow tracking URI.
-        batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch.
-        custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded code
-            has.
-        engine: "onnxruntime" converts a Keras model on the driver (extra `onnxruntime`), and its workers need no
-            TensorFlow; None runs a model in its own framework.
         min_score: Of a detector, keep only boxes with at least this score, 0.05 to 1; None keeps all. A page of
             `evaluate` names the score with the highest F1. A predictions table has one `min_score`.
-        path_column: Column that names a row.
-        image_column: Column with the stored image, binary.
-        label_column: Column with the number of the true class, or with names that the table's property
-            `lakelens.labels` numbers, if there is one.
-        key: Column that changes when the image changes, such as a digest or modification time, for tables without
-            `content_hash`; without it, each version is scored in full. Use the same key in every call for a
-            predictions table.
-        storage_options: Access to an object store for reading Delta logs and images, on the executors too, under
-            delta-rs' names.
         watch_s: Seconds between two looks at the table. The call scores the latest version, then looks for a new one,
             scores it like a separate call, and so on; it never returns. A look reads the log and starts no Spark job.
             The model is resolved once. Versions between two looks are skipped, and `ImageTable.vacuum` does not keep
@@ -205,6 +185,24 @@ def score(
         job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats key and
             arguments of one that has finished returns its result. One that has not finished is repeated: with
             `version` it scores the rest of the same rows.
+        **options: What runs the model, and how model and table are reached; `evaluate` and `promote` take them too.
+
+            engine: "onnxruntime" converts a Keras model on the driver (extra `onnxruntime`), and its workers need no
+                TensorFlow; None, the default, runs a model in its own framework.
+            path_column: Column that names a row; `path` by default.
+            image_column: Column with the stored image, binary; `image` by default.
+            label_column: Column with the number of the true class, or with names that the table's property
+                `lakelens.labels` numbers, if there is one; `label` by default.
+            key: Column that changes when the image changes, such as a digest or modification time, for tables without
+                `content_hash`, which is the default; without it, each version is scored in full. Use the same key in
+                every call for a predictions table.
+            tracking_uri: MLflow tracking URI.
+            batch_bytes: Most bytes of one batch of float32 input, and about as much stored images per Arrow batch; 32
+                MiB by default.
+            custom_objects: Classes and functions by name that the model needs and neither Keras nor its run's recorded
+                code has.
+            storage_options: Access to an object store for reading Delta logs and images, on the executors too, under
+                delta-rs' names.
 
     Raises:
         ScoringPaused: If `watch_s` was given and Ctrl-C or SIGTERM has ended the call.
@@ -226,16 +224,16 @@ def score(
     """
     started = time.perf_counter()
     require("lakelens.score", "pyspark")
-    batch_bytes = whole_number("batch_bytes", batch_bytes, least=1)
+    settings = ModelSettings(**options)
+    columns, engine = settings.columns, settings.engine
     if rows_per_commit is not None:
         rows_per_commit = whole_number("rows_per_commit", rows_per_commit, least=1)
-    columns = SourceColumns(path_column, image_column, label_column, key)
-    named = Table.of(table, version, storage_options)
+    named = Table.of(table, version, settings.storage_options)
     _check_watch(watch_s, on_pass, named)
     keyed = Job.of(job)
     if keyed is not None and watch_s is not None:
         raise InvalidArgumentError("job (--job) is not for a watch, which goes on where it was; leave it out")
-    reference = resolve_model(model, tracking_uri)
+    reference = resolve_model(model, settings.tracking_uri)
     check_engine("lakelens.score", engine, reference)
     task = task_of(reference.checkpoint)
     if min_score is not None:
@@ -246,7 +244,7 @@ def score(
             )
     target = predictions_location(predictions, named, task, min_score)
     snapshot = check_by_log(named, split, columns)
-    code = user_code(reference, custom_objects)
+    code = user_code(reference, settings.custom_objects)
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
@@ -272,7 +270,7 @@ def score(
         if found is not None:
             return ScoreResult(**found)
     run = ScoringRun(
-        spark, reference, source, results, batch_bytes, code, engine=engine, rows_per_commit=rows_per_commit
+        spark, reference, source, results, settings.batch_bytes, code, engine=engine, rows_per_commit=rows_per_commit
     )
     run.check(strict)
     if watch_s is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...errors import InvalidArgumentError
 from ...job_keys import Job
-from ...options import check_names, whole_number
+from ...options import named_options, whole_number
 from ...spark.session import SessionSource
 from ...table import Table, Version, version_of
 from ...tracking.runs import check_resumable, resolve_tracking_uri
@@ -42,6 +42,7 @@ class TrainOptions(TypedDict, total=False):
     config: Mapping[str, Any] | None
 
 
+@named_options
 def train(
     table: str | Path | Mapping[str, Any] | ExperimentConfig,
     *,
@@ -99,7 +100,6 @@ def train(
         >>> run.version, run.epochs, run.ranks
         (0, 1, 1)
     """
-    check_names("train", options, ("table", "spark", "job", *TrainOptions.__annotations__))
     given = options.pop("entrypoint", None)
     # A class, which a file cannot express, is passed separately.
     entry = None if given is None else EntryPoint.parse(given)
