@@ -17,10 +17,10 @@ from pydantic.fields import FieldInfo
 
 from benchmarks import fault_page, summary
 from lakelens.jobs.cli import build_parser
-from lakelens.training.configuration.determined import INSTEAD
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.hyperparameters import KINDS
 from lakelens.training.configuration.lengths import Length
+from lakelens.training.configuration.problems import INSTEAD
 from lakelens.training.trials.determined_code import CONTEXT, METHODS
 
 _MARK = re.compile(r"^<!-- generated: ([a-z ]+) -->$", re.MULTILINE)

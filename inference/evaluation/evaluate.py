@@ -10,25 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidArgumentError
+from ...etl.spark.catalog import read_table
 from ...extras import require
 from ...locations import require_writable
 from ...options import named_options
-from ...spark.port import kept
+from ...progress import image_progress
+from ...spark.port import counter, kept, parallelism
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
 from ...training.checkpoints.references import ModelRef, resolve_model
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
+from ..model.shipping import prediction_task, ship
 from ..model.user_code import UserCode, user_code
 from ..scoring.mismatch import check_model
 from ..scoring.options import ModelOptions, ModelSettings
-from ..scoring.predictions import predictions_location
+from ..scoring.predictions import PASSED_DDL, predictions_location
+from ..scoring.remaining import in_version, same_row
 from ..scoring.score import score
 from ..scoring.source import check_by_log, open_scored_table
 from .evaluator import Answered, Evaluator, require_slices
 from .evaluators import evaluator_of
-from .model_answers import predicted_now, scored_before
 from .record import PAGE, record_evaluation, write_report
 from .result import EvaluationResult
 
@@ -154,3 +157,42 @@ class _Evaluating:
             raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")
         with kept(scored_before(scored.predictions, scored.version, model, self.evaluator)) as rows:
             yield rows
+
+
+@contextmanager
+def predicted_now(
+    model: ModelRef, evaluator: Evaluator, batch_bytes: int, code: UserCode, engine: str | None
+) -> Iterator[DataFrame]:
+    """Runs a model over a table version; the answers stay with the executors until the body ends."""
+    source, columns = evaluator.source, evaluator.columns()
+    spark = source.spark
+    row_count = source.row_count()
+    shipped = ship(spark, model, batch_bytes=batch_bytes, code=code, engine=engine)
+    ddl = ", ".join([PASSED_DDL, *(f"{name} {kind}" for name, (kind, _) in columns.items()), shipped.ddl])
+    done = counter(spark)
+    with ExitStack() as stack:
+        with image_progress(f"evaluate {source.name}", row_count, lambda: (done.value, 0)) as count_file:
+            predicted = source.image_files(batch_bytes).predicted(
+                source.rows([made.alias(name) for name, (_, made) in columns.items()]),
+                prediction_task(shipped, count_file, done),
+                ddl,
+                count=row_count,
+                image_pixels=model.input_shape[0] * model.input_shape[1],
+                slots=parallelism(spark),
+            )
+            rows = stack.enter_context(kept(evaluator.kept(predicted)))
+            rows.count()
+        yield rows
+
+
+def scored_before(predictions: str, version: int, model: ModelRef, evaluator: Evaluator) -> DataFrame:
+    """Reads a model's answers from a predictions table that holds them."""
+    source, columns = evaluator.source, evaluator.columns()
+    rows = read_table(source.spark, predictions, version)
+    rows = rows.where(in_version(source, model.digest))
+    # An earlier table at this location may have had other images under this version's number.
+    rows = rows.alias("rows").join(source.rows().alias("keys"), same_row("rows", "keys"), "left_semi")
+    if columns:
+        values = source.rows([made.alias(name) for name, (_, made) in columns.items()]).select("path", *columns)
+        rows = rows.join(values, "path", "left")
+    return evaluator.kept(rows)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import TrainingPaused
+from ...errors import RankFailedError, TrainingKilled, TrainingPaused
 from ...extras import require
 from ...job_keys import Job
 from ...results import ReadableResult
@@ -15,13 +18,13 @@ from ...spark.session import SessionSource, opened
 from ...tracking.datasets import require_same_files
 from ...tracking.keyed_runs import count_attempt, record_result
 from ...tracking.logged_models import register_model
-from ...tracking.runs import ORIGIN_TAG, require_store, resolve_tracking_uri
+from ...tracking.requests import requests_heard
+from ...tracking.runs import ORIGIN_TAG, RunReference, require_store, resolve_tracking_uri
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
 from ..segments.backend import FRAMEWORKS
 from ..trials.entrypoint import EntryPoint
 from .experiment_plan import ExperimentPlan
-from .interruption import obeying_requests
 from .keyed import Claim, require_checkpoints, run_keyed
 from .open_trial import open_trial
 from .starts import TrainingStart
@@ -154,3 +157,25 @@ def _run(
         if config.job is not None:
             record_result(run, dataclasses.asdict(result))
     return result
+
+
+@contextlib.contextmanager
+def obeying_requests(run: RunReference, controls: Controls) -> Iterator[None]:
+    """Carries out requests of other processes (`lakelens runs pause|kill RUN`) while the body trains the run."""
+    killed = threading.Event()
+
+    def obey(asked: str) -> None:
+        logger.warning("%s of run %s was requested by another process", asked, run.run_id)
+        if asked == "pause":
+            controls.tell({"pause": True})
+            return
+        killed.set()
+        controls.end()
+
+    try:
+        with requests_heard(run, obey):
+            yield
+    except RankFailedError as error:
+        if not killed.is_set():
+            raise
+        raise TrainingKilled(f"run {run.run_id} was killed by another process") from error

@@ -10,7 +10,7 @@ from colours import NAMES, image_of, mixed_model, mixer, row, save, write_table
 from tqdm import tqdm
 
 import lakelens
-from lakelens.inference.evaluation import model_answers
+import lakelens.inference.evaluation.evaluate as evaluating
 from lakelens.inference.model.shipping import prediction_task
 
 pytestmark = pytest.mark.spark
@@ -112,7 +112,7 @@ def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has
     spark, checkpoint, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(
-        model_answers, "prediction_task", lambda model, _, done: prediction_task(model, "/elsewhere", done)
+        evaluating, "prediction_task", lambda model, _, done: prediction_task(model, "/elsewhere", done)
     )
     write_table(tmp_path / "images", [given(number) for number in range(ROWS)], partition_by=())
     monkeypatch.setattr("lakelens.progress.in_notebook", lambda: True)

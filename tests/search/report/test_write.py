@@ -16,12 +16,10 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.results import counted
 from lakelens.search.journal import Journal, read_events
-from lakelens.search.report.best import best_experiment
 from lakelens.search.report.history import SearchHistory, read_history
 from lakelens.search.report.importance import importance_of
-from lakelens.search.report.page import render_page
 from lakelens.search.report.plots import _BEST, _draw_curves, _draw_hyperparameters, rung_colours
-from lakelens.search.report.write import write_report
+from lakelens.search.report.write import best_experiment, render_page, write_report
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.configuration.space import constants
 
