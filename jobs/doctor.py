@@ -26,6 +26,7 @@ from packaging.requirements import Requirement
 
 import lakelens
 from lakelens.errors import LakelensError, RankFailedError
+from lakelens.freed_memory import why_not_kept
 from lakelens.jobs.command import EXIT_DONE, EXIT_FAILED
 from lakelens.locations import without_password
 from lakelens.spark.jvm import SHORT_LIVED, find_java
@@ -178,7 +179,8 @@ def _version(part: str) -> str | None:
 def _python() -> str:
     if not (3, 10) <= sys.version_info[:2] <= (3, 13):
         raise LakelensError("lakelens runs on Python 3.10 to 3.13; use one of them")
-    return sys.executable
+    reason = why_not_kept()
+    return sys.executable if reason is None else f"{sys.executable}; freed memory goes back to the kernel: {reason}"
 
 
 def _runtime() -> str:

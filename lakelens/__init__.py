@@ -112,6 +112,7 @@ __all__ = [
     "evaluate",
     "export_model",
     "hvd",
+    "keep_freed_memory",
     "make_delta_converter",
     "predict_udf",
     "promote",
@@ -129,6 +130,7 @@ __all__ = [
 
 # The names of each module that is imported when one of them is first used.
 _NAMES = {
+    ".freed_memory": ("keep_freed_memory",),
     ".etl.image_table": ("ImageTable",),
     ".etl.images.recipe": ("Limits", "Recipe"),
     ".etl.ingest.results": ("IngestResult", "StreamResult"),

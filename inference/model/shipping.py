@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ...errors import CheckpointError, ScoringFailedError
+from ...freed_memory import keep_freed_memory
 from ...progress import image_counter
 from ...spark.jvm import is_verbose
 from ...spark.port import TaskCounter, TaskNames, is_local, ship_file, temporary_folder
@@ -176,6 +177,7 @@ def _loaded(shipped: ShippedModel, threads: int) -> Predictor:
                 "something on this executor has replaced it. Start the job again in a new Spark application"
             )
         _check_memory(checkpoint)
+        keep_freed_memory()
         if shipped.engine is None:
             prepare = _prepare_torch if checkpoint.backend == TORCH else _prepare_tensorflow
             _show_gpus()

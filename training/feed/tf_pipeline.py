@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ...freed_memory import keep_again
 from .plan.feed_plan import Position, Shard
 from .read_options import Preprocess, available_cores
 
@@ -60,6 +61,7 @@ def dataset_of(
 
     described = (signature, tf.TensorSpec((2,), tf.int32), tf.TensorSpec((), tf.int64))
     dataset = tf.data.Dataset.from_generator(generate, output_signature=described)
+    keep_again()  # the first dataset of a process lets glibc trim its heap (tensorflow#37653)
     if preprocess is not None:
 
         def preprocessed(batch: Any, seed: Any, following: Any) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 
 from ....error_reports import message_of, report_of
 from ....errors import LaunchError
+from ....freed_memory import keep_freed_memory
 from ....spark.jvm import is_verbose
 from ....user_frames import tidied, user_traceback
 from ...rank import horovod_names, lazy_imports, process_context
@@ -40,6 +41,7 @@ _WITH_A_BUFFER = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRand
 def main(argument: str) -> None:
     """Runs the rank that `argument` (JSON: line, payload, value, preload) describes, and ends the process."""
     spec: dict[str, Any] = json.loads(argument)
+    keep_freed_memory()
     line = DriverLine(socket.socket(fileno=spec["line"]))
     signal.signal(signal.SIGTERM, _terminate)
     faulthandler.register(STACK_SIGNAL, all_threads=True)
