@@ -27,6 +27,13 @@ def encoded(image: Image.Image, file_format: str = "JPEG", **options: Any) -> by
     return buffer.getvalue()
 
 
+def oriented(orientation: int) -> Image.Exif:
+    """What a camera writes of how it was held: 1 to 8."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def write_image(path: Path, seed: int = 0, **options: Any) -> bytes:
     """Writes a JPEG, with its folders, and gives its bytes."""
     data = encoded(picture(seed, **options), quality=95)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
+from etl_pictures import encoded
 from PIL import Image
 from snapshots import open_snapshot
 
@@ -30,9 +30,7 @@ def picture(seed, size=(96, 96)):
 
 
 def jpeg(image, quality=85):
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
+    return encoded(image, quality=quality)
 
 
 def image_row(name, data, number=0, *, size=(96, 96), split=None, boxes=None, stored_format="jpeg", content=None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 
 import pytest
@@ -40,51 +41,69 @@ def from_rows(*rows):
     return list(read_rows(rows, "m.jsonl", path_of))
 
 
-def test_path_label_and_split_are_read():
-    a, b = from_csv("path,label,split\ncat/1.jpg,cat,train\ndog/2.jpg,dog,val\n")
-    assert (a.path, a.label_name, a.split) == ("file:///data/cat/1.jpg", "cat", "train")
-    assert (b.path, b.label_name, b.split) == ("file:///data/dog/2.jpg", "dog", "validation")
+def read(given):
+    """The rows of a CSV text, or of some objects."""
+    return from_csv(given) if isinstance(given, (str, bytes)) else from_rows(*given)
 
 
-def test_quotes_commas_line_breaks_a_byte_order_mark_and_windows_ends_are_read():
-    text = '\ufeffpath,label\r\n"a, ""b"".jpg","cat, big"\r\n\r\ncat\\1.jpg,猫\r\n'
-    a, b = from_csv(text)
-    assert (a.path, a.label_name) == ("file:///data/a%2C%20%22b%22.jpg", "cat, big")
-    assert (b.path, b.label_name) == ("file:///data/cat/1.jpg", "猫")
-
-
-@pytest.mark.parametrize("blank", ["\n", "\r\n  \r\n", "\ufeff\n\n"])
-def test_blank_lines_before_the_header_are_skipped(blank):
-    (row,) = from_csv(f"{blank}path,label\na.jpg,cat\n")
-    assert (row.path, row.label_name) == ("file:///data/a.jpg", "cat")
-    with pytest.raises(AnnotationFileError, match=r"m\.csv has no line"):
-        from_csv(blank)
+SIDES = "xmin,ymin,xmax,ymax"
+LABELS = [None, float("nan"), 3, 3.0, "3"]
 
 
 @pytest.mark.parametrize(
-    "header", ["class,label", "label,class", "category,class_name", "label,label_name", "class_name,class"]
-)
-def test_the_number_of_a_class_stands_on_either_side_of_its_name(header):
-    first, second = header.split(",")
-    for number, name in ((first, second), (second, first)):
-        row = {"path": "a.jpg", number: 3, name: "cat"}
-        (found,) = from_rows(row)
-        assert found.label_name == "cat"
-    box = {"class": 0, "label": "dog", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
-    (found,) = from_rows({"path": "a.jpg", "boxes": [box]})
-    assert [one.label_name for one in found.boxes] == ["dog"]
+    ("given", "found"),
+    [
+        ("path,label,split\ncat/1.jpg,cat,train\n2.jpg,dog,val\n", "cat/1.jpg cat train; 2.jpg dog validation"),
+        ('\ufeffpath,label\r\n"a, ""b"".jpg","cat, big"\r\n\r\ncat\\1.jpg,猫\r\n',
+         "a%2C%20%22b%22.jpg cat, big None; cat/1.jpg 猫 None"),
+        ("path,label,split\na.jpg\nb.jpg,cat,train,\n,cat,train\n",
+         "a.jpg None None; b.jpg cat train; m.csv#row=3 None None path_unusable"),
+        ("\npath,label\na.jpg,cat\n", "a.jpg cat None"),
+        ("\r\n  \r\npath,label\na.jpg,cat\n", "a.jpg cat None"),
+        ("\ufeff\n\npath,label\na.jpg,cat\n", "a.jpg cat None"),
+        ("Image,CLASS\na.jpg,cat\n", "a.jpg cat None"),
+        ("path,label,label_name\n1.jpg,2,cat\n", "1.jpg cat None"),
+        ("path,label\n1.jpg,\n", "1.jpg None None"),
+        ([{"path": "a", "label": label} for label in LABELS],
+         "a None None; a None None; a 3 None; a 3 None; a 3 None"),
+        ([{"path": "a", "label": False}], "a None None annotation_unreadable"),
+        ([{}, {"path": "a", "label": "cat"}, {"split": "test", "path": "b"}, {"LABEL": "dog", "path": "c"}],
+         "m.jsonl#row=1 None None path_unusable; a cat None; b None test; c dog None"),
+        *(([{"path": "a", name: "cat", number: 3}], "a cat None") for one, other in (
+            ("class", "label"), ("category", "class_name"), ("label", "label_name"), ("class_name", "class"),
+        ) for name, number in ((one, other), (other, one))),
+    ],
+)  # fmt: skip
+def test_path_label_and_split_are_read_and_each_row_is_accounted_for(given, found):
+    rows = [[row.path.removeprefix("file:///data/"), row.label_name, row.split, *reasons(row)] for row in read(given)]
+    assert "; ".join(" ".join(map(str, row)) for row in rows) == found
 
 
-def test_a_row_with_more_fields_than_the_header_is_refused():
-    with pytest.raises(AnnotationFileError, match=r"m\.csv#row=2 has 3 fields and the header 2: 'a, b\.jpg,cat'"):
-        from_csv("path,label\n1.jpg,dog\na, b.jpg,cat\n")
-
-
-def test_rows_shorter_than_the_header_and_blank_fields_at_their_end_are_read():
-    a, b, c = from_csv("path,label,split\na.jpg\nb.jpg,cat,train,\n,cat,train\n")
-    assert (a.label_name, a.split) == (None, None)
-    assert (b.label_name, b.split) == ("cat", "train")
-    assert (c.path, reasons(c)) == ("m.csv#row=3", [an.PATH_UNUSABLE])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("filename,width,height,class,xmin,ymin,xmax,ymax\na,640,480,cat,1,2,3.5,4\n", "a cat 1 2 3.5 4"),
+        (f"path,label,{SIDES}\na,cat,0,0,1,1\na,dog,2,2,3,3\nb,,,,,\n", "a cat 0 0 1 1 dog 2 2 3 3; b"),
+        (f"path,label,{SIDES}\na,,,,,\nb,cat,,,,\n", "a; b box_malformed"),
+        ('path,label,width,height,x1,y1,x2,y2\na,cat,"640,0","480,0","1,5",2,9,10\n', "a cat 1.5 2 9 10"),
+        # Of which one box alone is in fractions.
+        (f"path,label,{SIDES}\na,cat,0.1,0.2,0.5,1.0\nb,dog,1,1,2,2\nc,,,,,\n",
+         "a cat 0.1 0.2 0.5 1; b dog 1 1 2 2; c"),
+        ([{"path": "a", "label_name": None, "label": None,
+           "annotations": [{"label": 2, "label_name": "cat", "bbox": [0, 1, 2, 3]}]}], "a cat 0 1 2 4"),
+        ([{"path": "a", "boxes": [{"class": 0, "label": "dog", "bbox": [1, 1, 9, 9]}]}], "a dog 1 1 10 10"),
+        ([{"path": "a", "boxes": None, "annotations": [{"label": "cat", "bbox": [1, 1, 2, 2]}]}], "a cat 1 1 3 3"),
+    ],
+)  # fmt: skip
+def test_boxes_are_read_with_their_class_from_columns_of_many_names(given, found):
+    rows = list(merge_annotations(read(given)))
+    shown = [
+        [row.path.removeprefix("file:///data/"), *(f"{part:g}" if isinstance(part, float) else part
+         for box in row.boxes for part in (box.label_name, *box.corners)), *reasons(row)] for row in rows
+    ]  # fmt: skip
+    assert "; ".join(" ".join(row) for row in shown) == found
+    assert {row.label_name for row in rows} == {None}
+    assert [row.size for row in rows if row.size] == [(640, 480)] * ("width" in str(given))
 
 
 def test_an_absolute_windows_path_is_quarantined_with_its_row():
@@ -93,56 +112,62 @@ def test_an_absolute_windows_path_is_quarantined_with_its_row():
     assert "Windows" in row.problems[0].detail
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ("label,split", r"m\.csv has no column 'path' \(its columns: 'label', 'split'\)"),
-        ("path,split", "neither a column 'label' nor 'boxes'"),
-        ("path,label,xmin,ymin", "the columns xmin, ymin without xmax, ymax"),
-        ("path,xmin,ymin,xmax,ymax", "no column 'label' for its class"),
-        ("path,label,Label", "two columns 'label'"),
-    ],
-)
-def test_a_missing_column_is_named_with_those_that_exist(header, message):
-    with pytest.raises(AnnotationFileError, match=message):
-        from_csv(f"{header}\n1,2,3,4,5\n")
-
-
-def test_the_names_that_other_tools_use_are_known():
-    header = "filename,width,height,class,xmin,ymin,xmax,ymax"
-    (row,) = from_csv(f"{header}\na.jpg,640,480,cat,1,2,3.5,4\n")
-    assert row.size == (640, 480)
-    assert row.label_name is None
-    assert [(box.label_name, box.corners) for box in row.boxes] == [("cat", (1, 2, 3.5, 4))]
-    assert find_columns(["Image", "CLASS"], "m").names == {"path": "Image", "label": "CLASS"}
-
-
-def test_the_name_of_a_class_counts_before_its_number():
-    (row,) = from_csv("path,label,label_name\n1.jpg,2,cat\n")
-    assert row.label_name == "cat"
-    box = {"label": 2, "label_name": "cat", "xmin": 0, "ymin": 1, "xmax": 2, "ymax": 3}
-    (row,) = from_rows({"path": "a.jpg", "annotations": [box], "label_name": None, "label": None})
-    assert (row.label_name, row.boxes[0].label_name) == (None, "cat")
+CAT = {"path": "a", "label": "cat"}
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("given", "words"),
     [
-        "path,label,class\n1.jpg,dog,cat\n",
-        "path,label_name,label\n1.jpg,cat,dog\n",
-        "path,split,subset\n1.jpg,val,test\n",
+        ("", r"m\.csv has no line"),
+        ("\r\n  \r\n", r"m\.csv has no line"),
+        ("\ufeff\n\n", r"m\.csv has no line"),
+        (b"path,label\n\xff\xfe,cat\n", r"m\.csv"),
+        ("path,label\na.jpg,cat\n".encode("utf-16-le"), r"m\.csv"),
+        ("label,split\n1,2\n", r"m\.csv has no column 'path' \(its columns: 'label', 'split'\)"),
+        ("path,split\n1,2\n", "neither a column 'label' nor 'boxes'"),
+        ("path,label,xmin,ymin\n1,2,3,4\n", "the columns xmin, ymin without xmax, ymax"),
+        (f"path,{SIDES}\n1,2,3,4,5\n", "no column 'label' for its class"),
+        ("path,label,Label\n1,2,3\n", "two columns 'label'"),
+        ("path,label\n1.jpg,dog\na, b.jpg,cat\n",
+         r"m\.csv#row=2 has 3 fields and the header 2: 'a, b\.jpg,cat'"),
+        ("path,label,class\n1.jpg,dog,cat\n", r"#row=1: the columns '\w+' and '\w+' .* disagree: '\w+' and"),
+        ("path,label_name,label\n1.jpg,cat,dog\n", r"#row=1: the columns '\w+' and '\w+' .* disagree: '\w+' and"),
+        ("path,label,split,subset\n1.jpg,cat,val,test\n", r"#row=1: the columns .* disagree: '\w+' and"),
+        ('path,label\n"' + "a,b\n" * 5_000_000, "quote"),
+        ('path,label\na.jpg,"cat\nb.jpg,dog\nc.jpg,cat\n', "a quote may lack its end"),
+        *((f'path,label,{SIDES}\na.jpg,cat,1,2,"{number}",4\n',
+           rf"row=1: xmax is '{number}', which has thousands or a decimal comma")
+          for number in ("1,024", "12,345,678", "3,141")),
+        *((f"path,label,{SIDES}\na.jpg,cat,{corners}\nb.jpg,dog,{corners}\n",
+           "fractions of the image's sides are no pixels") for corners in ("0.1,0.2,0.5,1.0", "0,0,1,0.5")),
+        *((f"path,label,x1,y1,x2,y2,{others}\na.jpg,ship,10,10,90,12,88,60,9,58\n",
+           "corners of a shape that is no box") for others in ("x3,y3,x4,y4", "x0,y0,x3,y3")),
+        ([CAT, {**CAT, "bbox": [1, 2, 3, 4]}], r"m.jsonl#row=2 has the columns bbox"),
+        *((rows, r"has the columns .* without")
+          for names in (("xmin", "ymin", "xmax", "ymay"), ("x0", "y0", "x1", "y1"), ("xmin", "ymin", "width"))
+          for partial in ({**CAT, **dict.fromkeys(names, 1)},) for rows in ([partial], [CAT, partial])),
+        ([{"path": "a", "boxes": [], "annotations": [{"label": "cat"}]}], "mean the same and disagree"),
+        ([{**CAT, "xmin": 1, "ymin": 1, "xmax": 5, "ymax": 5, "boxes": [{"label": "cat"}]}],
+         "has corners and 'boxes', two ways to write boxes"),
+    ],
+    ids=itertools.count(),
+)  # fmt: skip
+def test_a_manifest_that_means_nothing_or_two_things_is_refused_by_name(given, words):
+    with pytest.raises(AnnotationFileError, match=words):
+        read(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[{"path": "a.jpg", "label": "cat"}', "is not JSON in UTF-8"),
+        ('[{"path": "a.jpg", "label": "cat"}] []', "is not JSON in UTF-8.*Extra data"),
+        ('{\n  "images": []\n}', "an array of objects, or JSON lines"),
     ],
 )
-def test_columns_of_one_meaning_that_disagree_are_an_error(text):
-    with pytest.raises(AnnotationFileError, match=r"m\.csv#row=1: the columns '\w+' and '\w+' .* disagree: '\w+' and"):
-        from_csv(text.replace("split", "label,split").replace("1.jpg,val", "1.jpg,cat,val"))
-
-
-def test_one_row_per_box_becomes_one_image():
-    rows = from_csv("path,label,xmin,ymin,xmax,ymax\na.jpg,cat,0,0,1,1\na.jpg,dog,2,2,3,3\nb.jpg,,,,,\n")
-    a, b = merge_annotations(rows)
-    assert [box.label_name for box in a.boxes] == ["cat", "dog"]
-    assert (b.boxes, b.problems) == ((), ())
+def test_a_torn_json_array_and_an_object_on_several_lines_are_refused(text, words):
+    with pytest.raises(AnnotationFileError, match=rf"m\.json.*{words}"):
+        from_json(text)
 
 
 def test_boxes_are_a_list_or_json_text_of_one():
@@ -177,13 +202,6 @@ def test_boxes_that_are_no_list_or_too_many_quarantine_the_image_and_one_that_is
     assert ([box.label_name for box in row.boxes or ()], reasons(row)) == (kept, found)
 
 
-def test_an_empty_label_is_no_label_and_a_number_is_its_text():
-    labels = ["", None, float("nan"), 3, 3.0, "3", False]
-    rows = from_rows(*({"path": f"{i}.jpg", "label": label} for i, label in enumerate(labels)))
-    assert [row.label_name for row in rows] == [None, None, None, "3", "3", "3", None]
-    assert [reasons(row) for row in rows] == [[]] * 6 + [[an.ANNOTATION_UNREADABLE]]
-
-
 def test_a_json_line_or_element_that_is_no_object_is_accounted_for():
     lines = ['{"path": "a.jpg", "label": "cat"}', "[1]", "{", "", "null", "[" * 100_000, '{"label": "cat"}']
     good, *lost = read_rows(map(parse_json_line, lines), "m.jsonl", path_of)
@@ -208,30 +226,6 @@ def test_a_json_array_and_json_lines_are_the_same_rows():
     assert from_json("[]") == from_json("") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[{"path": "a.jpg", "label": "cat"}', "is not JSON in UTF-8"),
-        ('[{"path": "a.jpg", "label": "cat"}] []', "is not JSON in UTF-8.*Extra data"),
-        ('{\n  "images": []\n}', "an array of objects, or JSON lines"),
-    ],
-)
-def test_a_torn_json_array_and_an_object_on_several_lines_are_refused(text, message):
-    with pytest.raises(AnnotationFileError, match=rf"m\.json.*{message}"):
-        from_json(text)
-
-
-@pytest.mark.parametrize("data", [b"", b"path,label\n\xff\xfe,cat\n", "path,label\na.jpg,cat\n".encode("utf-16-le")])
-def test_a_file_that_is_no_csv_in_utf8_is_refused_by_name(data):
-    with pytest.raises(AnnotationFileError, match=r"m\.csv"):
-        from_csv(data)
-
-
-def test_a_quote_that_is_never_closed_is_refused():
-    with pytest.raises(AnnotationFileError, match="quote"):
-        from_csv(b'path,label\n"' + b"a,b\n" * 5_000_000)
-
-
 def test_the_format_is_told_by_the_suffix_and_an_unknown_one_is_refused():
     for location, kind in (("a/m.csv", "csv"), ("s3a://b/m.parquet/", "parquet"), ("m.json", "json")):
         assert manifest_format(location) == kind
@@ -248,20 +242,6 @@ def test_no_row_makes_the_reader_raise_and_none_is_lost(row):
     (read,) = from_rows(row)
     assert read.path
     assert set(reasons(read)) <= set(an.REASONS)
-
-
-def test_json_lines_may_leave_out_keys_each_on_its_own():
-    rows = [
-        {},
-        {"path": "a.jpg", "label": "cat"},
-        {"split": "test", "path": "b.jpg"},
-        {"LABEL": "dog", "path": "c.jpg"},
-    ]
-    lost, a, b, c = from_rows(*rows)
-    assert reasons(lost) == [an.PATH_UNUSABLE]
-    assert (a.label_name, a.split) == ("cat", None)
-    assert (b.label_name, b.split) == (None, "test")
-    assert c.label_name == "dog"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le with a mark"])
@@ -308,22 +288,6 @@ def test_columns_of_boxes_in_an_unclear_convention_are_refused_and_never_ignored
     find_columns(["path", "label", "boxer", "robot", "top"], "m.csv")
 
 
-def test_boxes_that_a_later_json_line_has_are_not_ignored_either():
-    with pytest.raises(AnnotationFileError, match=r"m.jsonl#row=2 has the columns bbox"):
-        from_rows({"path": "a.jpg", "label": "cat"}, {"path": "b.jpg", "label": "cat", "bbox": [1, 2, 3, 4]})
-
-
-def test_a_class_without_corners_is_a_box_that_was_lost_and_no_example_without_objects():
-    empty, lost = from_csv("path,label,xmin,ymin,xmax,ymax\na.jpg,,,,,\nb.jpg,cat,,,,\n")
-    assert (empty.boxes, empty.problems) == ((), ())
-    assert (lost.boxes, reasons(lost)) == ((), [an.BOX_MALFORMED])
-
-
-def test_numbers_with_a_decimal_comma_are_read_wherever_a_number_stands():
-    (row,) = from_csv('path,label,width,height,x1,y1,x2,y2\na.jpg,cat,"640,0","480,0","1,5",2,9,10\n')
-    assert (row.size, row.boxes[0].corners) == ((640, 480), (1.5, 2, 9, 10))
-
-
 @pytest.mark.parametrize("text", ['{"path": "é.jpg", "label": "cat"}', '[{"path": "é.jpg", "label": "cat"}]'])
 def test_json_in_utf16_with_a_mark_is_read(text):
     (row,) = read_rows(read_json(io.BytesIO(text.encode("utf-16")), "m.jsonl"), "m.jsonl", str)
@@ -346,34 +310,6 @@ def test_a_json_line_that_leaves_out_corners_of_a_box_has_lost_it(left_out):
     assert (c.boxes, reasons(c)) == (None, [])  # which nobody annotated
 
 
-@pytest.mark.parametrize(
-    "names", [("xmin", "ymin", "xmax", "ymay"), ("x0", "y0", "x1", "y1"), ("xmin", "ymin", "width")]
-)
-def test_some_corners_without_the_others_are_refused_wherever_they_come(names):
-    partial = {"path": "b", "label": "cat", **dict.fromkeys(names, 1)}
-    for rows in ([partial], [{"path": "a", "label": "cat"}, partial]):
-        with pytest.raises(AnnotationFileError, match=r"has the columns .* without"):
-            from_rows(*rows)
-
-
-@pytest.mark.parametrize("others", [("x3", "y3", "x4", "y4"), ("x0", "y0", "x3", "y3")])
-def test_the_corners_of_a_quadrilateral_are_no_box(others):
-    header = ",".join(("path", "label", "x1", "y1", "x2", "y2", *others))
-    with pytest.raises(AnnotationFileError, match="corners of a shape that is no box"):
-        from_csv(f"{header}\na.jpg,ship,10,10,90,12,88,60,9,58\n")
-
-
-def test_a_quote_that_opens_and_does_not_end_swallows_no_rows():
-    with pytest.raises(AnnotationFileError, match="a quote may lack its end"):
-        from_csv('path,label\na.jpg,"cat\nb.jpg,dog\nc.jpg,cat\n')
-
-
-@pytest.mark.parametrize("value", ["1,024", "12,345,678", "3,141"])
-def test_a_number_that_may_have_thousands_is_refused(value):
-    with pytest.raises(AnnotationFileError, match=rf"row=1: xmax is '{value}', which has thousands or a decimal comma"):
-        from_csv(f'path,label,xmin,ymin,xmax,ymax\na.jpg,cat,1,2,"{value}",4\n')
-
-
 def test_a_mark_of_a_difficult_box_is_read_however_it_is_written_and_blank_cells_are_none():
     marks = ("1.0", "yes", " 1", "True", "0.0", "no", "")
     rows = "\n".join(f"{n}.jpg,cat,1,2,3,4,{mark}" for n, mark in enumerate(marks))
@@ -382,21 +318,3 @@ def test_a_mark_of_a_difficult_box_is_read_however_it_is_written_and_blank_cells
     nothing = {"label": None, **dict.fromkeys(("xmin", "ymin", "xmax", "ymax"), float("nan"))}
     (frame,) = from_rows({"path": "n", **nothing})
     assert [(row.boxes, reasons(row)) for row in (found[-1], frame)] == [((), []), ((), [])]
-
-
-@pytest.mark.parametrize("corners", [(0.1, 0.2, 0.5, 1.0), (0, 0, 1, 0.5)])
-def test_corners_that_are_fractions_are_refused(corners):
-    header, values = "path,label,xmin,ymin,xmax,ymax", ",".join(map(str, corners))
-    with pytest.raises(AnnotationFileError, match="fractions of the image's sides are no pixels"):
-        from_csv(f"{header}\na.jpg,cat,{values}\nb.jpg,dog,{values}\n")
-    assert len(from_csv(f"{header}\na.jpg,cat,{values}\nb.jpg,dog,1,1,2,2\nc.jpg,,,,,\n")) == 3
-
-
-def test_of_two_columns_of_boxes_none_is_ignored():
-    cat = [{"label": "cat", "bbox": [1, 1, 2, 2]}]
-    (row,) = from_rows({"path": "a", "boxes": None, "annotations": cat})
-    assert [box.label_name for box in row.boxes] == ["cat"]
-    with pytest.raises(AnnotationFileError, match="mean the same and disagree"):
-        from_rows({"path": "a", "boxes": [], "annotations": cat})
-    with pytest.raises(AnnotationFileError, match="has corners and 'boxes', two ways to write boxes"):
-        from_rows({"path": "a", **CORNERS, "boxes": cat})

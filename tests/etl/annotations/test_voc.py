@@ -35,53 +35,40 @@ def voc(*objects, size=(500, 375)):
     ).encode()
 
 
-def test_one_based_inclusive_pixels_become_half_open():
-    read = parse_voc(voc(voc_object(corners=(1, 1, 500, 375)), voc_object(corners=(263, 211, 263, 211))), "p")
-    assert [box.corners for box in read.boxes] == [(0, 0, 500, 375), (262, 210, 263, 211)]
-    assert (read.path, read.size, read.problems) == ("p", (500, 375), ())
+PART = "<part><name>head</name><bndbox><xmin>7</xmin><ymin>7</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></part>"
+FLAGS = "<pose>Left</pose><truncated>1</truncated><occluded>0</occluded><difficult>{}</difficult>"
 
 
-def test_coordinates_with_fractions_keep_them():
-    read = parse_voc(voc(voc_object(corners=("45.70000076293945", "1.5", " 60.25\n", "1e2"))), "p")
-    assert read.boxes[0].corners == (44.70000076293945, 0.5, 60.25, 100)
-
-
-def test_parts_of_an_object_with_boxes_of_their_own_are_no_objects():
-    part = "<part><name>head</name><bndbox><xmin>7</xmin><ymin>7</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></part>"
-    before = voc_object("person", (10, 20, 30, 40), more=part)
-    after = before.replace(part, "").replace("</object>", part + "</object>")
-    for text in (before, after):
-        (box,) = parse_voc(voc(text), "p").boxes
-        assert (box.label_name, box.corners) == ("person", (9, 19, 30, 40))
-
-
-def test_difficult_is_read_and_truncated_pose_and_occluded_are_tolerated():
-    flags = "<pose>Left</pose><truncated>1</truncated><occluded>0</occluded><difficult>{}</difficult>"
-    read = parse_voc(voc(voc_object(more=flags.format(1)), voc_object(more=flags.format(0)), voc_object()), "p")
-    assert [box.difficult for box in read.boxes] == [True, False, False]
+@pytest.mark.parametrize(
+    ("objects", "boxes"),
+    [
+        ([voc_object(corners=(1, 1, 500, 375))], [("cat", 0, 0, 500, 375, False)]),
+        ([voc_object(corners=(263, 211, 263, 211))], [("cat", 262, 210, 263, 211, False)]),
+        (
+            [voc_object(corners=("45.70000076293945", "1.5", " 60.25\n", "1e2"))],
+            [("cat", 44.70000076293945, 0.5, 60.25, 100, False)],
+        ),
+        ([voc_object("person", (10, 20, 30, 40), more=PART)], [("person", 9, 19, 30, 40, False)]),
+        (
+            [voc_object("person", (10, 20, 30, 40)).replace("</object>", f"{PART}</object>")],
+            [("person", 9, 19, 30, 40, False)],
+        ),
+        (
+            [voc_object(more=FLAGS.format(1)), voc_object(more=FLAGS.format(0))],
+            [("cat", 0, 0, 1, 1, True), ("cat", 0, 0, 1, 1, False)],
+        ),
+    ],
+)
+def test_one_based_inclusive_pixels_become_half_open(objects, boxes):
+    for head in ("<annotation>", '<annotation xmlns="http://x">', '<annotation xmlns="http://x" xmlns:a="http://y">'):
+        read = parse_voc(voc(*objects).replace(b"<annotation>", head.encode()), "p")
+        assert [(box.label_name, *box.corners, box.difficult) for box in read.boxes] == boxes
+        assert (read.path, read.size, read.problems) == ("p", (500, 375), ())
 
 
 def test_an_image_without_objects_has_no_boxes_and_a_declared_size_of_zero_is_unknown():
     assert parse_voc(voc(), "p") == Annotation("p", boxes=(), size=(500, 375))
     assert parse_voc(voc(size=(0, 0)), "p") == Annotation("p", boxes=())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<object><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>",
-        "<object><name>cat</name></object>",
-        "<object><name>cat</name><bndbox><xmin>1</xmin></bndbox></object>",
-        "<object><name>cat</name><polygon><x1>1</x1></polygon></object>",
-        voc_object("  "),
-        voc_object(corners=("one", 1, 2, 2)),
-        voc_object(corners=("", 1, 2, 2)),
-    ],
-)
-def test_an_object_that_is_not_whole_costs_itself_alone(text):
-    read = parse_voc(voc(text, voc_object("dog", (2, 2, 3, 3))), "p")
-    assert [box.label_name for box in read.boxes] == ["dog"]
-    assert reasons(read) == [an.BOX_MALFORMED]
 
 
 def test_class_names_may_be_of_any_script_and_any_encoding_of_the_tools():
@@ -93,6 +80,39 @@ def test_class_names_may_be_of_any_script_and_any_encoding_of_the_tools():
     latin = ('<?xml version="1.0" encoding="iso-8859-1"?>' + voc(voc_object("é")).decode()).encode("latin-1")
     assert parse_voc(latin, "p").boxes[0].label_name == "é"
     assert parse_voc(b"\xef\xbb\xbf" + voc(voc_object("é")), "p").boxes[0].label_name == "é"
+
+
+SECOND_BOX = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
+TWO_BOXES = voc_object(corners=(5, 6, 7, 8)).replace("</object>", SECOND_BOX)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<object>{SECOND_BOX}",
+        "<object><name>cat</name></object>",
+        "<object><name>cat</name><bndbox><xmin>1</xmin></bndbox></object>",
+        "<object><name>cat</name><polygon><x1>1</x1></polygon></object>",
+        voc_object("  "),
+        voc_object("x" * 500_000),
+        voc_object(corners=("one", 1, 2, 2)),
+        voc_object(corners=("", 1, 2, 2)),
+        # The corners of two boxes are not mixed.
+        TWO_BOXES,
+        TWO_BOXES.replace("<xmin>5</xmin>", ""),
+        voc_object().replace("</object>", "<bndbox></bndbox></object>"),
+        # An object in another place is lost and makes no example without objects.
+        f"<objects>{voc_object()}{voc_object()}</objects>",
+        voc_object().replace("object>", "Object>"),
+        f"<image>{voc_object()}</image>",
+        voc_object().replace("object>", "item>"),
+    ],
+    ids=range(15),
+)
+def test_an_object_that_is_not_whole_or_elsewhere_costs_itself_alone(text):
+    read = parse_voc(voc(text, voc_object("dog", (2, 2, 3, 3))), "p")
+    assert [box.label_name for box in read.boxes] == ["dog"]
+    assert set(reasons(read)) == {an.BOX_MALFORMED}
 
 
 BILLION_LAUGHS = (
@@ -148,24 +168,6 @@ def test_no_bytes_make_the_parser_raise(noise, position, cut):
     assert set(reasons(read)) <= set(an.REASONS)
 
 
-def test_the_corners_of_two_boxes_of_an_object_are_not_mixed_and_neither_is_lost_without_a_word():
-    second = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
-    first = voc_object(corners=(5, 6, 7, 8))
-    for one in (first, first.replace("<xmin>5</xmin>", "")):
-        read = parse_voc(voc(one.replace("</object>", second)), "p")
-        assert (read.boxes, reasons(read)) == ((), [an.BOX_MALFORMED])
-
-
-@pytest.mark.parametrize("head", ['<annotation xmlns="http://x">', '<annotation xmlns="http://x" xmlns:a="http://y">'])
-def test_a_namespace_is_ignored(head):
-    assert len(parse_voc(voc(voc_object()).replace(b"<annotation>", head.encode()), "p").boxes) == 1
-
-
-def test_an_endless_text_is_cut_and_costs_its_object():
-    read = parse_voc(voc(voc_object("x" * 5_000_000), voc_object("dog")), "p")
-    assert [box.label_name for box in read.boxes] == ["dog"]
-
-
 @pytest.mark.parametrize(
     ("path", "key"),
     [
@@ -184,29 +186,30 @@ def test_an_image_and_its_annotation_share_a_key(path, key):
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "found", "splits"),
     [
-        ("ImageSets/Main/train.txt", ("", "train")),
-        ("VOC2012/ImageSets/Main/trainval.txt", ("VOC2012/", "trainval")),
-        ("ImageSets/Main/cat_train.txt", None),
-        ("ImageSets/Segmentation/train.txt", None),
-        ("ImageSets/Main/train.txt.bak", None),
-        ("xImageSets/Main/train.txt", None),
+        ("ImageSets/Main/train.txt", ("", "train"), {"train"}),
+        ("ImageSets/Main/val.txt", ("", "val"), {"validation"}),
+        ("ImageSets/Main/test.txt", ("", "test"), {"test"}),
+        ("VOC2012/ImageSets/Main/trainval.txt", ("VOC2012/", "trainval"), {"train", "validation"}),
+        ("ImageSets/Main/cat_train.txt", None, None),
+        ("ImageSets/Segmentation/train.txt", None, None),
+        ("ImageSets/Main/train.txt.bak", None, None),
+        ("xImageSets/Main/train.txt", None, None),
     ],
 )
-def test_only_the_lists_of_whole_splits_give_splits(path, found):
+def test_only_the_lists_of_whole_splits_give_splits(path, found, splits):
     assert split_list(path) == found
-
-
-def test_a_split_list_names_one_image_a_line():
-    text = "\ufeff000005\r\n000007  1\n\n  sub/000009 -1\nmy image\nfoto 2.JPG\nIMG 7.png 0\nv1.5\n"
-    names = ["000005", "000007", "sub/000009", "my image", "foto 2", "IMG 7", "v1.5"]
-    assert list(parse_split_list(text, "VOC2007/")) == [f"VOC2007/{name}" for name in names]
+    assert splits is None or splits_of_list(found[1]) == splits
 
 
 @pytest.mark.parametrize(
     ("lines", "names"),
     [
+        (
+            ["\ufeff000005\r\n000007  1\n\n  sub/000009 -1\nmy image\nfoto 2.JPG\nIMG 7.png 0\nv1.5\n"],
+            ["000005", "000007", "sub/000009", "my image", "foto 2", "IMG 7", "v1.5"],
+        ),
         (["photo 0", "photo 1", "photo 2"], ["photo 0", "photo 1", "photo 2"]),
         (["photo", "photo 1"], ["photo", "photo 1"]),
         (["my photo.jpg", "my photo 1.jpg", "your photo 1"], ["my photo", "my photo 1", "your photo 1"]),
@@ -218,8 +221,8 @@ def test_a_split_list_names_one_image_a_line():
         (["000005 -1", "000007\t1"], ["000005", "000007"]),
     ],
 )
-def test_a_number_behind_a_name_belongs_to_it_where_other_lines_begin_with_the_same_name(lines, names):
-    assert list(parse_split_list("\n".join(lines), "")) == names
+def test_a_split_list_names_an_image_a_line_and_its_last_number_where_other_lines_begin_alike(lines, names):
+    assert list(parse_split_list("\n".join(lines), "VOC2007/")) == [f"VOC2007/{name}" for name in names]
 
 
 @pytest.mark.parametrize("corners", [(4, 6, 9, 8), (9, 6, 4, 8), (4, 8, 9, 6), (9, 8, 4, 6)])
@@ -246,29 +249,3 @@ def test_corners_in_the_wrong_order_mean_the_same_pixels(corners):
 def test_the_lists_that_name_an_image_give_its_split_and_two_splits_are_a_conflict(lists, split, found):
     named = with_split_lists(Annotation("a"), lists)
     assert (named.split, reasons(named)) == (split, found)
-
-
-@pytest.mark.parametrize(
-    ("name", "splits"),
-    [("train", {"train"}), ("val", {"validation"}), ("test", {"test"}), ("trainval", {"train", "validation"})],
-)
-def test_the_images_of_a_list_are_in_its_splits(name, splits):
-    assert splits_of_list(name) == splits
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        f"<objects>{voc_object()}{voc_object()}</objects>",
-        voc_object().replace("object>", "Object>"),
-        f"<image>{voc_object()}</image>",
-        voc_object().replace("object>", "item>"),
-        voc_object().replace("</object>", "<bndbox></bndbox></object>"),
-    ],
-)
-def test_an_object_in_another_place_is_lost_and_makes_no_example_without_objects(content):
-    read = parse_voc(voc(voc_object("dog"), content), "p")
-    assert [box.label_name for box in read.boxes] == ["dog"]
-    assert set(reasons(read)) == {an.BOX_MALFORMED}
-    parts = voc_object("person").replace("</object>", "<part><name>head</name><bndbox></bndbox></part></object>")
-    assert reasons(parse_voc(voc(parts), "p")) == []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from etl_pictures import encoded, oriented
 from PIL import Image
 
 from lakelens.errors import ImageError
@@ -18,13 +18,6 @@ pytestmark = pytest.mark.unit
 NOISE = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
 
 
-def encoded(form: str, orientation: int = 1) -> bytes:
-    buffer, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(NOISE).save(buffer, form, exif=exif)
-    return buffer.getvalue()
-
-
 def decoded(image: StoredImage, shape: tuple[int, int, int], **settings) -> np.ndarray:
     pixels = np.zeros(shape, np.uint8)
     PixelDecoder(**settings).decode(image, pixels)
@@ -33,7 +26,7 @@ def decoded(image: StoredImage, shape: tuple[int, int, int], **settings) -> np.n
 
 @pytest.mark.parametrize("shape", [(24, 40, 3), (24, 40, 1), (16, 16, 3), (50, 30, 1)])
 def test_simplejpeg_and_pillow_give_the_same_pixels_in_colour_and_grey_at_any_size(shape):
-    image = StoredImage(encoded("JPEG"), "jpeg")
+    image = StoredImage(encoded(Image.fromarray(NOISE)), "jpeg")
     ours, theirs = (decoded(image, shape, simplejpeg=chosen) for chosen in (True, False))
     np.testing.assert_array_equal(ours, theirs)
     assert ours.any()
@@ -42,7 +35,7 @@ def test_simplejpeg_and_pillow_give_the_same_pixels_in_colour_and_grey_at_any_si
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_the_size_is_that_of_the_image_as_it_is_shown(form, orientation):
-    image = StoredImage(encoded(form, orientation))
+    image = StoredImage(encoded(Image.fromarray(NOISE), form, exif=oriented(orientation)))
     shown = decode_image(image)
     assert size_of(image) == (shown.height, shown.width) == ((40, 24) if orientation == 6 else (24, 40))
 

@@ -6,13 +6,13 @@ import io
 
 import numpy as np
 import pytest
-from etl_pictures import encoded
+from etl_pictures import encoded, oriented
 from PIL import Image
 from profile_tables import box, gathered, image_row, jpeg, picture, warnings_of, write_table
 
 from lakelens.etl.images.codec import decode_source
 from lakelens.etl.model import schema
-from lakelens.etl.profile.figures import draw_plots
+from lakelens.etl.profile.figures import PLOTS
 from lakelens.etl.profile.findings import find_findings
 
 pytestmark = pytest.mark.unit
@@ -28,9 +28,7 @@ def cut_out(image):
 
 
 def turned(image):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
-    return encoded(image.transpose(Image.Transpose.ROTATE_90), "JPEG", quality=95, exif=exif)
+    return encoded(image.transpose(Image.Transpose.ROTATE_90), quality=95, exif=oriented(6))
 
 
 @pytest.mark.parametrize(
@@ -102,5 +100,5 @@ def test_one_split_has_its_own_near_duplicates_and_no_good_news_of_another(tmp_p
     rows = [image_row("a", jpeg(picture(i // 2), 90 - i % 2 * 20), i, split="train") for i in range(8)]
     found = gathered(write_table(tmp_path / "t", rows))
     assert found.similar.near.to_dict() == {"train": {"train": 8}}
-    assert "near_duplicates" in draw_plots(found)
+    assert PLOTS["near_duplicates"](found) is not None
     assert not any("another split" in finding.text for finding in find_findings(found))

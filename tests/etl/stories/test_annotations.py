@@ -72,47 +72,32 @@ def test_unknown_classes_cost_a_box_its_place_and_an_image_its_own():
     assert limit_classes(annotation, {"dog"}).quarantine == Problem(an.CLASS_UNKNOWN, "cat")
 
 
-def test_rows_of_one_path_become_one_annotation():
-    rows = [
-        Annotation("a", boxes=(Box("cat", 0, 0, 1, 1),), split="train"),
-        Annotation("a", boxes=(Box("dog", 1, 1, 2, 2),)),
-        Annotation("b", label_name="cat"),
-    ]
-    first, second = merge_annotations(rows)
-    assert [box.label_name for box in first.boxes] == ["cat", "dog"]
-    assert (first.split, first.problems) == ("train", ())
-    assert second == rows[2]
+CAT, DOG = Box("cat", 0, 0, 1, 1), Box("dog", 1, 1, 2, 2)
+ONE, SAME, OTHER = (an.ContentStamp(digest, 3, number) for number, digest in enumerate(("one", "one", "two")))
+
+
+@pytest.mark.parametrize(
+    ("rows", "merged", "problems"),
+    [
+        ([{"boxes": (CAT,), "split": "train"}, {"boxes": (DOG,)}], {"boxes": (CAT, DOG), "split": "train"}, []),
+        ([{"stamp": ONE}, {"stamp": SAME}], {"stamp": SAME}, [an.ANNOTATION_REPEATED]),
+        ([{"stamp": ONE}, {"stamp": OTHER}], None, [an.ANNOTATION_REPEATED, an.CONTENT_CONFLICT]),
+        ([{"label_name": "cat"}, {"label_name": "dog"}], None, [an.LABEL_CONFLICT]),
+        ([{"split": "train"}, {"split": "test"}], None, [an.SPLIT_CONFLICT]),
+        ([{"size": (1, 2)}, {"size": (2, 2)}], None, [bx.SIZE_MISMATCH]),
+    ],
+)
+def test_rows_of_one_path_become_one_annotation_unless_they_contradict(rows, merged, problems):
+    other = Annotation("b", label_name="cat")
+    first, second = merge_annotations([*(Annotation("a", **row) for row in rows), other])
+    assert reasons(first) == problems
+    assert (first.quarantine is None, second) == (merged is not None, other)
+    assert merged is None or replace(first, problems=()) == Annotation("a", **merged)
 
 
 def test_an_annotation_given_twice_is_kept_once_and_counted():
     (merged,) = merge_annotations([Annotation("a", label_name="cat")] * 3)
-    assert merged.label_name == "cat"
-    assert merged.problems == (Problem(an.ANNOTATION_REPEATED, "2 times"),)
-    assert merged.quarantine is None
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "reason"),
-    [
-        ({"label_name": "cat"}, {"label_name": "dog"}, an.LABEL_CONFLICT),
-        ({"split": "train"}, {"split": "test"}, an.SPLIT_CONFLICT),
-        ({"size": (1, 2)}, {"size": (2, 2)}, bx.SIZE_MISMATCH),
-    ],
-)
-def test_annotations_of_one_image_that_contradict_quarantine_it(first, second, reason):
-    (merged,) = merge_annotations([Annotation("a", **first), Annotation("a", **second)])
-    assert reasons(merged) == [reason]
-    assert merged.quarantine is not None
-
-
-def test_rows_of_one_path_with_two_contents_are_a_conflict_and_equal_rows_are_repeated():
-    def row(digest, modified_us):
-        return an.Annotation("a", "cat", stamp=an.ContentStamp(digest, 3, modified_us))
-
-    (torn,) = merge_annotations([row("one", 1), row("two", 1)])
-    assert reasons(torn) == [an.ANNOTATION_REPEATED, an.CONTENT_CONFLICT]
-    (twice,) = merge_annotations([row("one", 1), row("one", 2)])
-    assert (reasons(twice), twice.stamp.modified_us) == ([an.ANNOTATION_REPEATED], 2)
+    assert merged == Annotation("a", label_name="cat", problems=(Problem(an.ANNOTATION_REPEATED, "2 times"),))
 
 
 def test_more_boxes_than_a_row_may_hold_quarantine_the_image():

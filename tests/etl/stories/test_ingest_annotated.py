@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from etl_pictures import encoded
+from etl_pictures import encoded, oriented
 from PIL import Image, ImageDraw
 from stored_rows import stored_rows
 
@@ -47,11 +46,9 @@ def marked(orientation: int, *, large: int = 1) -> bytes:
     for name, (x0, y0, x1, y1) in MARKS.items():
         colour = tuple(255 if channel == CHANNELS[name] else 0 for channel in range(3))
         draw.rectangle((x0 * large, y0 * large, x1 * large - 1, y1 * large - 1), fill=colour)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     if large > 1:  # large enough for the decoder to reduce it
-        return encoded(image, "JPEG", quality=95, subsampling=0, exif=exif)
-    return encoded(image, "PNG", exif=exif)
+        return encoded(image, "JPEG", quality=95, subsampling=0, exif=oriented(orientation))
+    return encoded(image, "PNG", exif=oriented(orientation))
 
 
 def write(path: Path, data: bytes | str) -> Path:
@@ -157,6 +154,8 @@ def voc_source(tmp_path_factory):
     write(root / "ImageSets" / "Main" / "val.txt", "3\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "trainval.txt", "1\n3\n4\nin_two_splits\n")
     write(root / "ImageSets" / "Main" / "red_test.txt", "4  1\n5  1\n")
+    # A list whose images are all in another list, too, is not one that names no image.
+    write(root / "ImageSets" / "Main" / "test.txt", "in_two_splits\nnowhere\n")
     return root, names
 
 
@@ -184,6 +183,7 @@ def test_voc_faults_are_counted_by_reason(voc):
         "in_two_splits.png": "split_conflict",
         "outside.png": "boxes_lost",
         "of three words#train": "image_missing",
+        "nowhere#test": "image_missing",
     }
     assert result.repairs == {"box_inverted": 1, "box_class_unwanted": 1}
     assert result.stored == len(names) + 3
@@ -200,32 +200,20 @@ def test_the_lists_of_voc_are_its_splits(voc):
     assert [splits[name] for name in ("5", "of two words")] == ["by_content", "train"]
 
 
-@pytest.mark.parametrize(("name", "lines"), [("test", "3 0\n8.png\n"), ("val", "JPEGImages/1\n"), ("trainval", "one")])
-def test_a_list_of_which_no_line_names_an_image_is_an_error(spark, tmp_path, name, lines):
-    root = tmp_path / "voc"
+def test_a_list_of_which_no_line_names_an_image_is_an_error(spark, tmp_path):
     for image in ("1", "2"):
-        write(root / "JPEGImages" / f"{image}.png", marked(int(image)))
-        write(root / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
-    write(root / "ImageSets" / "Main" / f"{name}.txt", lines)
+        write(tmp_path / "JPEGImages" / f"{image}.png", marked(int(image)))
+        write(tmp_path / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
     table = ImageTable(spark, tmp_path / "t")
-    with pytest.raises(
-        AnnotationFileError, match=rf"no line of the split list {name}.txt names an image; the first is"
-    ):
-        table.ingest(root, "voc", size=16)
-    assert not (tmp_path / "t").exists()
-    write(root / "ImageSets" / "Main" / f"{name}.txt", f"{lines}\n1\n")
-    assert table.ingest(root, "voc", size=16).stored == 2
-
-
-def test_a_list_whose_images_are_all_in_another_list_is_not_called_empty(spark, tmp_path):
-    root = tmp_path / "voc"
-    for image in ("1", "2"):
-        write(root / "JPEGImages" / f"{image}.png", marked(int(image)))
-        write(root / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
-    write(root / "ImageSets" / "Main" / "train.txt", "1\n2\n")
-    write(root / "ImageSets" / "Main" / "test.txt", "1\n3\n")
-    result = ImageTable(spark, tmp_path / "t").ingest(root, "voc", size=16)
-    assert (result.stored, result.reasons["split_conflict"]) == (1, 1)
+    for name, lines in (("test", "3 0\n8.png\n"), ("val", "JPEGImages/1\n"), ("trainval", "one\n")):
+        place = write(tmp_path / "ImageSets" / "Main" / f"{name}.txt", lines)
+        with pytest.raises(
+            AnnotationFileError, match=rf"no line of the split list {name}.txt names an image; the first is"
+        ):
+            table.preview(tmp_path, "voc")
+        write(place, f"{lines}1\n")
+        assert table.preview(tmp_path, "voc").new == 2 + len(lines.splitlines())
+        place.unlink()
 
 
 # COCO, cropped.
@@ -309,41 +297,3 @@ def test_a_broken_coco_file_is_named_however_many_folders_may_hold_its_images(sp
     write(tmp_path / "annotations" / "instances_train2017.json", '{"images": [')
     with pytest.raises(AnnotationFileError, match=r"instances_train2017\.json is not JSON in UTF-8"):
         ImageTable(spark, tmp_path / "t").ingest(tmp_path, layout="coco")
-
-
-# Lost boxes, in a manifest.
-
-
-def test_an_image_that_lost_a_box_is_never_an_example_without_objects(spark, tmp_path):
-    cat, owl = {"label": "cat", "bbox": [1, 1, 9, 9]}, {"label": "owl", "bbox": [2, 2, 9, 9]}
-    bad = [
-        {"label": "cat"},
-        {"bbox": [1, 1, 5, 5]},
-        {"label": "cat", "bbox": [9000, 0, 5, 5]},
-        {"label": "cat", "bbox": [5, 5, 0, 0]},
-    ]
-    boxes = {"whole": [cat, owl], "half": [cat, *bad], "lost": bad[:1], "owl": [owl], "empty": [], "null": None}
-    rows = [{"path": f"{name}.png", "boxes": given} for name, given in boxes.items()] + [{"path": "absent.png"}]
-    for row in rows:
-        write(tmp_path / "source" / row["path"], marked(1))
-    write(tmp_path / "source" / "m.json", json.dumps(rows))
-    table = ImageTable(spark, tmp_path / "t")
-
-    def kept(**options):
-        result = table.ingest(tmp_path / "source" / "m.json", "manifest", size=SIZE, **options)
-        found = {Path(row.path).stem: row.annotations for row in stored_rows(table.location)}
-        names = {name: None if boxes is None else [box.label_name for box in boxes] for name, boxes in found.items()}
-        return names, dict(result.reasons)
-
-    whole = {"whole": ["cat", "owl"], "owl": ["owl"], "empty": [], "null": None, "absent": None}
-    assert kept() == (whole, {"boxes_lost": 2})
-    causes = {Path(file.path).stem: file.error for file in table.quarantine().files}
-    assert re.search("4 of its boxes .*: box_malformed: .*; box_malformed: .*; box_outside: .*9000", causes["half"])
-    assert "box_no_area" not in causes["half"]
-    assert kept(drop_bad_boxes=True) == (whole | {"half": ["cat"]}, {"boxes_lost": 1})
-    assert kept() == (whole | {"half": ["cat"]}, {})
-    # What was not wanted is not nothing either.
-    limited = ImageTable(spark, tmp_path / "limited")
-    limited.ingest(tmp_path / "source" / "m.json", "manifest", size=SIZE, classes=["cat"])
-    found = {Path(row.path).stem: row.annotations for row in stored_rows(limited.location)}
-    assert (found["owl"], found["empty"], len(found["whole"])) == (None, [], 1)

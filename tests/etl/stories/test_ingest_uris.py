@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from etl_pictures import encoded, picture, write_image
 from mounted_folders import account, mount
+from problems import reasons
 from stored_rows import stored_rows
 
 from lakelens import ImageTable
@@ -59,12 +60,12 @@ def story(spark, mounted, tmp_path_factory):
     lost = ingest_while_a_file_goes(spark, table, place, source / "dog" / "going.jpg")
     commits_of_lost = list((Path(table.location) / "_delta_log").glob("*.json"))
     first = table.ingest(place, size=16, keep_folder_names=False)
-    again = table.ingest(place)
+    again = table.preview(place)
     (source / "dog" / "text.jpg").write_bytes(encoded(picture(52)))
     (source / "dog" / "empty.jpg").write_bytes(encoded(picture(55)))
     (source / "001.cat & co" / NAMES[0]).write_bytes(encoded(picture(53)))
     (source / "001.cat & co" / NAMES[1]).touch()
-    later = table.ingest(place)
+    later = table.preview(place)
     told = {"table": table, "place": place, "lost": lost, "commits of lost": commits_of_lost}
     return {**told, "first": first, "again": again, "later": later}
 
@@ -113,10 +114,9 @@ def test_any_name_in_any_file_system_is_stored(story):
 
 
 def test_changed_and_mended_files_of_another_file_system_are_taken_again_and_touched_ones_are_not(story):
-    again, later, table = story["again"], story["later"], story["table"]
-    assert (again.skipped, again.committed) == (len(NAMES) + 3, False)
-    assert (later.stored, later.skipped, later.changed) == (3, len(NAMES), 3)
-    assert table.quarantine().files == ()
+    again, later = story["again"], story["later"]
+    assert (again.known, again.rows_in) == (len(NAMES) + 3, len(NAMES) + 3)
+    assert (later.changed, later.known, later.new) == (3, len(NAMES), 0)
 
 
 def test_images_are_found_and_read_below_a_scheme_without_an_authority(spark, tmp_path):
@@ -141,7 +141,7 @@ def test_the_root_of_a_bucket_names_its_classes_like_any_folder(spark, monkeypat
     assert [(row.label_name, row.label_rank, row.ignored) for row in found] == [("cat", 1, None)] * 2
 
 
-def test_annotations_in_another_file_system_find_their_images(spark, mounted, tmp_path):
+def test_annotations_in_another_file_system_find_their_images(spark, mounted):
     root, uri = mounted
     folder = root / "coco é"
     data = write_image(folder / "train" / "a b%.jpg", seed=1)
@@ -152,27 +152,26 @@ def test_annotations_in_another_file_system_find_their_images(spark, mounted, tm
         "categories": [{"id": 1, "name": "cat"}],
     }
     (folder / "train" / "_annotations.coco.json").write_text(json.dumps(content))
-    table = ImageTable(spark, tmp_path / "t")
-    result = table.ingest(f"{uri}/coco é", "coco", size=60, resize="stretch")
-    assert result.reasons == {"annotation_missing": 1, "image_missing": 1}
-    (row,) = stored_rows(table.location)
-    assert row.path == f"{uri}/coco é/train/a b%.jpg"
-    assert [(box.xmin, box.ymin, box.xmax, box.ymax) for box in row.annotations] == [(0, 0, 30, 30)]
     write_image(folder / "train" / "_MG_1.jpg", seed=3)
     rows = [f"coco é/train/{name},cat\n" for name in ("a b%.jpg", "none.jpg", "_MG_1.jpg")]
     (root / "labels.csv").write_text("".join(["path,label\n", *rows]))
-    session = writing_session(spark)
-    named = list_source(session, Source(f"{uri}/labels.csv", "manifest"))
-    try:
-        found = {row.path.rpartition("/")[2]: row for row in named.read_contents(named.files, 10).collect()}
-    finally:
-        named.release()
-    assert sorted(found) == ["_MG_1.jpg", "a b%.jpg", "none.jpg"]
-    there, missing = found["a b%.jpg"], found["none.jpg"]
-    assert (there.label_name, there.problems, bytes(there.content)) == ("cat", [], data)
-    assert (there.source_length, missing.content) == (len(data), None)
-    for row in (missing, found["_MG_1.jpg"]):
-        assert [problem.reason for problem in row.problems] == ["image_missing"]
+    drawn = {"alone.jpg": ["annotation_missing"], "gone.jpg": ["image_missing"]}
+    named = {"none.jpg": ["image_missing"], "_MG_1.jpg": ["image_missing"]}
+    for source, bad, label, boxes in (
+        (Source(f"{uri}/coco é", "coco"), drawn, None, [("cat", 0, 0, 30, 20, False)]),
+        (Source(f"{uri}/labels.csv", "manifest"), named, "cat", []),
+    ):
+        listing = list_source(writing_session(spark), source)
+        try:
+            rows = listing.read_contents(listing.files.where("ignored IS NULL"), 10).collect()
+        finally:
+            listing.release()
+        found = {row.path.rpartition("/")[2]: row for row in rows}
+        there = found.pop("a b%.jpg")
+        assert (there.path, bytes(there.content), reasons(there)) == (f"{uri}/coco é/train/a b%.jpg", data, [])
+        assert (there.source_length, there.label_name) == (len(data), label)
+        assert [tuple(box) for box in there.boxes or ()] == boxes
+        assert {name: reasons(row) for name, row in found.items()} == bad
     assert (root / "labels.csv").exists()
 
 
