@@ -137,3 +137,27 @@ def wrapped_from_outside():
 def test_a_policy_that_wraps_the_distributed_optimizer_from_outside_is_refused(two_ranks):
     for said in two_ranks.run(wrapped_from_outside):
         assert "pass hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))" in said
+
+
+def trained_by(old):
+    """What a function as Horovod's users write it gives."""
+    import importlib
+
+    import keras
+
+    hvd = importlib.import_module(old)
+    callbacks = importlib.import_module(f"{old}.callbacks")
+    hvd.init()
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    told = [callbacks.BroadcastGlobalVariablesCallback(0), callbacks.MetricAverageCallback()]
+    history = model.fit(np.ones((8, 2)), np.ones(8), epochs=2, batch_size=4, verbose=0, callbacks=told).history
+    return hvd.__name__, hvd.size(), history["loss"]
+
+
+@pytest.mark.parametrize("old", ["horovod.keras", "horovod.tensorflow.keras"])
+def test_a_function_of_horovods_users_trains_with_keras_3(two_ranks, old):
+    (name, size, losses), other = two_ranks.run(trained_by, old)
+    assert (name, size, losses) == other
+    assert (name, size) == ("lakelens.training.distributed", 2)
+    assert losses[1] < losses[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from leftovers import leaves_nothing
 
+from lakelens.errors import RankFailedError
 from lakelens.training.runner.runner import HorovodRunner
 
 pytestmark = [pytest.mark.horovod, pytest.mark.usefixtures("functions_travel_by_value")]
@@ -27,10 +30,12 @@ def test_groups_are_full_from_so_many_bytes_on_and_no_member_travels_alone(sizes
     assert group_by_bytes({index: sizes[index] for index in reversed(range(len(sizes)))}, 10) == expected
 
 
-def late_gradients():
-    """Combines four gradients, two of them late; gives what each rank saw."""
+def late_gradients(place):
+    """Combines four gradients, two of them late, and keeps what each rank saw; rank 1 leaves before the others."""
+    import pickle
     import threading
     import time
+    from pathlib import Path
 
     import numpy as np
     import tensorflow as tf
@@ -88,20 +93,26 @@ def late_gradients():
     ]
     found["sums"] = len(set(sums))
     found["sums of all ranks"] = len(set(hvd.allgather_object(sums[0])))
-    hvd.shutdown()
-    try:
-        hvd.init()
-    except LakelensError as error:
-        found["init after shutdown"] = str(error)
-    return found
+    if hvd.rank() == 1:
+        hvd.shutdown()
+        try:
+            hvd.init()
+        except LakelensError as error:
+            found["init after shutdown"] = str(error)
+        Path(place).write_bytes(pickle.dumps(found))
+        return
+    hvd.barrier()
 
 
 @pytest.fixture(scope="module")
-def late(functions_travel_by_value) -> dict:
+def late(functions_travel_by_value, tmp_path_factory) -> dict:
+    found = tmp_path_factory.mktemp("late") / "found"
     with leaves_nothing() as watch:
         # What is ready within such a long cycle would be put together, were that not off for groups.
         env = {**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_CYCLE_TIME": "100"}
-        return HorovodRunner(np=-3, env=env).run(late_gradients)
+        with pytest.raises(RankFailedError) as caught:
+            HorovodRunner(np=-3, env=env).run(late_gradients, place=str(found))
+    return {**pickle.loads(found.read_bytes()), "failed": caught.value}
 
 
 def test_gradients_travel_while_earlier_layers_still_compute(late):
@@ -114,3 +125,9 @@ def test_the_order_in_which_gradients_are_ready_changes_no_bit_of_their_sum(late
 
 def test_a_rank_joins_its_world_once(late):
     assert "a rank joins its world once" in late["init after shutdown"]
+
+
+def test_a_rank_that_returns_while_others_wait_in_a_collective_is_to_blame(late):
+    error = late["failed"]
+    assert (error.rank, error.reason) == (1, "left_early")
+    assert "returned from the training function while other ranks still waited" in str(error)

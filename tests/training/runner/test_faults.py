@@ -21,6 +21,8 @@ from lakelens.training.runner.spark.barrier_stage import BarrierStage
 pytestmark = [pytest.mark.timeout(900), pytest.mark.sessions("driver", "classic", "connect")]
 
 on_executors = pytest.mark.sessions("classic", "connect")
+# What a client of Connect gets of a failure, or of a start, is the same whatever it was.
+not_on_connect = pytest.mark.sessions("driver", "classic")
 
 
 def test_a_rank_that_raises_fails_the_job_with_its_traceback_first(runner):
@@ -47,6 +49,7 @@ def test_a_rank_that_raises_fails_the_job_with_its_traceback_first(runner):
     assert (str(copy), copy.rank, copy.log) == (str(error), 1, error.log)
 
 
+@not_on_connect
 def test_a_killed_rank_ends_the_job(runner):
     def main():
         import os
@@ -71,6 +74,7 @@ def test_a_killed_rank_ends_the_job(runner):
         assert "killed by the kernel" not in str(error)
 
 
+@pytest.mark.sessions("driver", "connect")
 def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(runner, capfd):
     def main():
         from lakelens.training.rank.process_context import current
@@ -83,6 +87,7 @@ def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(runner,
     assert "Starting again (1 of 1 restarts)" in capfd.readouterr().err
 
 
+@not_on_connect
 def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(runner):
     def main():
         import os

@@ -321,7 +321,7 @@ def test_many_starts_in_a_row_leave_nothing_that_a_later_one_would_stumble_over(
         return 1
 
     # One descriptor that each left would be more than `watch` allows.
-    for _ in range(10):
+    for _ in range(5):
         assert runner(-2, watch).run(main) == 1
     gc.collect()
     assert [
