@@ -22,18 +22,15 @@ TRIALS = """
     import lakelens
 
     class Good(lakelens.KerasTrial):
-        values, loss = 3, "sparse_categorical_crossentropy"
+        loss = "sparse_categorical_crossentropy"
 
         def build_model(self):
             rate = self.context.get_hparam("learning_rate")
             inputs = keras.Input((16, 16, 3))
             pooled = keras.layers.GlobalAveragePooling2D()(inputs)
-            model = keras.Model(inputs, keras.layers.Dense(self.values, activation="softmax")(pooled))
+            model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(pooled))
             model.compile(keras.optimizers.SGD(rate), self.loss)
             return model
-
-    class OtherClasses(Good):
-        values = 7
 
     class OtherLabels(Good):
         loss = "categorical_crossentropy"
@@ -99,13 +96,8 @@ def test_a_dry_run_builds_the_model_in_a_process_of_its_own_and_writes_nothing(
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"hyperparameters.rate": 1}, 2, "the Trial never asks for hyperparameter 'rate'; it asks for: learning_rate"),
-        ({"hyperparameters.learning_rate": "null"}, 1, "learning_rate=None"),
-        ({"entrypoint": "OtherClasses"}, 2, "the model gives 7 values per image, the table has 3 classes"),
         ({"entrypoint": "OtherLabels"}, 1, "target.shape=(None,)"),
         ({"entrypoint": "broken.py:Good"}, 2, "was never closed; the Trial cannot be imported"),
-        ({"entrypoint": "lacking.py:Good"}, 1, "No module named 'not_installed'"),
-        ({"entrypoint": "failing.py:Good"}, 1, "ZeroDivisionError"),
         ({"searcher.metric": "val_recall"}, 2, "metric 'val_recall'"),
         ({"checkpoint_storage.path": "/proc/version/checkpoints"}, 1, "/proc/version/checkpoints cannot be written"),
         ({"tracking.uri": "sqlite:////proc/1/mlflow.db"}, 2, "MLflow's store would be /proc/1/mlflow.db"),
@@ -116,9 +108,7 @@ def test_a_dry_run_finds_what_a_training_finds_before_its_first_step(
     changes: dict[str, Any], code: int, words: str, experiment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "entrypoint" in changes:
-        for name, line in (("broken", "class Good("), ("lacking", "import not_installed"), ("failing", "1 / 0")):
-            base = "import lakelens\nclass Good(lakelens.KerasTrial): pass\n"
-            (experiment.parent / f"{name}.py").write_text(f"{base}{line}\n")
+        (experiment.parent / "broken.py").write_text("class Good(\n")
         file, _, name = changes["entrypoint"].rpartition(":")
         changes["entrypoint"] = f"{experiment.parent}/{file or 'trials.py'}:{name}"
     flags = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
@@ -129,7 +119,6 @@ def test_a_dry_run_finds_what_a_training_finds_before_its_first_step(
 @pytest.mark.tensorflow
 def test_a_dry_run_checks_what_only_several_ranks_refuse(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--entrypoint", f"{experiment.parent}/trials.py:ForOneRank", "--dry-run"]
-    assert main(["train", str(experiment), *flags]) == 0
     assert main(["train", str(experiment), *flags, "--slots-per-trial", "2", "--strategy", "horovod_local"]) == 2
     assert "metric 'own' (Own) keeps 'last' with aggregation 'none'" in capsys.readouterr().err
 

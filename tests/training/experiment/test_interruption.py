@@ -132,6 +132,7 @@ def test_sigterm_pauses_a_training(place):
     assert place.last("terminated").metadata["step"] >= 7
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_disk_that_is_full_fails_the_run_and_leaves_the_last_whole_checkpoint(place):
     with pytest.raises(RankFailedError, match=r"checkpoint .* cannot be written to .*; complete checkpoints") as found:

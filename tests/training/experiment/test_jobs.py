@@ -8,14 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from coloured_tables import add_rows
-from driven_trainings import Driver, Place, driver_of, make_place, wait_until_gone
+from driven_trainings import Place, driver_of, make_place, wait_until_gone
 from job_script import PHASES
 from segment_jobs import assert_equal_to_the_bit
 
@@ -42,34 +41,32 @@ def again(place: Place, name: str, **changes: Any) -> dict[str, Any]:
     return vars(result)
 
 
-def killed(driver: Driver) -> None:
-    """Kills the driver; the ranks end with it."""
-    rank = driver.reached()
-    os.killpg(driver.process.pid, signal.SIGKILL)
-    driver.process.wait()
-    wait_until_gone(rank)
-
-
-def test_a_retry_resumes_a_killed_training_and_a_call_after_the_end_returns_its_result(place):
-    with driver_of(place, "unbroken") as driver:
-        _, unbroken = driver.end()
+@pytest.fixture(scope="module")
+def retried(place) -> dict[str, Any]:
+    """The result of a job whose first driver was killed and whose table has grown since."""
     with driver_of(place, "killed", job="nightly/train", env={"HOLD_AT": "10"}) as driver:
         (driver.place / "stuck").touch()
-        killed(driver)
+        rank = driver.reached()
+        os.killpg(driver.process.pid, signal.SIGKILL)
+        driver.process.wait()
+        wait_until_gone(rank)
         (driver.place / "stuck").unlink()
     add_rows(str(place.folder / "squares"), 500, 40, "train")
-    with driver_of(place, "killed", f"{place.folder}/killed.yaml") as driver:
-        code, retried = driver.end()
-    assert code == 0
-    assert retried["version"] == unbroken["version"] == 0  # not the version that has come meanwhile
-    assert place.history(retried["run_id"]) == place.history(unbroken["run_id"])
+    return again(place, "killed")
+
+
+def test_a_retry_resumes_a_killed_training_and_a_call_after_the_end_returns_its_result(place, retried):
+    keys = place.keys("unbroken")
+    unbroken = train(keys | {"data": keys["data"] | {"version": 0}})
+    assert retried["version"] == 0  # not the version that has come meanwhile
+    assert place.history(retried["run_id"]) == place.history(unbroken.run_id)
     assert_equal_to_the_bit(place.last("unbroken"), place.last("killed"))
     shown = show_run("nightly/train", place.store).summary
     assert (shown.run_id, shown.attempt, shown.state) == (retried["run_id"], 2, "FINISHED")
     moved = place.folder / "squares"
     moved.rename(place.folder / "moved")
     try:
-        assert again(place, "killed") == {**retried, "tracking_uri": place.store}
+        assert again(place, "killed") == retried
     finally:
         (place.folder / "moved").rename(moved)
     with pytest.raises(InvalidArgumentError, match=r"searcher.max_length.epochs was 3 and is 4"):
@@ -77,6 +74,21 @@ def test_a_retry_resumes_a_killed_training_and_a_call_after_the_end_returns_its_
     assert len([run for run in runs(place.store) if run.job == "nightly/train"]) == 1
 
 
+def test_a_training_whose_checkpoints_are_gone_says_so_and_starts_over_when_asked(place, retried):
+    run = retried["run_id"]
+    open_client(place.store).set_terminated(run, "FAILED")
+    shutil.rmtree(place.folder / "killed" / "checkpoints" / run)
+    with pytest.raises(CheckpointNotFoundError, match=f"run {run} of job 'nightly/train' has trained, and its checkp"):
+        again(place, "killed")
+    step = {"batches": 1}
+    shorter = {"searcher": {"max_length": step}, "min_checkpoint_period": step, "min_validation_period": step}
+    result = again(place, "killed", keys=shorter, job=Job("nightly/train", takeover=True, from_start=True))
+    assert result["run_id"] != run
+    assert show_run("nightly/train", place.store).summary.run_id == result["run_id"]
+    assert show_run(run, place.store).summary.job is None
+
+
+@pytest.mark.long
 def test_a_second_call_follows_the_first_and_a_takeover_ends_it(place):
     with driver_of(place, "followed", job="followed", env={"HOLD_AT": "7"}) as driver:
         (driver.place / "until paused").touch()
@@ -100,24 +112,6 @@ def test_a_second_call_follows_the_first_and_a_takeover_ends_it(place):
     assert (code, said["error"]) == (130, "TrainingPaused")
     assert [step for step, _ in place.history(result["run_id"])] == [1, 2, 3]
     assert show_run("taken", place.store).summary.attempt == 2
-
-
-def test_a_training_whose_checkpoints_are_gone_says_so_and_starts_over_when_asked(place):
-    with driver_of(place, "emptied", job="emptied", env={"HOLD_AT": "14"}) as driver:
-        (driver.place / "stuck").touch()
-        driver.reached()
-        run = driver.run_id()
-        while not place.history(run):
-            time.sleep(0.1)
-        killed(driver)
-        (driver.place / "stuck").unlink()
-    shutil.rmtree(place.folder / "emptied" / "checkpoints" / run)
-    with pytest.raises(CheckpointNotFoundError, match=f"run {run} of job 'emptied' has trained, and its checkpoints"):
-        again(place, "emptied")
-    result = again(place, "emptied", job=Job("emptied", takeover=True, from_start=True))
-    assert result["run_id"] != run
-    assert show_run("emptied", place.store).summary.run_id == result["run_id"]
-    assert show_run(run, place.store).summary.job is None
 
 
 @pytest.mark.long

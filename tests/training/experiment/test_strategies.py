@@ -92,7 +92,7 @@ class Curve:
         metrics: Values of each metric by epoch.
         weights: Those of its last checkpoint.
         drawn: Rows that it has drawn over all ranks.
-        said: What the driver has printed.
+        ranks: Number of its ranks.
     """
 
     metrics: dict[str, list[float]]
@@ -191,25 +191,18 @@ def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: in
 
 @pytest.mark.horovod
 @pytest.mark.parametrize(
-    ("strategy", "slots", "batch", "passes"),
-    # Of a batch of 89 of 90 rows the next one has one row: one rank has none.
-    [("single", 1, BATCH, 1), ("mirrored", 2, BATCH, 1), ("horovod_local", 2, 89, 2)],
+    ("strategy", "batch", "passes", "trial"),
+    # Of a batch of 89 of 90 rows the ranks have 45 and 44; the next one has one row: one rank has none.
+    [("mirrored", BATCH, 1, "Counting"), ("horovod_local", 89, 2, "Weighted")],
 )
-def test_padding_changes_neither_gradients_nor_loss_nor_metrics(
-    experiment, trained, tmp_path, strategy, slots, batch, passes
+def test_padding_and_weights_of_rows_change_neither_gradients_nor_loss_nor_metrics(
+    experiment, trained, tmp_path, strategy, batch, passes, trial
 ):
-    plain, found = plain_keras(experiment, tmp_path, batch, passes), trained(strategy, slots, batch, passes)
-    assert_same_curve(plain, found)
+    found = trained(strategy, 2, batch, passes, trial)
+    assert_same_curve(plain_keras(experiment, tmp_path, batch, passes, trial), found)
     assert found.metrics["loss"][1] < found.metrics["loss"][0]
     assert found.drawn == EPOCHS * ROWS or strategy == "horovod_local"  # whose ranks fill up the last batch
     assert found.ranks == (2 if strategy == "horovod_local" else 1)
-
-
-@pytest.mark.horovod
-@pytest.mark.timeout(600)
-def test_weights_of_a_trials_own_datasets_count_once_and_in_validation_too(experiment, trained, tmp_path):
-    ours = trained("horovod_local", 2, 89, trial="Weighted")  # the ranks have 45 and 44 rows, then one and none
-    assert_same_curve(plain_keras(experiment, tmp_path, 89, 1, "Weighted"), ours)
 
 
 @pytest.mark.horovod

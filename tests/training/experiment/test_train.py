@@ -384,6 +384,7 @@ RAISING = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("store")
 @pytest.mark.horovod
 def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_though_the_other_waits(trained, tmp_path):

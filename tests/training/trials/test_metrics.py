@@ -85,13 +85,8 @@ def test_a_metric_that_is_missing_is_named_with_those_that_are_there():
         Goal.of("val_f1").value_in({"loss": 1.0, "accuracy": 0.5})
 
 
-def test_ranks_weigh_as_many_rows_as_they_measured():
-    ranks = [RankMetrics(3, {"val_loss": 1.0}), RankMetrics(1, {"val_loss": 5.0}), RankMetrics(0, {})]
-    assert mean_over_ranks(ranks) == {"val_loss": 2.0}
-
-
-def test_a_metric_that_only_some_ranks_have_is_averaged_over_those():
-    ranks = [RankMetrics(3, {"a": 1.0}), RankMetrics(1, {"a": 5.0, "b": 7.0})]
+def test_ranks_weigh_as_many_rows_as_they_measured_among_those_that_have_the_metric():
+    ranks = [RankMetrics(3, {"a": 1.0}), RankMetrics(1, {"a": 5.0, "b": 7.0}), RankMetrics(0, {})]
     assert mean_over_ranks(ranks) == {"a": 2.0, "b": 7.0}
 
 
