@@ -251,14 +251,6 @@ def test_the_first_screen_of_the_readme_has_the_limits() -> None:
 
 
 @pytest.mark.unit
-def test_every_file_that_the_readme_points_at_exists() -> None:
-    text = README.read_text(encoding="utf-8")
-    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
-    assert targets
-    assert [t for t in targets if not (README.parent / t).exists()] == []
-
-
-@pytest.mark.unit
 def test_the_first_page_of_the_site_shows_lines_of_the_example_that_is_run() -> None:
     index = (README.parent / "docs" / "index.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```python\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)

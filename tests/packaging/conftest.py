@@ -145,12 +145,6 @@ def sdist(built: Path) -> Path:
     return next(built.glob("*.tar.gz"))
 
 
-@pytest.fixture(scope="session", name="make_borrower")
-def make_borrower_fixture() -> Callable[[Path], Borrower]:
-    """Makes an environment without lakelens in the folder that it is given."""
-    return make_borrower
-
-
 @pytest.fixture
 def borrower(tmp_path: Path) -> Borrower:
     """A new environment without lakelens."""
