@@ -20,7 +20,6 @@ from result_keys import result_keys
 
 from lakelens.jobs.cli import build_parser
 from lakelens.jobs.demo import write_digits
-from lakelens.training.configuration.experiment import ExperimentConfig
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 DOCS = README.parent / "docs"
@@ -227,13 +226,6 @@ def test_the_photographs_of_the_tutorial_are_made_as_written(tmp_path: Path, mon
     runpy.run_path("photos.py")
     made = Counter(file.parent.name for file in (tmp_path / "photos").rglob("*.jpg"))
     assert made == {"pagoda": 60, "sky": 61, "lake": 60, "tree": 60, "dahlia": 60, "leaf": 60}
-
-
-@pytest.mark.unit
-def test_the_experiment_in_the_readme_is_one(tmp_path: Path) -> None:
-    (block,) = blocks("yaml")
-    (tmp_path / "experiment.yaml").write_text(block, encoding="utf-8")
-    assert ExperimentConfig.read(tmp_path / "experiment.yaml").searcher.metric == "val_accuracy"
 
 
 @pytest.mark.unit

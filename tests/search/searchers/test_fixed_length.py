@@ -20,14 +20,6 @@ def test_a_single_search_is_one_trial():
     assert (searcher.finished, searcher.states) == (True, {0: "completed"})
 
 
-@pytest.mark.parametrize("reason", ["error", "invalid_hyperparameters"])
-def test_a_single_search_is_finished_when_its_trial_fails(reason):
-    searcher = make("single")
-    searcher.start()
-    assert searcher.exited(0, reason) == []
-    assert (searcher.finished, searcher.states) == (True, {0: reason})
-
-
 def test_a_random_search_asks_for_no_more_trials_at_one_time_than_it_may():
     run = Run(make("random", SPACE, max_trials=5, max_concurrent_trials=2))
     assert list(run.pending) == [0, 1]
@@ -41,17 +33,6 @@ def test_without_a_limit_all_trials_are_asked_for_at_once():
     assert len(make("random", SPACE, max_trials=50, max_concurrent_trials=0).start()) == 50
     assert len(make("random", SPACE, max_trials=50).start()) == 16
     assert len(make("grid", SPACE, max_concurrent_trials=0).start()) == 9
-
-
-def test_an_error_counts_and_invalid_hyperparameters_draw_a_replacement():
-    run = Run(make("random", SPACE, max_trials=3, max_concurrent_trials=1))
-    first = run.searcher.hyperparameters(0)
-    (replacement,) = run.exit(0, "invalid_hyperparameters")
-    assert (replacement.trial, replacement.length) == (1, 9)
-    assert replacement.hyperparameters != first
-    assert [operation.trial for operation in run.exit(1)] == [2]
-    run.finish(lambda _: 1.0)
-    assert list(run.searcher.states.values()) == ["invalid_hyperparameters", "error", "completed", "completed"]
 
 
 def test_a_grid_tries_every_point_once_in_its_order_and_replaces_none():
