@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,23 +92,16 @@ def test_the_wheel_holds_every_module_and_template_and_nothing_else(wheel: Path,
     assert licences, "the licence text has to travel with the wheel"
 
 
-def test_the_wheel_asks_for_what_setup_asks_for(wheel_requirements: list[str]) -> None:
-    assert named(wheel_requirements) == named(setup_requirements())
-
-
-def test_the_sdist_installs_the_same_files_and_puts_only_lakelens_at_the_top(
-    sdist: Path, sources: Path, borrower: Borrower, tmp_path: Path
-) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    unpacked = next(tmp_path.glob("lakelens-*"))
-    borrower.install(str(unpacked))
-    installed = {path.relative_to(borrower.site_packages).as_posix() for path in borrower.site_packages.rglob("*.py")}
-    assert installed == python_files(sources)
+def test_an_installed_wheel_puts_only_lakelens_at_the_top(wheel: Path, borrower: Borrower) -> None:
+    borrower.install(str(wheel))
     seen = probe(borrower)
     assert seen["bare"] == []
     assert all(path.startswith(str(borrower.site_packages)) for path in seen["found"].values())
     assert {name.partition("-")[0] for name in top_of_site_packages(borrower)} == {"lakelens"}
+
+
+def test_the_wheel_asks_for_what_setup_asks_for(wheel_requirements: list[str]) -> None:
+    assert named(wheel_requirements) == named(setup_requirements())
 
 
 def test_importing_lakelens_loads_nothing_heavy(sources: Path, borrower: Borrower) -> None:

@@ -35,7 +35,7 @@ def events_of(keys: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
 def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_path, capsys):
     keys["hyperparameters"] = {
         "learning_rate": 0.01,
-        "act": {"type": "categorical", "vals": ["diverge", "train", "invalid"]},
+        "act": {"type": "categorical", "vals": ["train", "invalid", "diverge"]},
         "global_batch_size": 32,
     }
     keys["searcher"] = {"name": "grid", "metric": "val_accuracy", "max_length": {"epochs": 1}}
@@ -50,7 +50,7 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "failed"]
     assert event["error"].startswith("NotFiniteError: ")
     assert found["hyperparameters"]["act"] == "train"
-    assert "trial 1: completed at 1 epoch, val_accuracy " in said.err
+    assert "trial 0: completed at 1 epoch, val_accuracy " in said.err
     assert "(act=train)\n" in said.err
     client = open_client(keys["tracking"]["uri"])
     parent = client.get_run(found["run_id"])
@@ -63,12 +63,12 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     children = client.search_runs([found["experiment_id"]], f"tags.`mlflow.parentRunId` = '{found['run_id']}'")
     by_trial = {run.data.tags["lakelens.trial"]: run for run in children}
     statuses = {trial: run.info.status for trial, run in by_trial.items()}
-    assert statuses == {"0": "FAILED", "1": "FINISHED", "2": "FAILED"}
-    best = by_trial["1"]
+    assert statuses == {"0": "FINISHED", "1": "FAILED", "2": "FAILED"}
+    best = by_trial["0"]
     assert best.info.run_id == found["best_run"]
     assert best.data.params["hyperparameters.learning_rate"] == "0.01"
     assert (best.data.tags["lakelens.trial.state"], best.data.tags["lakelens.trial.length"]) == ("completed", "1")
-    assert "no model has these" in by_trial["2"].data.tags["lakelens.failure"]
+    assert "no model has these" in by_trial["1"].data.tags["lakelens.failure"]
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "invalid"]
     assert event["error"] == "InvalidHyperparameters: no model has these"
     assert main(["search", "resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2

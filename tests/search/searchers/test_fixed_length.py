@@ -20,6 +20,14 @@ def test_a_single_search_is_one_trial():
     assert (searcher.finished, searcher.states) == (True, {0: "completed"})
 
 
+@pytest.mark.parametrize("reason", ["error", "invalid_hyperparameters"])
+def test_a_single_search_is_finished_when_its_trial_fails(reason):
+    searcher = make("single")
+    searcher.start()
+    assert searcher.exited(0, reason) == []
+    assert (searcher.finished, searcher.states) == (True, {0: reason})
+
+
 def test_a_random_search_asks_for_no_more_trials_at_one_time_than_it_may():
     run = Run(make("random", SPACE, max_trials=5, max_concurrent_trials=2))
     assert list(run.pending) == [0, 1]
