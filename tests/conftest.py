@@ -73,7 +73,7 @@ def _group_of(item: pytest.Item) -> str:
     names = set(getattr(item, "fixturenames", ()))
     if "two_ranks" in names:
         return "two-ranks"  # one launch for several modules
-    if {"wheel", "sdist"} & names and item.get_closest_marker("long") is None:
+    if "wheel" in names and item.get_closest_marker("long") is None:
         return "wheel"  # which is built once; long tests take longer than that
     kind = _kind_of(item)
     if kind in (None, DRIVER):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import subprocess
 import sys
@@ -15,23 +15,25 @@ pytestmark = pytest.mark.system
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
+IN_TURN = """
+import contextlib, io, json, runpy, sys
+
+described = {}
+for name in sys.argv[1:]:
+    sys.argv = [name, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+    described[name] = out.getvalue()
+print(json.dumps(described))
+"""
+
+
 def test_every_command_of_the_page_exists_and_describes_itself() -> None:
     page = (CHECKOUT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     names = {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE), *re.findall(r"python -m benchmarks\.([a-z_]+)", page)}
     assert {"etl", "inference", "faults", "peers", "summary", "picture"} <= names
-    variables = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    started = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", f"benchmarks.{name}", "--help"],
-            cwd=CHECKOUT,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for name in sorted(names)
-    }
-    described = {name: process.communicate()[0] for name, process in started.items()}
-    failed = {name: described[name] for name, process in started.items() if process.returncode}
-    assert not failed
-    assert all(text.startswith(f"usage: {name}.py") for name, text in described.items())
+    command = [sys.executable, "-c", IN_TURN, *sorted(names)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    described = json.loads(done.stdout)
+    assert [name for name in names if not described[name].startswith(f"usage: {name}.py")] == []

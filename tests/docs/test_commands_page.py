@@ -57,9 +57,9 @@ def test_the_page_tells_of_every_command_that_runs_what_it_does_and_returns() ->
     assert sorted([*reading.split("`, `"), *writing]) == sorted(names)
 
 
-def test_the_examples_of_the_page_about_experiments_are_experiments(tmp_path: Path) -> None:
-    page = PAGE.with_name("experiments.md").read_text(encoding="utf-8")
-    examples = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("page", [PAGE.with_name("experiments.md"), PAGE.parents[1] / "README.md"])
+def test_the_examples_of_experiments_are_experiments(page: Path, tmp_path: Path) -> None:
+    examples = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert examples
     for example in examples:
         (tmp_path / "experiment.yaml").write_text(example, encoding="utf-8")

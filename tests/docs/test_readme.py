@@ -20,7 +20,6 @@ from result_keys import result_keys
 
 from lakelens.jobs.cli import build_parser
 from lakelens.jobs.demo import write_digits
-from lakelens.training.configuration.experiment import ExperimentConfig
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 DOCS = README.parent / "docs"
@@ -230,13 +229,6 @@ def test_the_photographs_of_the_tutorial_are_made_as_written(tmp_path: Path, mon
 
 
 @pytest.mark.unit
-def test_the_experiment_in_the_readme_is_one(tmp_path: Path) -> None:
-    (block,) = blocks("yaml")
-    (tmp_path / "experiment.yaml").write_text(block, encoding="utf-8")
-    assert ExperimentConfig.read(tmp_path / "experiment.yaml").searcher.metric == "val_accuracy"
-
-
-@pytest.mark.unit
 def test_the_first_example_runs_without_a_compiled_horovod() -> None:
     calls = [node for node in ast.walk(ast.parse(blocks("python")[0])) if isinstance(node, ast.Call)]
     (train,) = (call for call in calls if ast.unparse(call.func) == "lakelens.train")
@@ -248,14 +240,6 @@ def test_the_first_screen_of_the_readme_has_the_limits() -> None:
     first = README.read_text(encoding="utf-8").partition("\n## Install")[0]
     limits = ("Linux", "Image classification", "Not run yet: TensorFlow on a GPU", "Databricks", "docs/status.md")
     assert [limit for limit in limits if limit not in first] == []
-
-
-@pytest.mark.unit
-def test_every_file_that_the_readme_points_at_exists() -> None:
-    text = README.read_text(encoding="utf-8")
-    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
-    assert targets
-    assert [t for t in targets if not (README.parent / t).exists()] == []
 
 
 @pytest.mark.unit

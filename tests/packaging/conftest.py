@@ -106,29 +106,13 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel and the sdist of the checkout."""
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the checkout, built from its sdist."""
     out = tmp_path_factory.mktemp("dist")
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--sdist",
-        "--wheel",
-        "--outdir",
-        str(out),
-        str(sources),
-    ]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
     assert done.returncode == 0, done.stdout + done.stderr
-    return out
-
-
-@pytest.fixture(scope="session")
-def wheel(built: Path) -> Path:
-    """The wheel of the checkout."""
-    return next(built.glob("*.whl"))
+    return next(out.glob("*.whl"))
 
 
 @pytest.fixture(scope="session")
@@ -137,18 +121,6 @@ def wheel_requirements(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return HeaderParser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
-
-
-@pytest.fixture(scope="session")
-def sdist(built: Path) -> Path:
-    """The source distribution of the checkout."""
-    return next(built.glob("*.tar.gz"))
-
-
-@pytest.fixture(scope="session", name="make_borrower")
-def make_borrower_fixture() -> Callable[[Path], Borrower]:
-    """Makes an environment without lakelens in the folder that it is given."""
-    return make_borrower
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints"
 LOCKS, RUNTIMES = sorted(CONSTRAINTS.glob("*.txt")), sorted((CONSTRAINTS / "runtimes").glob("*.txt"))
 # Compiled on the machine; its version is in lakelens/horovod_build.py.
 NOT_FROM_A_WHEEL = {"horovod"}
-each_lock = pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
 
 
 def lines(path: Path) -> list[str]:
@@ -53,24 +52,21 @@ def test_the_databricks_page_has_the_ranges_of_the_packages_that_pip_replaces(
         assert not direct[name].specifier.contains(there), f"{name} {there} is not replaced"
 
 
-@each_lock
-def test_each_direct_requirement_has_one_pin_inside_its_range(direct: dict[str, Requirement], path: Path) -> None:
-    pinned = pins(path)
-    for name, requirement in direct.items():
-        if name in NOT_FROM_A_WHEEL:
-            continue
-        versions = [next(iter(pin.specifier)).version for pin in pinned.get(name, [])]
-        assert len(versions) == 1, f"{name}: {versions}"
-        assert requirement.specifier.contains(versions[0]), f"{name}=={versions[0]} is outside {requirement}"
-
-
-@each_lock
-def test_every_pin_is_exact_and_single_and_the_stack_names_its_pythons(path: Path) -> None:
-    for name, found in pins(path).items():
-        assert len(found) == 1, f"{name} is pinned {len(found)} times"
-        assert [specifier.operator for specifier in found[0].specifier] == ["=="], str(found[0])
-        assert found[0].marker is None, str(found[0])
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_a_stack_names_its_pythons_and_pins_each_package_exactly_once_and_direct_ones_in_range_and_with_a_reason(
+    direct: dict[str, Requirement], path: Path
+) -> None:
     assert re.fullmatch(r"# Python: 3\.1[0-3]( 3\.1[0-3])*", path.read_text(encoding="utf-8").splitlines()[1])
+    found = pins(path)
+    for name, pinned in found.items():
+        assert len(pinned) == 1, f"{name} is pinned {len(pinned)} times"
+        assert [specifier.operator for specifier in pinned[0].specifier] == ["=="], str(pinned[0])
+        assert pinned[0].marker is None, str(pinned[0])
+    for name in direct.keys() - NOT_FROM_A_WHEEL:
+        pin = next(iter(found[name][0].specifier)).version
+        assert direct[name].specifier.contains(pin), f"{name}=={pin} is outside {direct[name]}"
+    reasons = {canonicalize_name(Requirement(pin).name): why for pin, _, why in (x.partition("#") for x in lines(path))}
+    assert [name for name, reason in reasons.items() if name in direct and len(reason.split()) < 3] == []
 
 
 @pytest.mark.parametrize("path", RUNTIMES, ids=lambda path: path.stem)
@@ -83,16 +79,6 @@ def test_each_runtime_names_its_python_pins_what_a_story_needs_and_says_why_pip_
     marked = re.findall(r"^[\w.-]+==.*# replaced(.*)$", text, re.MULTILINE)
     assert marked
     assert all(re.match(r": \w", reason) for reason in marked)
-
-
-@each_lock
-def test_every_direct_pin_has_its_reason_beside_it(direct: dict[str, Requirement], path: Path) -> None:
-    without = []
-    for line in lines(path):
-        pin, _, reason = line.partition("#")
-        if canonicalize_name(Requirement(pin).name) in direct and len(reason.split()) < 3:
-            without.append(pin.strip())
-    assert without == []
 
 
 def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[str, Requirement]) -> None:

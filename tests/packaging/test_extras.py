@@ -69,23 +69,6 @@ NEEDS = {
     "hvd.allgather([1.0])": "training",
     "hvd.broadcast(1.0)": "training",
 }
-DOORS = """
-import json, traceback
-import lakelens, lakelens.inference.model.onnx_engine, lakelens.stores.clients
-import lakelens.training.experiment.train, lakelens.search.running.run
-import lakelens.hvd as hvd
-from lakelens.errors import MissingDependencyError
-said = {}
-for call in GIVEN:
-    try:
-        said[call] = ["returned", repr(eval(call))]
-    except MissingDependencyError as error:
-        said[call] = ["missing", str(error)]
-    except BaseException as error:
-        said[call] = [type(error).__name__, traceback.format_exc()]
-print(json.dumps(said))
-"""
-
 # Commands with what they end in without any extra.
 COMMANDS = {
     "etl classes table2": "spark",
@@ -101,10 +84,22 @@ COMMANDS = {
 }
 
 TRIES = """
-import contextlib, io, json
+import contextlib, io, json, traceback
+import lakelens, lakelens.inference.model.onnx_engine, lakelens.stores.clients
+import lakelens.training.experiment.train, lakelens.search.running.run
+import lakelens.hvd as hvd
+from lakelens.errors import MissingDependencyError
 from lakelens.jobs.cli import main
+
 said = {}
-for command in GIVEN:
+for call in CALLS:
+    try:
+        said[call] = ["returned", repr(eval(call))]
+    except MissingDependencyError as error:
+        said[call] = ["missing", str(error)]
+    except BaseException as error:
+        said[call] = [type(error).__name__, traceback.format_exc()]
+for command in COMMANDS:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(command.split())
@@ -132,20 +127,6 @@ def base(make_extra: Callable[..., Borrower]) -> Borrower:
     return made
 
 
-def tried(base: Borrower, code: str, given: list[str]) -> dict[str, list]:
-    """What one process of the environment says to each of what it is given."""
-    said: dict[str, list] = json.loads(base.run(f"GIVEN = {given!r}\n{code}").splitlines()[-1])
-    return said
-
-
-def test_every_call_without_its_extra_names_the_extra(base: Borrower) -> None:
-    said = tried(base, DOORS, list(NEEDS))
-    for call, extra in NEEDS.items():
-        kind, message = said[call]
-        assert kind == "missing", f"{call}: {message}"
-        assert f"pip install 'lakelens[{extra}]'" in message, f"{call}: {message}"
-
-
 def names_what_is_missing(code: int, out: str, err: str, extra: str) -> None:
     said = json.loads(out.splitlines()[-1])
     assert (code, said["error"]) == (2, "MissingDependencyError"), err
@@ -153,8 +134,12 @@ def names_what_is_missing(code: int, out: str, err: str, extra: str) -> None:
     assert "Traceback" not in err
 
 
-def test_every_command_without_its_extra_names_it_and_gives_2(base: Borrower) -> None:
-    said = tried(base, TRIES, list(COMMANDS))
+def test_every_call_and_command_without_its_extra_names_the_extra(base: Borrower) -> None:
+    said = json.loads(base.run(f"CALLS, COMMANDS = {list(NEEDS)!r}, {list(COMMANDS)!r}\n{TRIES}").splitlines()[-1])
+    for call, extra in NEEDS.items():
+        kind, message = said[call]
+        assert kind == "missing", f"{call}: {message}"
+        assert f"pip install 'lakelens[{extra}]'" in message, f"{call}: {message}"
     for command, extra in COMMANDS.items():
         names_what_is_missing(*said[command], extra)
 
@@ -168,11 +153,9 @@ def test_a_process_of_a_command_without_its_extra_ends_with_2(
 
 
 def test_the_wheel_alone_reads_tables_and_their_history(base: Borrower) -> None:
-    assert base.run("import lakelens; print(lakelens.ImageTable(None, 'table').version)") == "0"
-    assert base.run("import lakelens; print(next(lakelens.DeltaFeed('table').as_numpy(4))[0].shape)").endswith(
-        "(4, 16, 16, 3)"
-    )
-    assert base.run("import lakelens; print(lakelens.HorovodRunner(np=-1).run(int))") == "0"
+    shape = "next(lakelens.DeltaFeed('table').as_numpy(4))[0].shape"
+    calls = f"lakelens.ImageTable(None, 'table').version, {shape}, lakelens.HorovodRunner(np=-1).run(int)"
+    assert base.run(f"import lakelens; print({calls})").endswith("0 (4, 16, 16, 3) 0")
 
 
 # One call of each extra: what it is for, done with what it brings.

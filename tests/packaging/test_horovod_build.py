@@ -39,20 +39,11 @@ def keep_wheel(tensorflow: str, compiled_for: str, library: bool = True) -> Path
     return path
 
 
-def install(site: Path, name: str, version: str, files: dict[str, str] | None = None) -> None:
-    """Writes a package's folders as pip leaves them."""
+def install(site: Path, name: str, version: str) -> None:
+    """Writes what pip leaves of a package's metadata."""
     information = site / f"{name}-{version}.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    for path, text in (files or {}).items():
-        (site / path).parent.mkdir(parents=True, exist_ok=True)
-        (site / path).write_text(text)
-
-
-def problem_with(site: Path, checkout: Path, borrower: Borrower) -> str:
-    (borrower.site_packages / "borrowed.pth").unlink()  # nothing but what the test installs
-    code = "from lakelens.horovod_build import problem; print(problem())"
-    return borrower.run(code, PYTHONPATH=f"{site}:{checkout}")
 
 
 def test_the_key_names_all_that_a_compiled_horovod_depends_on() -> None:
@@ -63,21 +54,17 @@ def test_the_key_names_all_that_a_compiled_horovod_depends_on() -> None:
     assert len(others | {key}) == 3
 
 
-def test_a_kept_wheel_is_found_for_its_tensorflow_only(cache: Path) -> None:
+def test_a_kept_wheel_is_found_for_its_tensorflow_only_and_if_it_is_whole_and_what_its_place_says(cache: Path) -> None:
+    keep_wheel("2.18.1", compiled_for="2.17.1")
+    assert horovod_build.kept_wheel("2.18.1") is None
+    keep_wheel("2.18.1", compiled_for="2.18.1", library=False)
+    assert horovod_build.kept_wheel("2.18.1") is None
     wheel = keep_wheel("2.18.1", compiled_for="2.18.1")
     assert horovod_build.kept_wheel("2.18.1") == wheel
     assert wheel.is_relative_to(cache)
     assert horovod_build.kept_wheel("2.17.1") is None
     assert horovod_build.kept_wheel("2.18.1", gpu=True) is None
-
-
-def test_a_wheel_that_is_not_what_its_place_says_is_passed_over(cache: Path) -> None:
-    keep_wheel("2.18.1", compiled_for="2.17.1")
-    assert horovod_build.kept_wheel("2.18.1") is None
-    keep_wheel("2.18.1", compiled_for="2.18.1", library=False)
-    assert horovod_build.kept_wheel("2.18.1") is None
-    whole = keep_wheel("2.18.1", compiled_for="2.18.1")
-    whole.write_bytes(whole.read_bytes()[:-20])
+    wheel.write_bytes(wheel.read_bytes()[:-20])
     assert horovod_build.kept_wheel("2.18.1") is None
 
 
@@ -85,11 +72,13 @@ def test_a_relative_cache_folder_is_ignored() -> None:
     assert horovod_build.cache_root({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "lakelens" / "wheels"
 
 
-def test_missing_tools_are_named_with_their_packages(tmp_path: Path) -> None:
+def test_missing_tools_and_a_named_compiler_that_does_not_exist_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError) as raised:
         horovod_build.check_tools({"PATH": str(tmp_path)})
     for text in ("g++", "apt-get install g++", "dnf install gcc-c++", "brew install gcc", "make is missing"):
         assert text in str(raised.value)
+    with pytest.raises(MissingDependencyError, match=r"CXX=/no/such/g\+\+ does not exist"):
+        horovod_build.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
 
 
 def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,37 +87,28 @@ def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(mon
         horovod_build.ensure()
 
 
-def test_a_compiler_that_is_named_and_does_not_exist_is_an_error() -> None:
-    with pytest.raises(MissingDependencyError, match=r"CXX=/no/such/g\+\+ does not exist"):
-        horovod_build.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
-
-
-def test_without_horovod_the_line_that_brings_it_is_named(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
-    install(tmp_path / "site", "tensorflow", "2.18.1")
-    said = problem_with(tmp_path / "site", checkout, borrower)
-    assert "not installed" in said
-    assert "python -m lakelens.horovod_build" in said
-
-
-def test_a_horovod_for_another_tensorflow_names_both(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
-    install(tmp_path / "site", "tensorflow", "2.18.1")
-    install(tmp_path / "site", "horovod", "0.28.1", {"horovod/metadata.json": '{"tensorflow": "2.17.1"}'})
-    said = problem_with(tmp_path / "site", checkout, borrower)
-    assert "2.17.1" in said
-    assert "2.18.1" in said
-    assert "python -m lakelens.horovod_build" in said
-
-
-def test_a_horovod_without_tensorflow_is_noticed(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
-    install(tmp_path / "site", "tensorflow", "2.18.1")
-    install(tmp_path / "site", "horovod", "0.28.1", {"horovod/metadata.json": '{"dummy": "none"}'})
-    assert "without TensorFlow support" in problem_with(tmp_path / "site", checkout, borrower)
-
-
-def test_a_fitting_horovod_is_no_problem(tmp_path: Path, checkout: Path, borrower: Borrower) -> None:
-    install(tmp_path / "site", "tensorflow", "2.18.1")
-    install(tmp_path / "site", "horovod", "0.28.1", {"horovod/metadata.json": '{"tensorflow": "2.18.1"}'})
-    assert problem_with(tmp_path / "site", checkout, borrower) == "None"
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        (None, ["not installed", "python -m lakelens.horovod_build"]),
+        ({"tensorflow": "2.17.1"}, ["2.17.1", "2.18.1", "python -m lakelens.horovod_build"]),
+        ({"dummy": "none"}, ["without TensorFlow support"]),
+        ({"tensorflow": "2.18.1"}, ["None"]),
+    ],
+    ids=["none", "for another", "without", "fits"],
+)
+def test_a_horovod_that_does_not_fit_its_tensorflow_is_a_problem(
+    metadata: dict[str, str] | None, words: list[str], tmp_path: Path, checkout: Path, borrower: Borrower
+) -> None:
+    (borrower.site_packages / "borrowed.pth").unlink()  # nothing but what the test installs
+    install(tmp_path, "tensorflow", "2.18.1")
+    if metadata is not None:
+        install(tmp_path, "horovod", "0.28.1")
+        (tmp_path / "horovod").mkdir()
+        (tmp_path / "horovod" / "metadata.json").write_text(json.dumps(metadata))
+    code = "from lakelens.horovod_build import problem; print(problem())"
+    said = borrower.run(code, PYTHONPATH=f"{tmp_path}:{checkout}")
+    assert [word for word in words if word not in said] == []
 
 
 def test_two_builds_of_one_key_never_overlap(cache: Path, checkout: Path) -> None:
@@ -198,18 +178,13 @@ def horovod_source(folder: Path, gloo: str = GLOO_SOURCE) -> Path:
     return folder
 
 
-def test_process_sets_get_the_interface_and_the_build_a_mark(tmp_path: Path) -> None:
+def test_the_patch_repairs_process_sets_marks_the_build_and_takes_what_newer_tensorflows_break(tmp_path: Path) -> None:
     source = horovod_source(tmp_path)
     horovod_patch.apply(source)
     first, second = (source / "horovod/common/gloo/gloo_context.cc").read_text().split("InitializeForProcessSet")
     assert "global_context.gloo_iface_" not in first
     assert "gloo_iface_ = global_context.gloo_iface_;\n  device_attr.iface = gloo_iface_;" in second
     assert f"'0.28.1+{horovod_patch.MARK}'" in (source / "horovod/__init__.py").read_text()
-
-
-def test_sources_that_newer_tensorflows_break_are_left_out_or_completed_for_these_alone(tmp_path: Path) -> None:
-    source = horovod_source(tmp_path)
-    horovod_patch.apply(source)
     kept, optional = (source / "horovod/tensorflow/CMakeLists.txt").read_text().split('VERSION_LESS "2.19"')
     assert "xla_mpi_ops.cc" not in kept
     assert "xla_mpi_ops.cc" in optional

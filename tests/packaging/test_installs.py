@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,23 +63,6 @@ def named(requirements: list[str]) -> set[tuple[str, SpecifierSet]]:
     return {(canonicalize_name(one.name), one.specifier) for one in parsed}
 
 
-@pytest.fixture(scope="module")
-def installed(
-    sources: Path, make_borrower: Callable[[Path], Borrower], tmp_path_factory: pytest.TempPathFactory
-) -> Borrower:
-    """An environment after `pip install .`."""
-    environment = make_borrower(tmp_path_factory.mktemp("installed") / "environment")
-    environment.install(str(sources))
-    return environment
-
-
-def test_an_installation_puts_only_lakelens_at_the_top(installed: Borrower) -> None:
-    seen = probe(installed)
-    assert seen["bare"] == []
-    assert all(path.startswith(str(installed.site_packages)) for path in seen["found"].values())
-    assert {name.partition("-")[0] for name in top_of_site_packages(installed)} == {"lakelens"}
-
-
 def test_an_editable_installation_imports_the_checkout_and_modules_that_are_added_later(
     sources: Path, borrower: Borrower, tmp_path: Path
 ) -> None:
@@ -111,17 +92,16 @@ def test_the_wheel_holds_every_module_and_template_and_nothing_else(wheel: Path,
     assert licences, "the licence text has to travel with the wheel"
 
 
+def test_an_installed_wheel_puts_only_lakelens_at_the_top(wheel: Path, borrower: Borrower) -> None:
+    borrower.install(str(wheel))
+    seen = probe(borrower)
+    assert seen["bare"] == []
+    assert all(path.startswith(str(borrower.site_packages)) for path in seen["found"].values())
+    assert {name.partition("-")[0] for name in top_of_site_packages(borrower)} == {"lakelens"}
+
+
 def test_the_wheel_asks_for_what_setup_asks_for(wheel_requirements: list[str]) -> None:
     assert named(wheel_requirements) == named(setup_requirements())
-
-
-def test_the_sdist_builds_the_same_wheel(sdist: Path, sources: Path, borrower: Borrower, tmp_path: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    unpacked = next(tmp_path.glob("lakelens-*"))
-    borrower.install(str(unpacked))
-    installed = {path.relative_to(borrower.site_packages).as_posix() for path in borrower.site_packages.rglob("*.py")}
-    assert installed == python_files(sources)
 
 
 def test_importing_lakelens_loads_nothing_heavy(sources: Path, borrower: Borrower) -> None:

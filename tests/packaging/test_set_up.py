@@ -27,12 +27,9 @@ exec "{sys.executable}" -c "import sys; sys.version_info = (3, 14, 0, 'final', 0
 """
 
 
-@pytest.fixture
-def environments(sources: Path, tmp_path: Path) -> ModuleType:
-    """`.ci/environment.py` of a private copy of the checkout."""
-    clone = tmp_path / "clone"
-    shutil.copytree(sources, clone, ignore=UNUSED)
-    spec = importlib.util.spec_from_file_location("environment_of_clone", clone / ".ci" / "environment.py")
+def loaded(script: Path) -> ModuleType:
+    """A script of `.ci` as a module."""
+    spec = importlib.util.spec_from_file_location(f"{script.stem}_of_test", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,6 +38,14 @@ def environments(sources: Path, tmp_path: Path) -> ModuleType:
         patch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def environments(sources: Path, tmp_path: Path) -> ModuleType:
+    """`.ci/environment.py` of a private copy of the checkout."""
+    clone = tmp_path / "clone"
+    shutil.copytree(sources, clone, ignore=UNUSED)
+    return loaded(clone / ".ci" / "environment.py")
 
 
 @pytest.fixture
@@ -108,12 +113,7 @@ def test_bare_make_prints_help(checkout: Path, clean_environment: dict[str, str]
         assert f"make {target} " in done.stdout
 
 
-def test_packages_come_from_where_pip_takes_them(checkout):
-    spec = importlib.util.spec_from_file_location("packages", checkout / ".ci" / "packages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def test_packages_come_from_where_pip_takes_them(checkout: Path) -> None:
     configuration = [
         "global.index-url='https://first.example/simple'",
         "global.extra-index-url='\\nhttps://second.example/simple\\nhttps://third.example/simple'",
@@ -122,7 +122,9 @@ def test_packages_come_from_where_pip_takes_them(checkout):
         ":env:.find-links='/wheels /more'",
         ":env:.cert='/certificates.pem'",
     ]
-    assert module.uv_settings(configuration, {"SSL_CERT_FILE": "/of/uv.pem", "HOME": "/root"}) == {
+    assert loaded(checkout / ".ci" / "packages.py").uv_settings(
+        configuration, {"SSL_CERT_FILE": "/of/uv.pem", "HOME": "/root"}
+    ) == {
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_DEFAULT_INDEX": "https://own.example/simple",
         "UV_INDEX": "https://second.example/simple https://third.example/simple",

@@ -1,16 +1,16 @@
-"""Journals of searches whose trainings are a formula: the real searchers decide, on simulated slots and time."""
+"""Journals of real searches whose trainings are a formula, on simulated slots and time."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lakelens.search import Create, Stop, create_searcher
-from lakelens.search.journal import Journal
-from lakelens.search.settings import searcher_section
+from lakelens.search.journal import Journal, Measurement
+from lakelens.search.running.state import SearchState
+from lakelens.search.running.trial_runs import searcher_of
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 SPACE = {
@@ -19,7 +19,7 @@ SPACE = {
     "layers": {"type": "int", "minval": 1, "maxval": 6},
     "optimizer": {"name": {"type": "categorical", "vals": ["adam", "sgd", "rmsprop"]}, "momentum": 0.9},
 }
-_EPOCH_S, _START_S = 6.0, 4.0
+_EPOCH_S, _START_S, _SLOTS = 6.0, 4.0, 2
 
 
 def accuracy(values: dict[str, Any], trial: int, epoch: int) -> float:
@@ -32,12 +32,19 @@ def accuracy(values: dict[str, Any], trial: int, epoch: int) -> float:
     return max(best - (best - 0.1) * math.exp(-0.55 * epoch**0.7 * max(0.3, 1.2 - 0.3 * far)) + noise, 0.05)
 
 
+class _TimedJournal(Journal):
+    """A journal whose events have the simulated time."""
+
+    now = 1_760_000_000.0
+
+    def append(self, events: Iterable[Mapping[str, Any]]) -> None:
+        super().append([{**event, "time": self.now} for event in events])
+
+
 def write_journal(
     folder: Path,
     trials: int = 60,
     failing: Collection[int] = (),
-    *,
-    stop_after: int | None = None,
     space: dict[str, Any] | None = None,
     **searcher: Any,
 ) -> ExperimentConfig:
@@ -47,7 +54,6 @@ def write_journal(
         folder: The search's folder.
         trials: `max_trials`.
         failing: Trials that fail in their first epoch.
-        stop_after: Events after which the driver is killed; None runs to the end.
         space: The hyperparameters.
         searcher: Further keys of the searcher.
     """
@@ -61,72 +67,29 @@ def write_journal(
             "resources": {"slots_per_trial": 1},
         }
     )
-    events = _events(config, set(failing))
-    journal = Journal(folder / "journal")
-    for event in events[:stop_after]:
-        journal.append([event])
-    return config
-
-
-def _events(config: ExperimentConfig, failing: set[int]) -> list[dict[str, Any]]:
-    searcher = create_searcher(searcher_section(config), config.hyperparameters)
-    events: list[dict[str, Any]] = []
-    clock = 1_760_000_000.0
-
-    def note(kind: str, at: float, **keys: Any) -> None:
-        events.append({"event": kind, "time": at, **keys})
-
-    note("started", clock, config=config.model_dump(mode="json", exclude_unset=True), seed=0, unit="epochs")
-    asked: dict[int, int] = {}
-    reached: dict[int, int] = {}
-    values: dict[int, dict[str, Any]] = {}
-
-    def take(operations: list[Any], at: float) -> None:
-        for operation in operations:
-            if isinstance(operation, Create):
-                values[operation.trial], reached[operation.trial] = operation.hyperparameters, 0
-                note(
-                    "created",
-                    at,
-                    trial=operation.trial,
-                    hyperparameters=operation.hyperparameters,
-                    length=operation.length,
-                )
-            elif isinstance(operation, Stop):
-                note("stopped", at, trial=operation.trial, length=reached[operation.trial])
-                continue
-            else:
-                note("continued", at, trial=operation.trial, length=operation.length)
-            asked[operation.trial] = operation.length
-
-    take(searcher.start(), clock)
-    free = [0, 1]
+    journal = _TimedJournal(folder / "journal")
+    state = SearchState(searcher_of(config), config.goal, journal)
+    state.start({"config": config.model_dump(mode="json", exclude_unset=True), "seed": 0, "unit": "epochs"})
+    free = list(range(_SLOTS))
     running: list[tuple[float, int, int]] = []
-    while asked or running:
-        while free and asked:
-            trial = searcher.next_trial(asked)
-            slot = free.pop(0)
-            note("launched", clock, trial=trial, slots=[slot], from_length=reached[trial], run_id=f"run-{trial}")
-            end = clock + _START_S + _EPOCH_S * (0.5 if trial in failing else asked[trial] - reached[trial])
-            heapq.heappush(running, (end, trial, slot))
-            reached[trial] = asked.pop(trial) if trial not in failing else asked.pop(trial) and 0
-        before = clock
-        clock, trial, slot = heapq.heappop(running)
+    while not state.finished:
+        while free and (trial := state.next_trial()) is not None:
+            state.launch(trial, [slot := free.pop(0)], f"run-{trial.number}", trial.length)
+            epochs = 0.5 if trial.number in failing else trial.asked - trial.length
+            heapq.heappush(running, (journal.now + _START_S + _EPOCH_S * epochs, trial.number, slot))
+        end, number, slot = heapq.heappop(running)
         free.append(slot)
-        if trial in failing:
-            note("failed", clock, trial=trial, length=0, error="ValueError: the shapes (64, 10) and (64, 1) differ")
-            take(searcher.exited(trial, "error"), clock)
+        trial, before = state.trials[number], journal.now
+        if number in failing:
+            journal.now = end
+            state.failed(trial, "ValueError: the shapes (64, 10) and (64, 1) differ")
             continue
-        first = max((e["length"] for e in events if e["event"] == "validated" and e["trial"] == trial), default=0)
-        for epoch in range(first + 1, reached[trial] + 1):
-            metric = accuracy(values[trial], trial, epoch)
-            at = max(clock - _EPOCH_S * (reached[trial] - epoch), before)
-            values_there = {"metric": metric, "metrics": {"val_accuracy": metric}, "step": epoch, "epoch": epoch}
-            note("validated", at, trial=trial, length=epoch, **values_there)
-        operations = searcher.validated(trial, reached[trial], metric)
-        state = searcher.states[trial]
-        note(state if state in ("stopped", "completed") else "paused", clock, trial=trial, length=reached[trial])
-        take([each for each in operations if not (isinstance(each, Stop) and each.trial == trial)], clock)
-    best = [trial for trial in values if trial not in failing]
-    note("finished", clock, **({"best_trial": best[0]} if best else {}))
-    return events
+        asked = trial.asked
+        for epoch in range(int(trial.length) + 1, asked + 1):
+            journal.now = max(end - _EPOCH_S * (asked - epoch), before)
+            metric = accuracy(trial.hyperparameters, number, epoch)
+            measured = Measurement(epoch, epoch, epoch, metric, {"val_accuracy": metric})
+            state.validated(trial, measured, reached=epoch == asked)
+        state.ended_segment(trial, asked)
+    state.finish(state.best())
+    return config

@@ -42,13 +42,15 @@ def test_draws_keep_the_nesting_and_plain_values_are_constant():
 
 
 def test_an_int_includes_both_ends_and_all_values_are_about_as_frequent():
-    drawn = [Space.read(SPACE).draw(seed=2, trial=trial)["width"] for trial in range(3000)]
+    space = Space.read(SPACE)
+    drawn = [space.draw(seed=2, trial=trial)["width"] for trial in range(3000)]
     assert set(drawn) == {8, 9, 10}
     assert all(850 < drawn.count(value) < 1150 for value in (8, 9, 10))
 
 
 def test_log_bounds_are_exponents_and_exponents_are_uniform():
-    drawn = [math.log10(Space.read(SPACE).draw(seed=3, trial=trial)["learning_rate"]) for trial in range(4000)]
+    space = Space.read(SPACE)
+    drawn = [math.log10(space.draw(seed=3, trial=trial)["learning_rate"]) for trial in range(4000)]
     assert all(900 < sum(low <= value < low + 1 for value in drawn) < 1100 for low in (-5, -4, -3, -2))
 
 

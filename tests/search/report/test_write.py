@@ -12,7 +12,6 @@ import pytest
 from journals import SPACE, write_journal
 from PIL import Image
 
-from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.results import counted
 from lakelens.search.journal import Journal, read_events
@@ -26,18 +25,6 @@ from lakelens.training.configuration.space import constants
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("search")
-    write_journal(made, 24, failing={3})
-    return made
-
-
-@pytest.fixture(scope="module")
-def history(folder: Path) -> SearchHistory:
-    return read_history(folder)
-
-
 def validated(time: float, trial: int, length: int, metric: float) -> dict[str, Any]:
     measured = {"length": length, "step": length, "epoch": length, "metric": metric, "metrics": {}}
     return {"event": "validated", "time": time, "trial": trial, "decides": False, **measured}
@@ -48,9 +35,35 @@ def rewrite_journal(folder: Path, events: list[dict[str, Any]]) -> None:
     Journal(folder / "journal").append(events)
 
 
+# Values of any kind, and texts that must not become markup or formulas.
+ODD_SPACE = {
+    "kind": {"type": "categorical", "vals": [None, math.nan, [1, 2], {"name": "x"}]},
+    "one": {"type": "int", "minval": 3, "maxval": 3},
+    "<b>/$\\frac{": {"type": "categorical", "vals": ["<script>alert(1)</script>", "$x_1$"]},
+    **SPACE,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 trials, of which one fails and the others are validated before their first step too."""
+    made = tmp_path_factory.mktemp("search")
+    write_journal(made, 24, failing={3}, space=ODD_SPACE)
+    *events, last = read_events(made / "journal")
+    launched = [event for event in events if event["event"] == "launched" and event["trial"] != 3]
+    rewrite_journal(made, [*events, *(validated(event["time"], event["trial"], 0, 0.1) for event in launched), last])
+    return made
+
+
+@pytest.fixture(scope="module")
+def history(folder: Path) -> SearchHistory:
+    return read_history(folder)
+
+
 def test_a_report_has_everything_and_needs_nothing_else(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, history: SearchHistory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert 0 in set(history.curves["length"])
     assert main(["search", "report", str(folder), "--out", str(tmp_path)]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     page = Path(result["page"]).read_text(encoding="utf-8")
@@ -66,7 +79,7 @@ def test_a_report_has_everything_and_needs_nothing_else(
     assert ExperimentConfig.read(result["best"]).searcher.name == "single"
 
 
-def test_the_best_experiment_reads_back_with_the_values_of_the_best_trial(tmp_path: Path) -> None:
+def test_the_best_experiment_of_a_few_trials_reads_back_with_the_values_of_the_best(tmp_path: Path) -> None:
     space = {
         **SPACE,
         "head": {"type": "categorical", "vals": [{"type": "dense", "units": [8, {"val": 1}]}]},
@@ -78,6 +91,7 @@ def test_the_best_experiment_reads_back_with_the_values_of_the_best_trial(tmp_pa
     history = read_history(tmp_path)
     (tmp_path / "best.yaml").write_text(str(best_experiment(history)))
     read = ExperimentConfig.read(tmp_path / "best.yaml")
+    assert importance_of(history).note == "3 trials validated; importance needs 10."
     best = history.best
     assert best is not None
     assert constants(read.hyperparameters) == best.hyperparameters
@@ -94,7 +108,7 @@ def test_the_best_trial_is_the_one_with_the_best_finite_metric(history: SearchHi
     assert best.curve[best.best.length].metric == finite.max()
 
 
-def test_states_errors_and_spans_are_those_of_the_journal(history: SearchHistory) -> None:
+def test_states_errors_spans_and_values_are_those_of_the_journal(history: SearchHistory) -> None:
     assert len(history.trials) == 24
     assert history.finished
     failed, spans = history.trials.loc[3], history.spans
@@ -106,10 +120,15 @@ def test_states_errors_and_spans_are_those_of_the_journal(history: SearchHistory
     assert sorted(spans["slot"].unique()) == [0, 1]
     for _, of_slot in spans.sort_values("start").groupby("slot"):
         assert (of_slot["end"].iloc[:-1].to_numpy() <= of_slot["start"].iloc[1:].to_numpy()).all()
+    assert history.values.at[0, "optimizer.name"] == history.found.all[0].hyperparameters["optimizer"]["name"]
+    assert history.places.to_numpy().min() >= 0
+    assert history.places.to_numpy().max() <= 1
 
 
 def test_a_search_whose_driver_was_killed_has_a_report_of_what_there_is(tmp_path: Path) -> None:
-    write_journal(tmp_path, 24, stop_after=60)
+    write_journal(tmp_path, 24)
+    for entry in sorted((tmp_path / "journal").iterdir())[50:]:
+        entry.unlink()
     history = read_history(tmp_path)
     assert not history.finished
     assert history.spans["end"].max() <= history.end - history.start
@@ -150,11 +169,6 @@ def test_importance_finds_what_decides(tmp_path: Path) -> None:
     assert 0.3 < found.explained <= 1
 
 
-def test_importance_is_not_told_from_too_few_trials(tmp_path: Path) -> None:
-    write_journal(tmp_path, 3)
-    assert importance_of(read_history(tmp_path)).note == "3 trials validated; importance needs 10."
-
-
 def test_legend_and_facts_count_each_trial_once_by_the_rung_at_which_it_ended(history: SearchHistory) -> None:
     drawn = history.drawn["length"]
     ends, counts = history.ends(drawn), drawn.map(history.rung_of).value_counts()
@@ -188,33 +202,3 @@ def test_axes_have_whole_epochs_and_the_values_that_a_hyperparameter_can_have(tm
     assert texts == [["8", "16"], ["1", "2", "3", "4"], ["0.0001", "0.001", "0.01"]]
     drawn = {round(float(x), 6) for x in figure.axes[0].collections[0].get_offsets()[:, 0]}
     assert drawn <= {0.0, 1.0}
-
-
-def test_values_are_those_of_nested_hyperparameters(history: SearchHistory) -> None:
-    assert history.values.at[0, "optimizer.name"] == history.found.all[0].hyperparameters["optimizer"]["name"]
-    assert history.places.to_numpy().min() >= 0
-    assert history.places.to_numpy().max() <= 1
-
-
-def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="there is no journal"):
-        write_report(tmp_path, tmp_path / "out")
-
-
-def test_a_validation_before_the_first_step_and_values_of_any_kind_are_drawn_and_their_texts_escaped(
-    tmp_path: Path,
-) -> None:
-    space = {
-        "kind": {"type": "categorical", "vals": [None, math.nan, [1, 2], {"name": "x"}]},
-        "one": {"type": "int", "minval": 3, "maxval": 3},
-        "<b>/$\\frac{": {"type": "categorical", "vals": ["<script>alert(1)</script>", "$x_1$"]},
-        **SPACE,
-    }
-    write_journal(tmp_path, 24, space=space)
-    *events, last = read_events(tmp_path / "journal")
-    first = [validated(event["time"], event["trial"], 0, 0.1) for event in events if event["event"] == "launched"]
-    rewrite_journal(tmp_path, [*events, *first, last])
-    assert 0 in set(read_history(tmp_path).curves["length"])
-    assert "<script>" not in write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
-    drawn = {file.stem for file in (tmp_path / "out").glob("*.png")}
-    assert drawn >= {"hyperparameters", "parallel_coordinates"}

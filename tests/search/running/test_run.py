@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def events_of(keys: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
 def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_path, capsys):
     keys["hyperparameters"] = {
         "learning_rate": 0.01,
-        "act": {"type": "categorical", "vals": ["diverge", "train", "invalid"]},
+        "act": {"type": "categorical", "vals": ["train", "invalid", "diverge"]},
         "global_batch_size": 32,
     }
     keys["searcher"] = {"name": "grid", "metric": "val_accuracy", "max_length": {"epochs": 1}}
@@ -51,7 +50,7 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "failed"]
     assert event["error"].startswith("NotFiniteError: ")
     assert found["hyperparameters"]["act"] == "train"
-    assert "trial 1: completed at 1 epoch, val_accuracy " in said.err
+    assert "trial 0: completed at 1 epoch, val_accuracy " in said.err
     assert "(act=train)\n" in said.err
     client = open_client(keys["tracking"]["uri"])
     parent = client.get_run(found["run_id"])
@@ -64,12 +63,12 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     children = client.search_runs([found["experiment_id"]], f"tags.`mlflow.parentRunId` = '{found['run_id']}'")
     by_trial = {run.data.tags["lakelens.trial"]: run for run in children}
     statuses = {trial: run.info.status for trial, run in by_trial.items()}
-    assert statuses == {"0": "FAILED", "1": "FINISHED", "2": "FAILED"}
-    best = by_trial["1"]
+    assert statuses == {"0": "FINISHED", "1": "FAILED", "2": "FAILED"}
+    best = by_trial["0"]
     assert best.info.run_id == found["best_run"]
     assert best.data.params["hyperparameters.learning_rate"] == "0.01"
     assert (best.data.tags["lakelens.trial.state"], best.data.tags["lakelens.trial.length"]) == ("completed", "1")
-    assert "no model has these" in by_trial["2"].data.tags["lakelens.failure"]
+    assert "no model has these" in by_trial["1"].data.tags["lakelens.failure"]
     (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "invalid"]
     assert event["error"] == "InvalidHyperparameters: no model has these"
     assert main(["search", "resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
@@ -101,69 +100,44 @@ def test_the_trials_that_were_the_best_when_they_ended_are_counted_by_class_and_
     }
 
 
-@dataclass(frozen=True)
-class Searched:
-    """A search with promotions on two slots."""
-
-    keys: dict[str, Any]
-    result: SearchResult
-    events: list[dict[str, Any]]
-
-
-@pytest.fixture
-def searched(keys) -> Searched:
-    keys["resources"]["env"] = {"TF_NUM_INTRAOP_THREADS": "1"}
-    keys["checkpoint_storage"] |= {"save_experiment_best": 2, "save_trial_best": 0, "save_trial_latest": 0}
+def promoted(keys: dict[str, Any]) -> tuple[SearchResult, list[int]]:
+    """A search on two slots, and its completed trials that were paused once and went on."""
     for seed in range(8):  # which slot is the first to report decides whether a trial waits before it goes on
         result = search({**keys, "reproducibility": {"experiment_seed": seed}})
-        found = Searched(keys, result, events_of(keys, result.run_id))
-        if gone_on(found):
-            return found
+        states, events = result.trials()["state"], events_of(keys, result.run_id)
+        launched = [event["trial"] for event in events if event["event"] == "launched"]
+        paused = {event["trial"] for event in events if event["event"] == "paused"}
+        if again := [trial for trial in paused if launched.count(trial) > 1 and states[trial] == "completed"]:
+            return result, again
     raise AssertionError("no trial was paused and continued")
-
-
-def gone_on(searched: Searched) -> list[int]:
-    """The completed trials that were paused once and went on."""
-    states = searched.result.trials()["state"]
-    paused = {event["trial"] for event in searched.events if event["event"] == "paused"}
-    launched = [event["trial"] for event in searched.events if event["event"] == "launched"]
-    return [trial for trial in paused if launched.count(trial) > 1 and states[trial] == "completed"]
 
 
 @pytest.mark.tensorflow
 @pytest.mark.long
-def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a_training_of_its_own(searched):
-    result, frame = searched.result, searched.result.trials()
+def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a_training_of_its_own(keys):
+    keys["resources"]["env"] = {"TF_NUM_INTRAOP_THREADS": "1"}
+    keys["checkpoint_storage"] |= {"save_experiment_best": 2, "save_trial_best": 0, "save_trial_latest": 0}
+    result, again = promoted(keys)
+    frame = result.trials()
     assert len(frame) == 6
     assert set(frame["state"]) == {"completed", "stopped"}
-    again = gone_on(searched)
-    folder = Path(searched.keys["checkpoint_storage"]["path"])
+    folder = Path(keys["checkpoint_storage"]["path"])
     kept = {path.name: path for run_id in frame["run_id"] for path in (folder / run_id).glob("epoch-*")}
     assert len(kept) == 2
     assert result.best()["checkpoint"] in {str(path) for path in kept.values()}
     client = open_client(result.tracking_uri)
-    for trial in again:
-        history = client.get_metric_history(frame["run_id"][trial], "val_loss")
-        assert [point.step for point in history] == [1, 2, 3, 4]
-    best = frame["run_id"][result.best_trial]
-    config = read_config(result.tracking_uri, best)
+
+    def curve(run_id: str) -> list[tuple[int, float]]:
+        return [(point.step, point.value) for point in client.get_metric_history(run_id, "val_loss")]
+
+    assert all([step for step, _ in curve(frame["run_id"][trial])] == [1, 2, 3, 4] for trial in again)
+    config = read_config(result.tracking_uri, frame["run_id"][result.best_trial])
     storage = config.checkpoint_storage.model_copy(update={"save_trial_latest": 1})
     alone = train(config.model_copy(update={"checkpoint_storage": storage}))
     assert alone.metrics["val_loss"] == result.value
     assert_equal_to_the_bit(open_checkpoint(result.checkpoint), open_checkpoint(alone.checkpoint))
-    _every_trial_went_on_exactly(searched, client, again)
-
-
-def _every_trial_went_on_exactly(searched: Searched, client, again: list[int]) -> None:
-    """Trains a trial that was paused once more without a pause; its curve is the same."""
-    frame, uri = searched.result.trials(), searched.result.tracking_uri
-    config = read_config(uri, frame["run_id"][again[0]])
-    alone = train(config)
-
-    def curve(run_id: str) -> list[float]:
-        return [point.value for point in client.get_metric_history(run_id, "val_loss")]
-
-    assert curve(alone.run_id) == curve(frame["run_id"][again[0]])
+    paused = frame["run_id"][again[0]]
+    assert curve(train(read_config(result.tracking_uri, paused)).run_id) == curve(paused)
 
 
 @pytest.mark.tensorflow

@@ -11,7 +11,7 @@ import pytest
 
 from lakelens.errors import NotEnoughSlotsError, RankFailedError, VersionFilesMissingError
 from lakelens.progress import ProgressLines
-from lakelens.search.journal import RUNNING, Journal, Measurement
+from lakelens.search.journal import RUNNING, Journal, Measurement, TrialState
 from lakelens.search.running.places import Place, share_of
 from lakelens.search.running.search_run import SearchRun
 from lakelens.search.running.slot_process import SlotProcess, described
@@ -116,3 +116,12 @@ def test_a_search_that_ends_starts_no_process(search):
     search._start_processes()
     assert search._processes == []
     assert search._share.take() == (0,)
+
+
+def test_a_trial_that_another_thread_has_just_created_has_no_checkpoints_to_remove(keys):
+    keys["checkpoint_storage"]["save_experiment_best"] = 1
+    plan = plan_search(ExperimentConfig.read(keys))
+    parent = RunReference(keys["tracking"]["uri"], "0", "search", "here")
+    with TrialRuns(plan, ChildRuns(parent), {}, [(1, 2)]) as runs:
+        runs.prune([TrialState(number=4, hyperparameters={}, asked=1)])
+        assert runs.folders == {}

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lakelens.search.running.places import share_of
 
+pytestmark = pytest.mark.unit
 
-@pytest.mark.unit
+
+def share(slots: int, size: int = 1, priority: int | None = None, most: int | None = None) -> Any:
+    """The share of a search that sees a number of slots."""
+    return share_of("here", lambda: slots, size=size, priority=priority, most=most)
+
+
 def test_a_trial_gets_all_its_slots_or_none():
-    with share_of("here", lambda: 3, size=2, priority=None, most=None) as share:
-        assert share.take() == (0, 1)
-        assert share.take() is None
-        share.give_back((0, 1))
-        assert share.take() == (0, 1)
+    with share(3, size=2) as pairs:
+        assert pairs.take() == (0, 1)
+        assert pairs.take() is None
+        pairs.give_back((0, 1))
+        assert pairs.take() == (0, 1)
 
 
-@pytest.mark.unit
 def test_two_searches_share_the_slots_equally_and_the_first_priority_goes_first():
-    with (
-        share_of("here", lambda: 4, size=1, priority=None, most=None) as first,
-        share_of("here", lambda: 4, size=1, priority=None, most=None) as second,
-    ):
+    with share(4) as first, share(4) as second:
         taken = [first.take() for _ in range(3)]
         assert taken == [(0,), (1,), (2,)]
         second.ask(True)
@@ -32,18 +36,14 @@ def test_two_searches_share_the_slots_equally_and_the_first_priority_goes_first(
         assert first.take() is None
         assert second.take() == (0,)
         assert first.may_keep()
-        with share_of("here", lambda: 4, size=1, priority=1, most=None) as urgent:
+        with share(4, priority=1) as urgent:
             urgent.ask(True)
             first.give_back((1,))
             assert (first.take(), second.take(), urgent.take()) == (None, None, (1,))
 
 
-@pytest.mark.unit
 def test_a_search_of_large_trials_is_not_kept_waiting_by_one_of_small_trials():
-    with (
-        share_of("here", lambda: 2, size=1, priority=None, most=None) as small,
-        share_of("here", lambda: 2, size=2, priority=None, most=None) as large,
-    ):
+    with share(2) as small, share(2, size=2) as large:
         assert (small.take(), small.take()) == ((0,), (1,))
         large.ask(True)
         small.give_back((0,))
@@ -53,23 +53,15 @@ def test_a_search_of_large_trials_is_not_kept_waiting_by_one_of_small_trials():
         assert large.take() == (0, 1)
 
 
-@pytest.mark.unit
 def test_a_limit_holds_and_a_search_that_can_never_run_blocks_none():
-    with (
-        share_of("here", lambda: 3, size=1, priority=None, most=2) as limited,
-        share_of("here", lambda: 3, size=4, priority=1, most=None) as too_large,
-    ):
+    with share(3, most=2) as limited, share(3, size=4, priority=1) as too_large:
         too_large.ask(True)
         assert (limited.take(), limited.take(), limited.take()) == ((0,), (1,), None)
         assert limited.may_keep()
 
 
-@pytest.mark.unit
 def test_searches_that_see_different_numbers_of_slots_are_each_given_as_many_as_they_see():
-    with (
-        share_of("here", lambda: 2, size=1, priority=None, most=None) as few,
-        share_of("here", lambda: 4, size=4, priority=None, most=None) as many,
-    ):
+    with share(2) as few, share(4, size=4) as many:
         assert (few.take(), few.take(), few.take()) == ((0,), (1,), None)
         many.ask(True)
         few.give_back((0,))
@@ -79,12 +71,11 @@ def test_searches_that_see_different_numbers_of_slots_are_each_given_as_many_as_
         assert few.take() is None
 
 
-@pytest.mark.unit
 def test_slots_that_are_lost_are_not_dealt_out_again():
     there = [2]
-    with share_of("here", lambda: there[0], size=1, priority=None, most=None) as share:
-        assert (share.take(), share.take()) == ((0,), (1,))
+    with share_of("here", lambda: there[0], size=1, priority=None, most=None) as lost:
+        assert (lost.take(), lost.take()) == ((0,), (1,))
         there[0] = 1
-        assert not share.may_keep()
-        share.give_back((0,))
-        assert share.take() is None
+        assert not lost.may_keep()
+        lost.give_back((0,))
+        assert lost.take() is None

@@ -15,6 +15,8 @@ from lakelens.search.journal import ENDED, RUNNING, WAITING, Journal, Measuremen
 from lakelens.search.running.state import SearchState
 from lakelens.training.trials.metrics import Goal
 
+pytestmark = pytest.mark.unit
+
 SEARCHER = {
     "name": "adaptive_asha",
     "metric": "val_loss",
@@ -92,7 +94,6 @@ def summary(state: SearchState) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("stop_once", [False, True])
 def test_a_search_killed_after_any_entry_goes_on_with_the_same_trials_and_promotions(stop_once):
     section = {**SEARCHER, "stop_once": stop_once}
@@ -139,7 +140,6 @@ def measured(length: float, value: float) -> Measurement:
     return Measurement(length, 10 * length, length, value, {"val_loss": value})
 
 
-@pytest.mark.unit
 def test_an_event_that_cannot_be_written_takes_no_effect_on_the_trial():
     class Full(Lines):
         def append(self, events) -> None:
@@ -155,23 +155,18 @@ def test_an_event_that_cannot_be_written_takes_no_effect_on_the_trial():
     assert (first.state, first.length, first.best) == (RUNNING, 0, None)
 
 
-@pytest.mark.unit
-def test_a_trial_that_stops_itself_counts_as_having_come_to_its_length():
+@pytest.mark.parametrize(
+    ("length", "by_itself", "found"), [(2, True, "completed"), (2, False, WAITING)], ids=["stopped itself", "by hand"]
+)
+def test_a_trial_that_stops_itself_has_come_to_its_length_and_one_that_is_paused_by_hand_waits(
+    length, by_itself, found
+):
     state = begun(bracket_rungs=[1])
     trial = state.trials[0]
     state.launch(trial, (0,), "run", 0)
-    assert state.validated(trial, measured(2, 0.5), reached=False) == "continue"
-    state.ended_segment(trial, 2, by_itself=True)
-    assert (trial.state, trial.length, trial.best) == ("completed", 2, measured(2, 0.5))
-
-
-@pytest.mark.unit
-def test_a_trial_that_is_paused_by_hand_waits_again():
-    state = begun()
-    first = state.trials[0]
-    state.launch(first, (0,), "run", 0)
-    state.ended_segment(first, 0.4)
-    assert first.state == WAITING
+    assert state.validated(trial, measured(length, 0.5), reached=False) == "continue"
+    state.ended_segment(trial, length, by_itself=by_itself)
+    assert (trial.state, trial.length, trial.best) == (found, length, measured(length, 0.5))
 
 
 def decided_trial(lines: Lines | None = None, **searcher: Any) -> tuple[SearchState, TrialState]:
@@ -189,7 +184,6 @@ COMPLETED_THERE = {"bracket_rungs": [1], "max_trials": 2}
 NOT_FINITE = "NotFiniteError: loss is nan"
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(("end", "is_best"), [("restart", True), ("failed", True), ("diverged", False)])
 def test_a_trial_that_ends_after_its_rung_has_paused_it_stays_paused_and_the_search_goes_on(end, is_best):
     state, trial = decided_trial(**PAUSED_THERE)
@@ -203,7 +197,6 @@ def test_a_trial_that_ends_after_its_rung_has_paused_it_stays_paused_and_the_sea
     assert (trial.state, state.best() is trial) == ("stopped", is_best)
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("how", ["restarted", "resumed"])
 def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_part_again_without_a_second_verdict(how):
     lines = Lines()
@@ -226,7 +219,6 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
     assert state.next_trial() is state.trials[1]
 
 
-@pytest.mark.unit
 def test_a_completed_trial_that_stops_itself_before_its_end_in_its_second_try_has_ended():
     state, trial = decided_trial(**COMPLETED_THERE)
     state.restart(trial, "SIGKILL")
@@ -235,7 +227,6 @@ def test_a_completed_trial_that_stops_itself_before_its_end_in_its_second_try_ha
     assert trial.state == "completed"
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("reached", [False, True])
 def test_a_trial_that_is_invalid_or_diverges_after_a_good_validation_is_never_the_best(reached):
     section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 4}
@@ -256,7 +247,6 @@ def test_a_trial_that_is_invalid_or_diverges_after_a_good_validation_is_never_th
         assert found.searcher.states == state.searcher.states
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(("name", "counted"), [("random", 3), ("grid", 0)])
 def test_invalid_trials_are_counted_in_a_row_where_others_are_drawn_for_them(name, counted):
     section = {"name": name, "metric": "val_loss", "max_length": {"epochs": 1}}
@@ -268,7 +258,6 @@ def test_invalid_trials_are_counted_in_a_row_where_others_are_drawn_for_them(nam
     assert state.invalid_in_a_row == counted
 
 
-@pytest.mark.unit
 def test_a_search_that_is_given_up_stays_so_after_a_kill():
     lines = Lines()
     begun(lines).give_up()
@@ -278,7 +267,6 @@ def test_a_search_that_is_given_up_stays_so_after_a_kill():
     assert again.count(*ENDED) == len(again.trials)
 
 
-@pytest.mark.unit
 def test_a_journal_of_other_hyperparameters_is_refused():
     lines = Lines()
     begun(lines)
@@ -286,7 +274,6 @@ def test_a_journal_of_other_hyperparameters_is_refused():
         replayed(lines, seed=4)
 
 
-@pytest.mark.unit
 def test_a_journal_with_hyperparameters_that_json_lacks_is_gone_on_with(tmp_path):
     section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 2}
     space = {"clip": math.inf, "scales": [1, math.nan], "name": "\u2028"}

@@ -43,17 +43,6 @@ def test_without_a_limit_all_trials_are_asked_for_at_once():
     assert len(make("grid", SPACE, max_concurrent_trials=0).start()) == 9
 
 
-def test_an_error_counts_and_invalid_hyperparameters_draw_a_replacement():
-    run = Run(make("random", SPACE, max_trials=3, max_concurrent_trials=1))
-    first = run.searcher.hyperparameters(0)
-    (replacement,) = run.exit(0, "invalid_hyperparameters")
-    assert (replacement.trial, replacement.length) == (1, 9)
-    assert replacement.hyperparameters != first
-    assert [operation.trial for operation in run.exit(1)] == [2]
-    run.finish(lambda _: 1.0)
-    assert list(run.searcher.states.values()) == ["invalid_hyperparameters", "error", "completed", "completed"]
-
-
 def test_a_grid_tries_every_point_once_in_its_order_and_replaces_none():
     run = Run(make("grid", SPACE, max_concurrent_trials=2))
     assert run.exit(0, "invalid_hyperparameters") == [Create(2, {"a": 0, "b": 10}, 9)]

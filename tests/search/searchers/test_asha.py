@@ -1,4 +1,4 @@
-"""`adaptive_asha` by promotion: trials pause and continue."""
+"""`adaptive_asha`, by promotion and by stopping, against the rules of both over plain lists."""
 
 from __future__ import annotations
 
@@ -56,29 +56,70 @@ def test_brackets_are_independent():
     assert len(run.searcher.states) == 10
 
 
-class ByTheBook:
-    """The rules of the promotion variant, step by step over plain lists; without invalid hyperparameters."""
+class Book:
+    """One bracket of a variant."""
 
     def __init__(self, lengths, divisor, max_trials, concurrent):
-        self.lengths = lengths
-        self.metrics = [[] for _ in lengths]  # [metric, trial, promoted], best first
+        self.lengths, self.divisor, self.max_trials = lengths, divisor, max_trials
+        self.metrics = [[] for _ in lengths]  # [metric, trial, ...], best first; not finite is infinite
         self.outstanding = [0] * len(lengths)
-        self.rung, self.reached, self.failed, self.closed = {}, {}, set(), set()
-        self.divisor, self.max_trials = divisor, max_trials
-        self.whole = False  # whether a trial has reached the top with a number
-        self.first = [self.create() for _ in range(min(concurrent, max_trials))]
+        self.rung, self.invalid = {}, 0
+        self.first = [operation for _ in range(min(concurrent, max_trials)) for operation in self.more()]
 
-    def create(self):
-        trial = len(self.rung)
-        self.rung[trial] = 0
+    def more(self):
+        if len(self.rung) - self.invalid == self.max_trials:
+            return []
+        self.rung[len(self.rung)] = 0
         self.outstanding[0] += 1
-        return ("create", trial)
+        return [("create", len(self.rung) - 1)]
+
+
+class StoppingBook(Book):
+    """A trial continues at once or never."""
+
+    rejections = 5  # and no more, so that the search ends
+
+    def insert(self, index, trial, metric):
+        rung = self.metrics[index]
+        place = next((i for i, (other, _) in enumerate(rung) if other >= metric and metric < math.inf), len(rung))
+        rung.insert(place, [metric, trial])
+        return place
+
+    def event(self, trial, length, metric):
+        for index in range(self.rung[trial], len(self.lengths)):
+            self.rung[trial] = index
+            if length < self.lengths[index]:
+                return [("continue", trial)]
+            place = self.insert(index, trial, metric)
+            if index == len(self.lengths) - 1 or place >= max(len(self.metrics[index]) // self.divisor, 1):
+                break
+        return [("stop", trial), *self.more()]
+
+    def fail(self, trial):
+        self.insert(self.rung[trial], trial, math.inf)
+        return self.more()
+
+    def reject(self, trial):
+        self.invalid += 1
+        self.metrics = [[entry for entry in rung if entry[1] != trial] for rung in self.metrics]
+        return [("stop", trial), *self.more()]
+
+
+class PromotionBook(Book):
+    """Trials pause and continue; the tests above have those with invalid hyperparameters."""
+
+    rejections = 0
+
+    def __init__(self, *sizes):
+        self.reached, self.failed, self.closed = {}, set(), set()
+        self.whole = False  # whether a trial has reached the top with a number
+        super().__init__(*sizes)
 
     def fail(self, trial):
         self.failed.add(trial)
-        return self.event(trial, math.inf, 0)
+        return self.event(trial, 0, math.inf)
 
-    def event(self, trial, metric, length):
+    def event(self, trial, length, metric):
         self.reached[trial] = length
         index, operations, trained = self.rung[trial], [], False
         rung = self.metrics[index]
@@ -97,8 +138,8 @@ class ByTheBook:
                 operations, trained = self.promote(promoted, index)
                 if not trained:
                     return operations
-        if not trained and len(self.rung) < self.max_trials:
-            operations.append(self.create())
+        if not trained:
+            operations += self.more()
         if len(self.metrics[0]) == self.max_trials and not self.whole:
             if any(self.outstanding):
                 return operations
@@ -123,30 +164,31 @@ class ByTheBook:
         self.rung[trial] = index + 1
         self.outstanding[index + 1] += 1
         if trial in self.failed or self.reached[trial] >= self.lengths[index + 1]:
-            return self.event(trial, metric, self.reached[trial]), False
+            return self.event(trial, self.reached[trial], metric), False
         return [("continue", trial)], True
 
 
-def plain(operations):
-    return [(type(operation).__name__.lower(), operation.trial) for operation in operations]
-
-
+@pytest.mark.parametrize("variant", [PromotionBook, StoppingBook])
 @given(st.data(), st.integers(1, 4), st.integers(2, 4), st.integers(1, 25), st.integers(1, 6), st.booleans())
-def test_any_order_of_events_follows_the_book(data, rungs, divisor, trials, concurrent, smaller_is_better):
+def test_any_order_of_events_follows_the_book(variant, data, rungs, divisor, trials, concurrent, smaller_is_better):
     length = data.draw(st.sampled_from([divisor ** (rungs - 1), 3]))  # with 3 the first rungs may have one length
     keys = {"bracket_rungs": [rungs], "divisor": divisor, "max_concurrent_trials": concurrent}
     keys |= {"max_trials": trials, "max_length": {"batches": length}, "smaller_is_better": smaller_is_better}
-    run = Run(make("adaptive_asha", **keys))
-    book = ByTheBook([max(length // divisor**k, 1) for k in reversed(range(rungs))], divisor, trials, concurrent)
+    run = Run(make("adaptive_asha", stop_once=variant is StoppingBook, **keys))
+    book = variant([max(length // divisor**k, 1) for k in reversed(range(rungs))], divisor, trials, concurrent)
     assert [("create", trial) for trial in run.pending] == book.first
+    rejections = variant.rejections
     while run.pending:
         trial = data.draw(st.sampled_from(sorted(run.pending)))
-        metric = data.draw(st.sampled_from([0.0, -1.0, 1.0, 2.0, 3.5, math.nan, math.inf, -math.inf, None]))
-        if metric is None:
+        what = data.draw(st.sampled_from([0.0, -1.0, 1.0, 2.0, 3.5, math.nan, math.inf, -math.inf, "error", "invalid"]))
+        if what == "invalid" and rejections:
+            rejections -= 1
+            ours, theirs = run.exit(trial, "invalid_hyperparameters"), book.reject(trial)
+        elif isinstance(what, str):
             ours, theirs = run.exit(trial), book.fail(trial)
         else:
             reached = run.pending.pop(trial) + data.draw(st.sampled_from([0, 0, 0, 1, 3]))
-            ours = run.take(run.searcher.validated(trial, reached, metric if smaller_is_better else -metric))
-            theirs = book.event(trial, metric if math.isfinite(metric) else math.inf, reached)
-        assert plain(ours) == theirs
+            ours = run.take(run.searcher.validated(trial, reached, what if smaller_is_better else -what))
+            theirs = book.event(trial, reached, what if math.isfinite(what) else math.inf)
+        assert [(type(operation).__name__.lower(), operation.trial) for operation in ours] == theirs
     assert run.searcher.finished
