@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelens.errors import InvalidArgumentError
@@ -23,11 +25,11 @@ def order_of(layout, lanes=4, seed=0, shuffle=True):
     return GlobalOrder(rows, lanes if shuffle else 1, seed, shuffle)
 
 
-def lane_of(order, layout, epoch, lane, parts=1):
+def lane_of(order, layout, epoch, lane, position=0, parts=1):
     """Reads one lane as a reader does: row group by row group. Yields (file, row of the file)."""
     chunks = [[max(1, min(parts, rows)) for rows in groups] for groups in layout]
     starts = [np.cumsum([0, *groups]) for groups in layout]
-    for part in order.epoch(epoch).slices(lane):
+    for part in order.epoch(epoch).slices(lane, position):
         file = part.file
         for taken in order.row_group_slices(epoch, file, layout[file], part.first, part.last, chunks[file]):
             assert len(taken.rows) > 0
@@ -39,7 +41,7 @@ def lane_of(order, layout, epoch, lane, parts=1):
 
 def sequence_of(order, layout, epoch, parts=1):
     """The whole epoch in global order: a list of (file, row)."""
-    lanes = [list(lane_of(order, layout, epoch, lane, parts)) for lane in range(order.lanes)]
+    lanes = [list(lane_of(order, layout, epoch, lane, 0, parts)) for lane in range(order.lanes)]
     return [lanes[g % order.lanes][g // order.lanes] for g in range(order.rows)]
 
 
@@ -66,13 +68,41 @@ def test_rows_of_any_size_stay_within_the_memory_or_are_two(memory, rows, row, g
     assert held <= max(memory, GROUPS_PER_LANE * row)
 
 
+@given(layouts, lane_counts, st.integers(1, 50), st.integers(1, 7))
+@settings(max_examples=200)
+def test_global_batches_are_the_same_at_any_number_of_ranks(layout, lanes, global_batch_size, size):
+    order = order_of(layout, lanes)
+    ranks = [RankBatches(order.rows, global_batch_size, rank, size) for rank in range(size)]
+    assert len({batches.steps() for batches in ranks}) == 1
+    for step in range(ranks[0].steps()):
+        shares = [batches.share(step) for batches in ranks]
+        parts = [share.real.tolist() for share in shares]
+        assert {share.rows for share in shares} == {max(map(len, parts))}
+        whole = list(range(step * global_batch_size, min((step + 1) * global_batch_size, order.rows)))
+        assert sorted(itertools.chain.from_iterable(parts)) == whole
+
+
+@given(layouts, lane_counts, st.integers(1, 50), st.integers(1, 7), st.data())
+def test_an_epoch_resumes_at_any_row_with_exactly_the_rows_that_are_left(layout, lanes, global_batch_size, size, data):
+    order = order_of(layout, lanes, seed=5)
+    start = data.draw(st.integers(0, order.rows))
+    whole = sequence_of(order, layout, 1)
+    rest = []
+    for lane in range(order.lanes):
+        position = order.lane_position(lane, start)
+        rest += list(lane_of(order, layout, 1, lane, position))
+    assert sorted(rest) == sorted(whole[start:])
+    ranks = [RankBatches(order.rows, global_batch_size, rank, size) for rank in range(size)]
+    seen = [row for b in ranks for step in range(b.steps(start)) for row in b.share(step, start).real.tolist()]
+    assert sorted(seen) == list(range(start, order.rows))
+
+
 @given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16), st.integers(1, 3))
 def test_losses_averaged_over_ranks_equal_the_mean_over_the_rows_of_the_batch(rows, global_batch_size, size, replicas):
     losses = np.random.default_rng(0).random(rows)
     ranks = [RankBatches(rows, global_batch_size, rank, size, replicas) for rank in range(size)]
     for step in {0, ranks[0].steps() - 1}:
         shares = [batches.share(step) for batches in ranks]
-        assert len({share.rows for share in shares}) == 1
         per_rank = [share.weight * losses[share.real].sum() / share.rows for share in shares]
         whole = losses[step * global_batch_size : (step + 1) * global_batch_size].mean()
         assert np.mean(per_rank) == pytest.approx(whole)
