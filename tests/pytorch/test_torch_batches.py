@@ -61,7 +61,7 @@ def test_each_iteration_is_the_next_epoch_and_one_left_early_begins_again(feed):
     assert first + second == rows_of(feed.as_torch(BATCH, epochs=2))
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5, 6, 8, 12, 17])
+@pytest.mark.parametrize("steps", [0, 5, 6, 8])
 def test_a_state_resumes_with_exactly_the_rows_that_are_left(feed, steps):
     whole = rows_of(feed.as_torch(BATCH, epochs=3))
     batches = feed.as_torch(BATCH, epochs=3)
@@ -76,24 +76,14 @@ def test_a_state_resumes_with_exactly_the_rows_that_are_left(feed, steps):
     assert rows_of(resumed) == whole[steps:]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 1)])
-def test_a_state_within_an_epoch_resumes_at_another_number_of_ranks_with_the_same_global_batches(feed, before, after):
-    whole = merged(feed, 1, BATCH, epochs=2)
-    ranks = [feed.as_torch(BATCH, rank, before, epochs=2) for rank in range(before)]
+def test_a_state_resumes_at_other_numbers_of_ranks_with_the_same_batches_and_at_another_size_with_every_row_once(feed):
+    ranks = [feed.as_torch(BATCH, rank, 2, epochs=2) for rank in range(2)]
     running = [iter(rank) for rank in ranks]
     seen = [sorted(flat(real(next(rank)) for rank in running)) for _ in range(4)]
-    states = [rank.state_dict() for rank in ranks]
-    assert all(state == states[0] for state in states)
-    rest = merged(feed, after, BATCH, states[0], epochs=2)
-    assert seen + rest == whole
-    assert sorted(flat(seen + rest)) == sorted([*range(ROWS)] * 2)
-
-
-def test_a_state_resumes_at_another_batch_size_with_every_row_once(feed):
-    batches = feed.as_torch(BATCH)
-    running = iter(batches)
-    seen = flat(real(next(running)) for _ in range(2))
-    assert sorted(seen + flat(merged(feed, 3, 5, batches.state_dict()))) == list(range(ROWS))
+    state, other = (rank.state_dict() for rank in ranks)
+    assert state == other
+    assert seen + merged(feed, 3, BATCH, state, epochs=2) == merged(feed, 1, BATCH, epochs=2)
+    assert sorted(flat(seen + merged(feed, 1, 5, state))) == list(range(ROWS))
 
 
 def test_a_state_of_another_order_is_refused(feed):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import lakelens
 from lakelens.errors import TrialError
 from lakelens.training.configuration.sections import Optimizations
 from lakelens.training.tasks.classification import Classification
@@ -28,18 +27,10 @@ def rates(rules: dict[str, Any], ranks: int = 1, build: Any = None, interval: An
     import torch
 
     from lakelens.training.segments.torch.built_trial import LearningRate
+    from lakelens.training.trials.torch_small_cnn import TorchSmallCnn
 
-    class Trial(lakelens.TorchTrial):
+    class Trial(TorchSmallCnn):
         scheduler_interval = interval
-
-        def build_model(self):
-            raise AssertionError
-
-        def build_optimizer(self, model):
-            raise AssertionError
-
-        def training_step(self, model, batch):
-            raise AssertionError
 
         def build_scheduler(self, optimizer):
             return None if build is None else build(optimizer)

@@ -9,6 +9,9 @@ from torch_jobs import STEPS, Place, assert_equal_to_the_bit, history, place_in,
 from lakelens.errors import NotProbabilitiesError, TrialError
 from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.checkpoints.torch_files import OPTIMIZER_FILE, read_values
+from lakelens.training.segments.backend import PreparedRank
+from lakelens.training.segments.job import TrainingJob
+from lakelens.training.segments.outcome import SegmentOutcome
 
 pytestmark = pytest.mark.torch
 
@@ -16,6 +19,25 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Place:
     return place_in(tmp_path_factory.mktemp("torch"))
+
+
+@pytest.fixture(scope="module")
+def trained(place) -> dict[str, tuple[TrainingJob, SegmentOutcome]]:
+    """Three epochs of Trials that keep weights, modes and rates beside the optimizer."""
+    jobs = {trial: place.job(f"whole {trial}", trial, epochs=3) for trial in ("Ema", "Frozen")}
+    return {trial: (job, train(job)) for trial, job in jobs.items()}
+
+
+def prepared(job: TrainingJob) -> PreparedRank:
+    """Builds a job's Trial in this process, as a rank does before its first step."""
+    from lakelens.training.segments.torch.backend import TorchBackend
+    from lakelens.training.segments.torch.world import TorchWorld, remember_settings
+
+    restore = remember_settings()
+    try:
+        return PreparedRank(job, TorchBackend, TorchWorld(), None, None)
+    finally:
+        restore()
 
 
 def test_the_last_operation_decides_what_a_model_gives_and_then_the_loss():
@@ -71,30 +93,35 @@ def test_the_last_operation_decides_what_a_model_gives_and_then_the_loss():
     ("trial", "keys", "error", "message"),
     [
         ("Ended", {}, TrialError, "nor its loss shows .*outputs = 'logits' or outputs = 'probabilities'"),
-        ("Ended", {"loss": "bce"}, NotProbabilitiesError, "recorded as giving probabilities, but gives values from"),
         ("OverRows", {}, TrialError, "softmax over dimension 0, the rows of a batch.*use dim=1"),
         *(("Outputs", {"form": form}, TrialError, "a classifier must give one tensor of shape")
           for form in ("dict", "list", "tuple", "dataclass")),
         ("EmaOutside", {}, TrialError, "AveragedModel in self.ema, outside the model of build_model"),
         ("WrongDirection", {}, TrialError, r"mode='max'\), which reads 'val_loss', whose best value is its minimum"),
         ("PlateauOfSteps", {}, TrialError, "scheduler_interval is 'step'; a metric is known once per epoch"),
+        ("OfFloats", {}, TrialError, "the model does not take the feed's images, uint8 .*Make scaling to floats"),
     ],
 )  # fmt: skip
-def test_what_a_trial_does_wrong_is_named_before_its_first_step(place, trial, keys, error, message):
-    job = place.job(f"wrong {trial} {keys}", trial, hyperparameters=keys)
+def test_what_a_trial_does_wrong_is_named_while_it_is_built(place, trial, keys, error, message):
     with pytest.raises(error, match=message):
-        train(job)
-    assert history(job) == []
+        prepared(place.job(f"wrong {trial} {keys}", trial, hyperparameters=keys))
 
 
-def test_an_average_that_a_step_makes_outside_the_model_is_refused_at_the_validation(place):
-    with pytest.raises(TrialError, match=r"AveragedModel in self\.ema, outside the model of build_model"):
-        train(place.job("late average", "LateEmaOutside"))
+@pytest.mark.parametrize(
+    ("trial", "keys", "error", "message"),
+    [
+        ("LateEmaOutside", {}, TrialError, r"AveragedModel in self\.ema, outside the model of build_model"),
+        ("Ended", {"loss": "bce"}, NotProbabilitiesError, "recorded as giving probabilities, but gives values from"),
+        ("Matrix", {}, TrialError, r"build_metrics: 'confusion' computes a tensor \[3, 3\]; a metric is one number"),
+    ],
+)
+def test_what_shows_after_the_first_step_is_refused_at_the_validation(place, trial, keys, error, message):
+    with pytest.raises(error, match=message):
+        train(place.job(f"late {trial}", trial, hyperparameters=keys))
 
 
 def test_a_trial_states_what_its_model_gives(place):
-    job = place.job("stated", "Stated", epochs=1)
-    assert open_checkpoint(train(job).last).metadata["task"]["values"] == "logits"
+    assert prepared(place.job("stated", "Stated")).metadata(0, {})["task"]["values"] == "logits"
 
 
 def scored(job, checkpoint) -> float:
@@ -113,18 +140,17 @@ def scored(job, checkpoint) -> float:
 
 
 @pytest.mark.parametrize("trial", ["Ema", "Frozen"])
-def test_the_recorded_metrics_are_those_of_the_saved_model(place, trial):
-    job = place.job(f"saved {trial}", trial, epochs=3)
-    outcome = train(job)
+def test_the_recorded_metrics_are_those_of_the_saved_model(trained, trial):
+    job, outcome = trained[trial]
     best = open_checkpoint(outcome.checkpoint)
     assert best.metadata["metrics"]["val_loss"] == min(each["val_loss"] for each in history(job))
     assert scored(job, best) == pytest.approx(best.metadata["metrics"]["val_loss"], abs=1e-5)
 
 
 @pytest.mark.parametrize("trial", ["Ema", "Frozen"])
-def test_a_resumed_training_is_that_of_one_process_to_the_bit(place, trial):
-    whole = train(place.job(f"whole {trial}", trial, epochs=2))
-    job = place.job(f"resumed {trial}", trial, epochs=2)
+def test_a_resumed_training_is_that_of_one_process_to_the_bit(place, trained, trial):
+    _, whole = trained[trial]
+    job = place.job(f"resumed {trial}", trial, epochs=3)
     outcome = train(job, train(job, until=STEPS + 2).last)
     assert_equal_to_the_bit(open_checkpoint(outcome.last), open_checkpoint(whole.last))
 
@@ -136,9 +162,9 @@ def test_the_average_of_two_ranks_is_that_of_one_process(place):
         assert tensor.sub(two[name]).abs().max() < 1e-6, name
 
 
-def test_frozen_batch_normalization_keeps_its_statistics_and_a_plateau_lowers_the_rate_by_the_deciding_metric(place):
-    job = place.job("frozen", "Frozen", epochs=3)
-    last = open_checkpoint(train(job).last)
+def test_frozen_batch_normalization_keeps_its_statistics_and_a_plateau_lowers_the_rate_by_the_deciding_metric(trained):
+    job, outcome = trained["Frozen"]
+    last = open_checkpoint(outcome.last)
     values = tensors(last)
     np.testing.assert_array_equal(values["2.running_mean"], np.zeros(4))
     np.testing.assert_array_equal(values["2.running_var"], np.ones(4))

@@ -136,16 +136,11 @@ def test_a_trial_that_builds_another_model_is_refused(trained):
 
     from lakelens.inference.model.compiled import compile_model
     from lakelens.training.checkpoints.checkpoint import open_checkpoint
+    from lakelens.training.trials.torch_small_cnn import TorchSmallCnn
 
-    class Net(lakelens.TorchTrial):
+    class Net(TorchSmallCnn):
         def build_model(self):
             return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 3))
-
-        def build_optimizer(self, model):
-            raise AssertionError
-
-        def training_step(self, model, batch):
-            raise AssertionError
 
     with pytest.raises(CheckpointError, match="is of another model than the Trial builds now"):
         compile_model(open_checkpoint(trained[0].checkpoint), {"Net": Net})

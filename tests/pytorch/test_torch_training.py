@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import doctest
+import json
 
 import pytest
 from torch_jobs import BATCH, EPOCHS, STEPS, Place, assert_equal_to_the_bit, by_hand, history, place_in, tensors, train
 
 import lakelens
 from lakelens.errors import CheckpointError, MissingMetricError, NotFiniteError, RankFailedError, TrialError
-from lakelens.training.checkpoints.checkpoint import open_checkpoint
+from lakelens.training.checkpoints.checkpoint import open_checkpoint, state_files, write_checkpoint
 from lakelens.training.checkpoints.torch_files import OPTIMIZER_FILE, read_values
+from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.segments.training_state import TrainingState
 
 pytestmark = pytest.mark.torch
@@ -32,6 +34,12 @@ def whole(place, ranks):
     job = place.job(f"whole {ranks}")
     outcome = train(job, ranks=ranks)
     return history(job), open_checkpoint(outcome.last), outcome
+
+
+@pytest.fixture(scope="module")
+def plain(place) -> SegmentOutcome:
+    """Two epochs of one process, in which nothing draws noise."""
+    return train(place.job("plain", "Plain", epochs=2))
 
 
 def test_the_example_of_the_docstring_learns(tmp_path):
@@ -61,8 +69,9 @@ def test_a_model_learns_and_its_metrics_are_those_of_the_task_and_of_the_step(pl
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", ["squares", "odd"])
-@pytest.mark.parametrize("rules", [{}, {"aggregation_frequency": 2, "gradient_clip_norm": 0.5}], ids=["plain", "rules"])
+@pytest.mark.parametrize(
+    ("rows", "rules"), [("odd", {}), ("squares", {"aggregation_frequency": 2, "gradient_clip_norm": 0.5})]
+)
 def test_two_ranks_train_as_one_process_on_the_rows_of_both(place, rows, rules):
     """Of the odd table the second rank has no row in the last batch of an epoch, and none to validate on."""
     jobs = [place.job(f"{rows} {len(rules)} {size}", "Plain", rows, optimizations=rules, epochs=2) for size in (1, 2)]
@@ -74,9 +83,9 @@ def test_two_ranks_train_as_one_process_on_the_rows_of_both(place, rows, rules):
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
-@pytest.mark.parametrize("rows", ["squares", "one over", "odd"])
+@pytest.mark.parametrize("rows", ["one over", "odd"])
 def test_torchmetrics_give_on_two_ranks_what_they_give_in_one_process(place, rows):
-    """21 rows in batches of 16 are 11 and 10, 17 are 9 and 8; of 1 row the second rank has none."""
+    """17 rows in batches of 16 are 9 and 8; of 1 row the second rank has none."""
     found = []
     for ranks in (1, 2):
         job = place.job(f"measured {rows} {ranks}", "Measured", rows, epochs=1)
@@ -98,11 +107,10 @@ def test_two_ranks_with_every_optimization_train_as_a_loop_by_hand(place):
         assert tensor.sub(found[name]).abs().max() < 1e-6, name
 
 
-@pytest.mark.parametrize("cut", [2 * STEPS, 2 * STEPS + 3], ids=["between epochs", "within an epoch"])
-def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(place, whole, ranks, cut):
-    job = place.job(f"cut {ranks} {cut}")
-    paused = train(job, until=cut, ranks=ranks)
-    assert paused.step == cut
+def test_a_training_that_goes_on_in_another_process_is_that_of_one_to_the_bit(place, whole, ranks):
+    job = place.job(f"cut {ranks}")
+    paused = train(job, until=2 * STEPS + 3, ranks=ranks)
+    assert paused.step == 2 * STEPS + 3
     outcome = train(job, paused.last, ranks=ranks)
     measured, last, uninterrupted = whole
     assert (outcome.step, outcome.epochs) == (EPOCHS * STEPS, EPOCHS)
@@ -137,14 +145,13 @@ def test_gradients_that_are_not_applied_yet_and_the_loss_scale_of_float16_are_ke
     assert history(jobs[1])[0]["loss"] > history(jobs[1])[-1]["loss"]
 
 
-def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_left(place):
+def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_left(place, plain):
     job = place.job("resized", "Plain", epochs=2)
     paused = train(job, until=STEPS + 2, ranks=2)
     state = TrainingState.of(open_checkpoint(paused.last))
     assert state.position["row"] == 2 * BATCH
     outcome = train(job, paused.last)
-    uninterrupted = train(place.job("not resized", "Plain", epochs=2))
-    one, other = (tensors(open_checkpoint(each.last)) for each in (outcome, uninterrupted))
+    one, other = (tensors(open_checkpoint(each.last)) for each in (outcome, plain))
     for name in one:
         assert one[name].sub(other[name]).abs().max() < 1e-6, name
 
@@ -156,8 +163,6 @@ def test_a_training_continues_at_another_number_of_ranks_with_the_rows_that_are_
         ("Detached", 1, TrialError, r"training_step returned Tensor \(\) as its loss"),
         ("Unused", 2, TrialError, "does not depend on head.weight, head.bias, so they get no gradients"),
         ("Diverging", 1, NotFiniteError, "loss is nan after step 6"),
-        ("Matrix", 1, TrialError, r"build_metrics: 'confusion' computes a tensor \[3, 3\]; a metric is one number"),
-        ("OfFloats", 1, TrialError, "the model does not take the feed's images, uint8 .*Make scaling to floats a part"),
         ("Short", 2, RankFailedError, "build_training_dataset gave 5 batches of an epoch of 6"),
     ],
 )
@@ -177,12 +182,8 @@ def test_a_metric_that_no_one_measures_is_named(place):
         train(place.job("no auc", "Plain", searcher={"metric": "val_auc"}))
 
 
-def test_a_checkpoint_of_another_framework_is_refused(place, tmp_path):
-    import json
-
-    from lakelens.training.checkpoints.checkpoint import state_files, write_checkpoint
-
-    state = json.loads(json.dumps(open_checkpoint(train(place.job("for refusal", "Plain", epochs=1)).last).state()))
+def test_a_checkpoint_of_another_framework_is_refused(place, plain, tmp_path):
+    state = json.loads(json.dumps(open_checkpoint(plain.last).state()))
     files = {"model.keras": lambda path: path.write_bytes(b""), **state_files(state, {})}
     metadata = {"input": {"height": 16, "width": 16, "channels": 3}, "backend": "keras", "step": 6, "metrics": {}}
     given = write_checkpoint(tmp_path, files=files, metadata=metadata, name="of-keras")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,9 @@ from deltalake import write_deltalake
 from feed_tables import HEIGHT, WIDTH, append, changed, encoded, image_rows, number_classes, pixels_of, real
 
 from lakelens import DeltaFeed
-from lakelens.errors import BadRowError
+from lakelens.errors import BadRowError, InvalidArgumentError
+from lakelens.training.experiment.train import train
+from lakelens.training.feed.image_plan import size_of_all_images
 
 pytestmark = pytest.mark.unit
 
@@ -86,19 +89,14 @@ def test_a_bad_row_is_named_or_left_out_and_counted(tmp_path, columns, words, ke
     assert not images[bad].any()
 
 
-@pytest.mark.tensorflow
-def test_bad_rows_are_left_out_of_the_batches_of_arrays_and_datasets(tmp_path):
+def test_bad_rows_are_left_out_of_their_batches(tmp_path):
     bad = {2: b"", 5: None, 6: encoded(6)[:-40], 9: b"this is text"}
     append(tmp_path / "t", changed(image_rows(range(12)), image=[bad.get(n, encoded(n)) for n in range(12)]))
     feed = DeltaFeed(tmp_path / "t", shuffle=False)
-    with pytest.raises(Exception, match=r"row 2 of .*part-"):
-        list(feed.as_dataset(4))
-    for source in (feed.as_dataset(5, bad_rows="skip"), feed.as_numpy(5, bad_rows="skip")):
-        feed.skipped.first.clear()
-        batches = list(source)
-        assert [real(batch) for batch in batches] == [[0, 1, 3, 4], [7, 8], [10, 11]]
-        assert [len(weights) for _, _, weights in batches] == [4, 2, 2]
-        assert sorted(int(said.split("row ")[1].split()[0]) for said in feed.skipped.first) == list(bad)
+    batches = list(feed.as_numpy(5, bad_rows="skip"))
+    assert [real(batch) for batch in batches] == [[0, 1, 3, 4], [7, 8], [10, 11]]
+    assert [len(weights) for _, _, weights in batches] == [4, 2, 2]
+    assert sorted(int(said.split("row ")[1].split()[0]) for said in feed.skipped.first) == list(bad)
 
 
 def of_cameras(form: str) -> pa.Table:
@@ -147,3 +145,45 @@ def test_no_image_has_to_tell_its_size_where_the_size_is_given(tmp_path):
 def test_the_form_of_a_stored_image_may_be_a_partitions_value(tmp_path):
     write_deltalake(str(tmp_path / "t"), image_rows(range(4), "raw_rgb"), partition_by=["format"])
     assert next(DeltaFeed(tmp_path / "t").as_numpy(4))[0].shape == (4, HEIGHT, WIDTH, 3)
+
+
+# --- one size of all images, which a training without image_size needs ------------------------------------------------
+
+OTHER = [WIDTH, WIDTH, WIDTH, 20]
+
+
+def table_of(location: Path, *widths: list[int | None], split: str = "train") -> Path:
+    """A file of four rows for each list of widths; the last one of a split of its own."""
+    for part, given in enumerate(widths, 1):
+        rows = image_rows(range(4 * part - 4, 4 * part), split=split if part == len(widths) else "train")
+        append(location, changed(rows, width=pa.array(given, pa.int32())), row_group_rows=2)
+    return location
+
+
+def size_of(location: Path, *splits: str | None, **options: object) -> tuple[int, int]:
+    return size_of_all_images([DeltaFeed(location, split=split, **options).plan for split in splits])
+
+
+def test_a_training_on_images_of_mixed_sizes_needs_image_size(tmp_path):
+    location = table_of(tmp_path / "t", [WIDTH] * 4, OTHER)
+    config = {"data": {"class_names": ["a"] * 8, "validation_split": None}}
+    words = rf"\.parquet has an image of 12 x 20 pixels, the first one is 12 x 16; .* image_size=\(12, {WIDTH}\)"
+    with pytest.raises(InvalidArgumentError, match=words):
+        train(location, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", config=config)
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_rows_without_a_size_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="rows without the size of their image"):
+        size_of(table_of(tmp_path / "nulls", [WIDTH, None, WIDTH, WIDTH]), None)
+    append(tmp_path / "t", image_rows(range(4)).drop(["height"]))
+    with pytest.raises(InvalidArgumentError, match=r"without the size .* \(columns height and width\); .* image_size="):
+        size_of(tmp_path / "t", None)
+
+
+def test_the_rows_of_all_feeds_count_and_no_others(tmp_path):
+    location = table_of(tmp_path / "t", [WIDTH] * 4, [20] * 4, split="test")
+    assert size_of(location, "train") == size_of(location, None, filters={"label": [1, 3]}) == (HEIGHT, WIDTH)
+    for splits, options in ((["train", "test"], {}), ([None], {"filters": {"label": [1, 3, 5]}})):
+        with pytest.raises(InvalidArgumentError, match="has an image of 12 x 20 pixels"):
+            size_of(location, *splits, **options)

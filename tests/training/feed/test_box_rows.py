@@ -50,22 +50,13 @@ def test_boxes_follow_a_letterbox_and_so_do_the_pixels(tmp_path):
     assert not (stretched == 255).all(axis=3).any()
 
 
-def test_boxes_below_a_pixel_and_beyond_the_limit_are_left_out_and_counted(tmp_path):
-    feed = feed_of(tmp_path, [box(0, 0, 0.5, 8), box(0, 0, 4, 4), box(0, 0, 8, 8), box(0, 0, 2, 2)])
+def test_boxes_are_cut_at_the_edge_and_those_that_are_not_learned_are_left_out_and_counted(tmp_path):
+    boxes = [box(0, 0, 0.5, 8), box(0, 0, 4, 4, difficult=True), box(-3, 2, 20, 40), box(0, 0, 2, 2)]
+    feed = feed_of(tmp_path, boxes)
     _, labels, _ = next(feed.as_numpy(1, box_classes=1, box_limit=2))
-    np.testing.assert_array_equal(labels[0, :, :4], [[0, 0, 4, 4], [0, 0, 8, 8]])
-    assert (feed.left_out.read, feed.left_out.small, feed.left_out.beyond) == (4, 1, 1)
-
-
-def test_boxes_that_a_detector_does_not_learn_are_counted(tmp_path):
-    feed = feed_of(tmp_path, [box(0, 0, 4, 4, difficult=True)], [box(0, 0, 9, 9, difficult=True), box(0, 0, 5, 5)], [])
-    next(feed.as_numpy(3, box_classes=1))
-    assert (feed.left_out.read, feed.left_out.difficult) == (3, 2)
-
-
-def test_a_box_over_the_edge_is_cut_there(tmp_path):
-    _, labels, _ = next(feed_of(tmp_path, [box(-3, 2, 20, 40)]).as_numpy(1, box_classes=1))
-    np.testing.assert_array_equal(labels[0, 0, :4], [0, 2, 16, 12])
+    np.testing.assert_array_equal(labels[0, :, :4], [[0, 0, 4, 4], [0, 2, 16, 12]])
+    left_out = feed.left_out
+    assert (left_out.read, left_out.small, left_out.beyond, left_out.difficult) == (4, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -89,16 +80,13 @@ def test_a_row_whose_boxes_cannot_be_used_is_a_bad_row(tmp_path, row, words):
     assert (labels.shape, weights.tolist()) == ((1, 1, 6), [1])
 
 
-def test_a_row_that_nobody_annotated_is_left_out_and_counted(tmp_path):
+def test_a_row_that_nobody_annotated_is_left_out_and_counted_and_a_table_of_such_rows_is_an_error(tmp_path):
     feed = feed_of(tmp_path, [box(0, 0, 4, 4)], None, [])
     _, labels, weights = next(feed.as_numpy(3, box_classes=2))
     assert weights.tolist() == [1, 1]
     assert labels[:, 0, 4].tolist() == [0, -1]
     assert (feed.left_out.annotated, feed.left_out.unannotated, feed.skipped.count) == (2, 1, 0)
-
-
-def test_a_table_that_nobody_annotated_is_an_error_within_an_epoch(tmp_path):
-    feed = feed_of(tmp_path, None, None, None)
+    feed = feed_of(tmp_path / "null", None, None, None)
     with pytest.raises(BadRowError, match="all rows have null in column 'annotations': nobody annotated them"):
         list(feed.as_numpy(2, box_classes=2))
 

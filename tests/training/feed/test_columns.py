@@ -18,6 +18,8 @@ from lakelens.errors import InvalidArgumentError, MissingDependencyError, NotAnI
 from lakelens.etl.model import schema
 from lakelens.training.feed.adapters.fields import torch_columns
 
+pytestmark = pytest.mark.unit
+
 SHOWN = ["path", "image", "format", "height", "width", "label", "label_name", "split"]
 
 
@@ -32,7 +34,6 @@ def image_table(location: Path) -> Path:
     return location
 
 
-@pytest.mark.tensorflow
 def test_default_columns_of_an_image_table_come_in_every_form(tmp_path):
     feed = DeltaFeed(image_table(tmp_path), shuffle=False)
     converter = make_delta_converter(feed)
@@ -42,9 +43,6 @@ def test_default_columns_of_an_image_table_come_in_every_form(tmp_path):
     with pytest.warns(UserWarning, match="left out: annotations"), feed.petastorm_reader() as reader:
         item = next(reader)
     assert (list(item._fields), item.path.tolist(), item.label.tolist()) == (SHOWN, ["a", "b"], [1, -1])
-    with pytest.warns(UserWarning, match="left out"), converter.make_tf_dataset(num_epochs=1) as dataset:
-        (batch,) = list(dataset)
-    assert batch.label.numpy().tolist() == [1, -1]
     with pytest.warns(UserWarning, match="left out: path, image, format, label_name, annotations, split; .*decode_"):
         assert torch_columns(feed.plan, None) == ["height", "width", "label"]
     with pytest.warns(UserWarning, match="left out"):
@@ -53,53 +51,31 @@ def test_default_columns_of_an_image_table_come_in_every_form(tmp_path):
         converter.make_torch_dataloader()
 
 
-PREDICTIONS = {
-    "path": ["file:/a.jpg", "file:/b.jpg"],
-    "content_hash": pa.array(["aa", None], pa.string()),
-    "label": pa.array([1, None], pa.int32()),
-    "label_name": pa.array(["cat", None], pa.string()),
-    "split": pa.array([None, None], pa.string()),
-    "prediction": pa.array([1, None], pa.int32()),
-    "predicted_name": pa.array(["cat", None], pa.string()),
-    "probability": pa.array([0.75, None], pa.float32()),
-    "probabilities": pa.array([[0.25, 0.75], None], pa.list_(pa.float32())),
-    "error": pa.array([None, "not_an_image"], pa.string()),
-    "model_uri": ["runs:/a"] * 2,
-    "checkpoint_digest": ["dd"] * 2,
-    "table": ["/tables/photos"] * 2,
-    "version": pa.array([0, 0], pa.int64()),
-    "scored_at": pa.array([0, 0], pa.timestamp("us", "UTC")),
-    "batch_id": ["b"] * 2,
-}
-QUARANTINE = dict.fromkeys(schema.QUARANTINE.names) | {"path": "file:/a.jpg", "reason": "not_an_image"}
-
-
-@pytest.mark.tensorflow
 def test_default_columns_of_a_predictions_table_have_something_for_each_null(tmp_path):
-    write_deltalake(str(tmp_path / "predictions"), pa.table(PREDICTIONS))
-    converter = make_delta_converter(tmp_path / "predictions")
-    with (
-        pytest.warns(UserWarning, match="left out: probabilities"),
-        converter.make_tf_dataset(num_epochs=1, shuffle_row_groups=False) as dataset,
-    ):
-        (batch,) = list(dataset)
-    assert list(batch._fields) == [name for name in PREDICTIONS if name != "probabilities"]
-    assert batch.error.numpy().tolist() == [b"", b"not_an_image"]
-    assert batch.prediction.numpy().tolist() == batch.label.numpy().tolist() == [1, -1]
-    assert batch.predicted_name.numpy().tolist() == batch.label_name.numpy().tolist() == [b"cat", b""]
-    assert (batch.content_hash.numpy().tolist(), batch.split.numpy().tolist()) == ([b"aa", b""], [b"", b""])
-    assert np.isnan(batch.probability.numpy()).tolist() == [False, True]
+    scored = {"path": "a", "content_hash": "aa", "label": 1, "label_name": "cat", "split": "test", "prediction": 1}
+    scored |= {"predicted_name": "cat", "probability": 0.75, "probabilities": [0.25, 0.75], "error": None}
+    known = {"model_uri": "runs:/a", "checkpoint_digest": "dd", "scored_at": datetime(2026, 1, 1, tzinfo=timezone.utc)}
+    rows = [scored | known, {"path": "b", "error": "not_an_image"} | known]
+    write_deltalake(str(tmp_path), pa.Table.from_pylist(rows))
+    feed = DeltaFeed(tmp_path, image_column=None, label_column=None, shuffle=False)
+    with pytest.warns(UserWarning, match="left out: probabilities"), feed.petastorm_reader() as reader:
+        batch = next(reader)
+    assert list(batch._fields) == [name for name in scored | known if name != "probabilities"]
+    assert batch.error.tolist() == ["", "not_an_image"]
+    assert batch.prediction.tolist() == batch.label.tolist() == [1, -1]
+    assert batch.predicted_name.tolist() == batch.label_name.tolist() == ["cat", ""]
+    assert (batch.content_hash.tolist(), batch.split.tolist()) == (["aa", ""], ["test", ""])
+    assert np.isnan(batch.probability).tolist() == [False, True]
 
 
-@pytest.mark.unit
 def test_default_columns_of_a_quarantine_have_something_for_each_null(tmp_path):
-    write_deltalake(str(tmp_path / "bad"), pa.Table.from_pylist([QUARANTINE], schema.QUARANTINE))
-    columns, _ = next(DeltaFeed(tmp_path / "bad", image_column=None, label_column=None).as_column_numpy(1))
+    row = {"path": "file:/a.jpg", "reason": "not_an_image"}
+    write_deltalake(str(tmp_path), pa.Table.from_pylist([row], schema.QUARANTINE))
+    columns, _ = next(DeltaFeed(tmp_path, image_column=None, label_column=None).as_column_numpy(1))
     found = {name: values.tolist() for name, values in columns.items()}
     assert found == {"path": ["file:/a.jpg"], "reason": ["not_an_image"], "error": [""], "label_name": [""]}
 
 
-@pytest.mark.unit
 def test_arrays_of_text_and_bytes_keep_their_zeros_and_their_nulls_are_refused(tmp_path):
     rows = {
         "letters": pa.array([["a\0", "b"], ["", "\0"]]),
@@ -120,7 +96,6 @@ def test_arrays_of_text_and_bytes_keep_their_zeros_and_their_nulls_are_refused(t
             next(reader)
 
 
-@pytest.mark.unit
 def test_one_long_text_costs_its_own_length_only(tmp_path):
     write_deltalake(str(tmp_path), pa.table({"text": ["a"] * 999 + ["b" * 500_000]}))
     feed = DeltaFeed(tmp_path, image_column=None, label_column=None, shuffle=False)
@@ -137,7 +112,6 @@ def timed(tmp_path) -> DeltaFeed:
     return DeltaFeed(tmp_path / "t")
 
 
-@pytest.mark.unit
 def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(timed):
     zoned = datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     for fill in (0, np.datetime64(0, "us"), datetime(1970, 1, 1), zoned, date(1970, 1, 1)):
@@ -145,7 +119,6 @@ def test_what_stands_for_a_missing_time_may_be_a_number_or_a_time(timed):
         assert columns["at"].tolist() == [datetime(1970, 1, 1)]
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
     ("fill", "words"),
     [
@@ -164,7 +137,6 @@ def test_what_stands_for_null_is_refused_before_anything_is_read_if_it_does_not_
             give(1, fill=fill)
 
 
-@pytest.mark.unit
 def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
     moment = pa.array([datetime(2024, 7, 1, 12, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
     append(tmp_path / "t", changed(image_rows(range(1)), at=moment))
@@ -184,7 +156,6 @@ def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
 PIXELS = pa.struct([("origin", pa.string()), ("height", pa.int32()), ("width", pa.int32()), ("data", pa.binary())])
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
     ("images", "said"),
     [
@@ -205,7 +176,6 @@ def test_a_column_that_holds_no_images_is_refused_by_its_type_when_the_feed_is_b
         make_delta_converter(tmp_path).feed.petastorm_reader(["image"], transform_spec=decode_images(8, 8))
 
 
-@pytest.mark.unit
 def test_names_of_classes_are_fed_as_the_numbers_that_the_table_gives_them(tmp_path):
     write_deltalake(str(tmp_path), changed(image_rows(range(3)), label=["dog", "cat", "dog"]))
     with pytest.raises(NotAnImageTableError, match=r"'label' is string.*SET TBLPROPERTIES \('lakelens.labels' = '\{"):
@@ -216,7 +186,6 @@ def test_names_of_classes_are_fed_as_the_numbers_that_the_table_gives_them(tmp_p
     assert next(feed.as_numpy(3))[1].tolist() == [2, 0, 2]
 
 
-@pytest.mark.unit
 def test_numbers_stay_labels_where_the_table_names_them_too(tmp_path):
     write_deltalake(str(tmp_path), image_rows(range(2)))
     assert DeltaFeed(tmp_path).class_names is None

@@ -41,7 +41,7 @@ def global_batches(feed: DeltaFeed, global_batch_size: int, size: int, **options
     st.integers(1, 4),
     st.data(),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_table_is_fed_exactly_by_any_ranks_from_any_position(
     files, row_group_rows, memory_bytes, shuffle, global_batch_size, size, threads, data
 ):

@@ -19,11 +19,7 @@ from lakelens.errors import (
     FeedStalledError,
     VersionFilesMissingError,
 )
-from lakelens.log.snapshot import open_snapshot
-from lakelens.table import Table
 from lakelens.training.feed import reading as feed_reading
-from lakelens.training.feed.plan.feed_plan import FeedColumns
-from lakelens.training.feed.plan_builder import make_plan
 
 pytestmark = pytest.mark.system
 
@@ -53,19 +49,6 @@ def stalled_file(feed: DeltaFeed) -> Path:
     return file
 
 
-def plan_of(location: Path, timeout_s: float = 60.0):
-    return make_plan(
-        open_snapshot(Table.of(location)),
-        {},
-        FeedColumns(),
-        seed=0,
-        shuffle=True,
-        lanes=None,
-        memory_bytes=1 << 20,
-        timeout_s=timeout_s,
-    )
-
-
 def test_vacuum_after_planning_is_found_by_a_look_and_named_where_it_is_read(tmp_path):
     feed = two_files(tmp_path / "t")
     DeltaTable(str(tmp_path / "t")).delete("label >= 20")
@@ -90,7 +73,7 @@ def test_a_file_that_was_cut_short_is_named_while_planning_and_while_reading(tmp
     cut = read_later(feed)
     cut.write_bytes(cut.read_bytes()[:-20])
     with pytest.raises(DataFileError, match=f"{cut.name} cannot be read as Parquet"):
-        plan_of(tmp_path / "t")
+        DeltaFeed(tmp_path / "t")
     with pytest.raises((DataFileError, FeedError), match=f"{cut.name} cannot be read"):
         list(batches(feed))
 
@@ -104,8 +87,8 @@ def test_a_file_that_is_another_than_the_committed_one_is_refused(tmp_path):
 
 def test_a_disk_that_stalls_ends_planning_with_the_file(tmp_path):
     stalled = stalled_file(two_files(tmp_path / "t"))
-    with pytest.raises(FeedStalledError, match=rf"t@1: .*{stalled.name} has not answered for 3 s; .*stall_timeout_s"):
-        plan_of(tmp_path / "t", timeout_s=3.0)
+    with pytest.raises(FeedStalledError, match=rf"t@1: .*{stalled.name} has not answered for 1 s; .*stall_timeout_s"):
+        DeltaFeed(tmp_path / "t", stall_timeout_s=1.0)
 
 
 def test_a_disk_that_stalls_ends_an_epoch_and_the_process_with_it(tmp_path):

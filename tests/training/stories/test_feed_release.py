@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,18 +14,13 @@ from feed_tables import append, changed, encoded, image_rows, write_layout
 from leftovers import feed_threads
 
 from lakelens import DeltaFeed
-from lakelens.errors import BadRowError, VersionFilesMissingError
+from lakelens.errors import BadRowError
 from lakelens.training.feed.image_batches import DecodedBatch
 from lakelens.training.feed.image_rows import StoredBatch
 from lakelens.training.feed.rank_batches import BatchReader, RowBatch
 from lakelens.training.feed.reading import LaneRows, RowGroup
 
 HELD = (BatchReader, RowBatch, StoredBatch, DecodedBatch, LaneRows, RowGroup)
-
-
-@pytest.fixture
-def feed(uneven) -> DeltaFeed:
-    return DeltaFeed(uneven)
 
 
 @pytest.fixture
@@ -82,20 +78,37 @@ def failing(images, labels):
     raise ValueError("no")
 
 
-@pytest.mark.unit
-def test_arrays_let_go_after_a_break_an_error_and_the_end(feed, damaged, vanished):
-    first_of(feed.as_numpy(8, 0, 1, None))
-    assert_all_is_let_go()
-    list(feed.as_numpy(8, 0, 1))
-    assert_all_is_let_go()
-    assert error_of(lambda: list(feed.as_numpy(8, 0, 1, preprocess=failing))) == "ValueError"
-    assert_all_is_let_go()
-    assert error_of(lambda: list(damaged.as_numpy(8, 0, 1))) == BadRowError.__name__
-    assert_all_is_let_go()
-    assert error_of(lambda: list(vanished.as_column_numpy(8, 0, 1, columns=["label"]))) == (
-        VersionFilesMissingError.__name__
-    )
-    assert_all_is_let_go()
+def dividing(images, labels):
+    import tensorflow as tf
+
+    return tf.debugging.check_numerics(tf.math.log(images - 1000.0), "not a number"), labels
+
+
+@pytest.mark.parametrize(
+    ("method", "preprocess", "errors"),
+    [
+        pytest.param(
+            "as_numpy", failing, ["ValueError", "BadRowError", "VersionFilesMissingError"], marks=pytest.mark.unit
+        ),
+        pytest.param(
+            "as_dataset", dividing, ["InvalidArgumentError", *["UnknownError"] * 2], marks=pytest.mark.tensorflow
+        ),
+    ],
+)
+def test_what_was_read_is_let_go_after_a_break_the_end_and_an_error(
+    uneven, damaged, vanished, method, preprocess, errors
+):
+    read = operator.methodcaller(method, 8, 0, 1)
+    ends = [
+        lambda: first_of(operator.methodcaller(method, 8, 0, 1, None)(DeltaFeed(uneven))),
+        lambda: list(read(DeltaFeed(uneven))),
+        lambda: list(operator.methodcaller(method, 8, 0, 1, preprocess=preprocess)(DeltaFeed(uneven))),
+        lambda: list(read(damaged)),
+        lambda: list(read(vanished)),
+    ]
+    for end, error in zip(ends, ["none", "none", *errors], strict=True):
+        assert error_of(end) == error
+        assert_all_is_let_go()
 
 
 @pytest.mark.unit
@@ -104,21 +117,4 @@ def test_threads_end_while_an_error_of_the_feed_is_still_held(damaged):
         list(damaged.as_numpy(8, 0, 1))
     assert feed_threads() == []
     del caught
-    assert_all_is_let_go()
-
-
-@pytest.mark.tensorflow
-def test_datasets_let_go_after_a_break_and_an_error(feed, damaged, vanished):
-    def dividing(images, labels):
-        import tensorflow as tf
-
-        return tf.debugging.check_numerics(tf.math.log(images - 1000.0), "not a number"), labels
-
-    first_of(feed.as_dataset(8, 0, 1, None))
-    assert_all_is_let_go()
-    assert error_of(lambda: list(feed.as_dataset(8, 0, 1, preprocess=dividing))) == "InvalidArgumentError"
-    assert_all_is_let_go()
-    assert error_of(lambda: list(damaged.as_dataset(8, 0, 1))) == "UnknownError"
-    assert_all_is_let_go()
-    assert error_of(lambda: list(vanished.as_dataset(8, 0, 1))) == "UnknownError"
     assert_all_is_let_go()

@@ -57,9 +57,8 @@ def labels(feed: DeltaFeed, **options) -> list[int]:
     return flat(columns["label"][weights > 0].tolist() for columns, weights in batches)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "s3a"])
-def test_a_table_in_s3_is_planned_and_read_as_the_same_table_on_a_disk(server, local, table, scheme):
-    location = table.replace("s3:", f"{scheme}:", 1)
+def test_a_table_in_s3_is_planned_and_read_as_the_same_table_on_a_disk(server, local, table):
+    location = table.replace("s3:", "s3a:", 1)
     feed = DeltaFeed(location, 2, split="train", seed=4, storage_options=server.storage_options)
     assert (feed.location, feed.version, feed.rows) == (location, 2, 40)
     assert labels(feed) == labels(DeltaFeed(local, 2, split="train", seed=4))
@@ -98,15 +97,11 @@ def test_a_commands_result_goes_into_a_bucket_too(server, table):
     assert json.loads(server.get("results/counts.json")) == json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_place_without_a_table_is_refused_by_its_uri(server, table):
+def test_a_place_without_a_table_and_a_bucket_that_is_not_there_are_refused_by_their_uris(server, table):
     with pytest.raises(NotADeltaTableError, match="holds no Delta table"):
         DeltaFeed(f"s3://{BUCKET}/nothing", storage_options=server.storage_options)
-
-
-def test_a_bucket_that_is_not_there_is_an_error_of_the_store(server):
-    location = f"s3://{BUCKET}-gone/t"
-    with pytest.raises(StoreError, match=rf"{location}: there is no such bucket or container"):
-        DeltaFeed(location, storage_options=server.storage_options)
+    with pytest.raises(StoreError, match=f"s3://{BUCKET}-gone/t: there is no such bucket or container"):
+        DeltaFeed(f"s3://{BUCKET}-gone/t", storage_options=server.storage_options)
 
 
 def test_a_store_that_goes_away_while_rows_are_read_is_an_error_that_names_the_file(server, table, monkeypatch):
@@ -162,12 +157,12 @@ def test_objects_that_are_gone_are_an_error_before_the_first_step_that_names_the
 
 def test_a_store_that_stalls_is_an_error_while_planning_and_while_reading(server, table):
     feed = DeltaFeed(table, lanes=1, storage_options=server.storage_options)
-    batches = feed.as_column_numpy(3, 0, 1, columns=["label"], read_timeout_s=5.0)
+    batches = feed.as_column_numpy(3, 0, 1, columns=["label"], read_timeout_s=3.0)
     next(batches)
     with server.hanging():
         with pytest.raises(FeedStalledError, match=r"50% of é has not answered for 1 s; .*stall_timeout_s"):
             DeltaFeed(table, storage_options=server.storage_options, stall_timeout_s=1.0)
-        with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 5 s; .*read_timeout_s"):
+        with pytest.raises(FeedStalledError, match=r"\.parquet has not answered for 3 s; .*read_timeout_s"):
             for _ in batches:
                 pass
     assert sorted(labels(feed)) == list(range(40))

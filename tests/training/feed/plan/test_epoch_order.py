@@ -1,4 +1,4 @@
-"""The global order: every row once, the same batches at any number of ranks, resumable anywhere."""
+"""The global order: every row once, well mixed, the same batches at any number of ranks, resumable anywhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelens.errors import InvalidArgumentError
-from lakelens.training.feed.plan.epoch_order import GlobalOrder, RankBatches, permutation
+from lakelens.training.feed.plan.epoch_order import GlobalOrder, RankBatches, permutation, spread
 from lakelens.training.feed.plan.feed_plan import GROUPS_PER_LANE, MAX_LANES, chunks_of, lanes_within
 
 pytestmark = pytest.mark.unit
 
+MIB = 1 << 20
 layouts = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=5), min_size=1, max_size=8)
 lane_counts = st.sampled_from([1, 2, 4, 8, 16])
 
@@ -49,15 +50,10 @@ def stored_rows(layout):
 
 
 @given(layouts, lane_counts, st.integers(-(2**70), 2**70), st.integers(0, 3), st.booleans(), st.integers(1, 6))
-def test_every_row_is_in_the_order_of_an_epoch_exactly_once(layout, lanes, seed, epoch, shuffle, parts):
+def test_every_row_is_in_an_epoch_once_and_unshuffled_in_its_stored_place(layout, lanes, seed, epoch, shuffle, parts):
     order = order_of(layout, lanes, seed, shuffle)
-    assert sorted(sequence_of(order, layout, epoch, parts)) == stored_rows(layout)
-
-
-@given(layouts, st.integers(0, 2), st.integers(1, 6))
-def test_without_shuffling_the_order_is_the_stored_order(layout, epoch, parts):
-    order = order_of(layout, shuffle=False)
-    assert sequence_of(order, layout, epoch, parts) == stored_rows(layout)
+    found = sequence_of(order, layout, epoch, parts)
+    assert (sorted(found) if shuffle else found) == stored_rows(layout)
 
 
 @given(st.integers(1, 1 << 40), st.integers(1, 5000), st.integers(1, 1 << 30), st.integers(1, 100))
@@ -132,11 +128,6 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert len(orders) == 9
 
 
-@given(st.integers(0, 500), st.lists(st.integers(), max_size=4))
-def test_a_permutation_holds_each_number_once(count, keys):
-    assert sorted(permutation(count, *keys).tolist()) == list(range(count))
-
-
 def test_permutations_do_not_change_between_releases():
     # A saved position means the same rows for ever: these numbers may never change.
     assert permutation(8, 0, 0).tolist() == [0, 7, 2, 5, 4, 6, 3, 1]
@@ -151,13 +142,13 @@ def test_lanes_of_one_row_group_share_its_permutation():
 
 
 def test_permutations_are_uniform():
-    # Each of the 24 orders of 4 values, over 24,000 keys: chi-squared with 23 degrees of freedom, p = 0.999 at 49.7.
+    # Each of the 24 orders of 4 values, over 2,400 keys: chi-squared with 23 degrees of freedom, p = 0.999 at 49.7.
     counts: dict[tuple[int, ...], int] = {}
-    for key in range(24_000):
+    for key in range(2400):
         order = tuple(permutation(4, 1, key).tolist())
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 24
-    assert sum((n - 1000) ** 2 / 1000 for n in counts.values()) < 49.7
+    assert sum((n - 100) ** 2 / 100 for n in counts.values()) < 49.7
 
 
 @pytest.mark.parametrize(
@@ -179,3 +170,63 @@ def test_the_stored_order_is_one_lane():
         GlobalOrder(np.array([3]), lanes=4, shuffle=False)
     with pytest.raises(InvalidArgumentError, match="lanes=0"):
         GlobalOrder(np.array([3]), lanes=0)
+
+
+# --- mixing of tables that are stored sorted by class ----------------------------------------------------------------
+
+
+def labels_in_order(files: int, groups: int, rows: int, classes: int, memory_bytes: int) -> np.ndarray:
+    """The classes of an epoch's rows, of a table that is sorted by class, as a feed with its own lanes gives them."""
+    group_bytes = rows * (32 << 10)
+    lanes, chunk_bytes = lanes_within(memory_bytes, group_bytes, files * groups * group_bytes)
+    chunks = [max(1, -(-group_bytes // chunk_bytes))] * groups
+    order = GlobalOrder(np.full(files, groups * rows), lanes, seed=1)
+    stored = np.empty(order.rows, dtype=np.int64)
+    for lane in range(lanes):
+        for part in order.epoch(0).slices(lane):
+            position = part.position
+            for taken in order.row_group_slices(0, part.file, [rows] * groups, part.first, part.last, chunks):
+                place = position + np.arange(len(taken.rows))
+                stored[place * lanes + lane] = (part.file * groups + taken.row_group) * rows + taken.rows
+                position += len(taken.rows)
+    return stored * classes // order.rows
+
+
+def clumping(labels: np.ndarray, batch_size: int) -> float:
+    """Variance of the classes' counts in batches, over that of a uniform shuffle (hypergeometric): 1 is uniform."""
+    rows = len(labels) // batch_size * batch_size
+    share = np.bincount(labels) / len(labels)
+    counts = np.stack([np.bincount(batch, minlength=len(share)) for batch in labels[:rows].reshape(-1, batch_size)])
+    uniform = batch_size * share * (1 - share) * (len(labels) - batch_size) / (len(labels) - 1)
+    return float(((counts - batch_size * share) ** 2).mean(axis=0).sum() / uniform.sum())
+
+
+@pytest.mark.parametrize(
+    ("files", "groups", "rows", "classes", "memory_bytes"),
+    [
+        (10, 2, 250, 10, 1024 * MIB),  # all of it fits into the memory
+        (13, 2, 1000, 256, 1024 * MIB),  # a fifth more than fits
+        (50, 4, 500, 10, 256 * MIB),  # 3 GiB
+        (200, 4, 500, 1000, 1024 * MIB),
+    ],
+)
+def test_rows_of_one_class_that_are_stored_together_do_not_come_together(files, groups, rows, classes, memory_bytes):
+    labels = labels_in_order(files, groups, rows, classes, memory_bytes)
+    for batch_size in (8, 32, 64, 256):
+        assert clumping(labels, batch_size) < 1.6
+    same = np.mean(labels[1:] == labels[:-1])
+    assert same < 1.2 * np.sum((np.bincount(labels) / len(labels)) ** 2)
+
+
+def test_the_measure_of_mixing_knows_clumps_and_uniform_shuffles():
+    labels = np.repeat(np.arange(10), 500)
+    assert clumping(labels, 50) > 40
+    assert clumping(np.random.default_rng(0).permutation(labels), 50) == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_neighbouring_lanes_lie_far_apart(count):
+    order = spread(count)
+    assert sorted(order.tolist()) == list(range(count))
+    if count > 3:
+        assert np.abs(np.diff(np.argsort(order))).min() >= count // 4
