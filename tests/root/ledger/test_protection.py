@@ -42,13 +42,6 @@ def table(tmp_path) -> Table:
     return Table.of(tmp_path)
 
 
-@pytest.fixture
-def unreachable(server, monkeypatch) -> Table:
-    """A table in a store that does not answer, and is not asked again."""
-    options = {**server.storage_options, "aws_endpoint_url": "http://127.0.0.1:9", "max_retries": "0"}
-    return Table.of(f"s3a://{BUCKET}/tables/far", storage_options=options)
-
-
 def pin(table: Table, name: str, version: int, **options: bool) -> None:
     protection.set_pin(table, name, version, lambda: None, **options)
 
@@ -110,13 +103,10 @@ def test_a_run_that_mlflow_has_deleted_protects_nothing(table, tmp_path, caplog)
     assert tracked(table.path) == {0: [runs[1]], 1: ["another store's"], 2: ["out of reach"]}
 
 
-def test_a_use_holds_no_password_of_a_store(table):
-    with using(table, 0, "run", tracking_uri="postgresql://me:secret@host/mlflow"):
-        pass
-    assert [use.tracking_uri for use in read(table).uses] == ["postgresql://me:***@host/mlflow"]
-
-
 def test_a_version_is_protected_while_it_is_read_and_after_that_unless_reading_failed(table):
+    with using(table, 0, "run", tracking_uri="postgresql://me:secret@host/mlflow"):
+        assert [use.tracking_uri for use in read(table).uses] == ["postgresql://me:***@host/mlflow"]
+    untrack(table, "run")
     with using(table, 0, "run"):
         assert tracked(table.path) == {0: ["run"]}
     with contextlib.suppress(ValueError), using(table, 1, "another"):
@@ -162,12 +152,9 @@ def test_a_run_that_can_be_resumed_protects_its_version_until_it_is_deleted(
     assert tracked(table.path) == {}
 
 
-@pytest.mark.parametrize("kept_as", [None, "model"])
-def test_the_use_of_a_process_that_died_ends_with_it_at_once_here_and_after_a_day_elsewhere(
-    table, kept_as, monkeypatch
-):
+def test_the_use_of_a_process_that_died_ends_with_it_at_once_here_and_after_a_day_elsewhere(table, monkeypatch):
     died = replace(Process.this(), pid=2**22 + 1)
-    with using(table, 0, "call", kept_as=kept_as) as renew:
+    with using(table, 0, "call", kept_as="model") as renew:
         (use,) = read(table).uses
         change(table, lambda ledger: ledger.with_use(replace(use, process=died)))
         assert tracked(table.path) == {}
@@ -183,10 +170,11 @@ def test_the_use_of_a_process_that_died_ends_with_it_at_once_here_and_after_a_da
         assert tracked(table.path) == {}
 
 
-@pytest.mark.parametrize("kept_as", [None, "model"])
-def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(unreachable, caplog, kept_as):
+def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(server, caplog):
+    options = {**server.storage_options, "aws_endpoint_url": "http://127.0.0.1:9", "max_retries": "0"}
+    unreachable = Table.of(f"s3a://{BUCKET}/tables/far", storage_options=options)
     hdfs = Table.of("hdfs://namenode/table")
-    for table in (unreachable, hdfs):
+    for table, kept_as in ((unreachable, None), (hdfs, "model")):
         with using(table, 3, "run", kept_as=kept_as):
             pass
     assert "tables/far cannot be written" in caplog.text
