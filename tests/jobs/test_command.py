@@ -209,12 +209,13 @@ def test_a_misspelt_command_action_choice_or_flag_names_the_nearest_one(
 
 
 def test_every_command_and_action_has_an_example_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = build_parser()
     for command_line in commands():
         examples = examples_of(f"lakelens {command_line.name}")
         assert examples, command_line.name
         for example in examples:
             assert f"  {example}\n" in f"{command_line.parser.format_help()}\n"
-            assert build_parser().parse_args(shlex.split(example)[1:]).run is not None
+            assert parser.parse_args(shlex.split(example)[1:]).run is not None
     assert capsys.readouterr().err == ""
 
 

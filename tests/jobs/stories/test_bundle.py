@@ -94,6 +94,7 @@ def test_every_job_has_only_fields_that_databricks_knows(target: str) -> None:
 
 
 def test_every_task_has_its_cluster_its_notebook_its_packages_and_a_command_that_the_command_line_takes() -> None:
+    parser = build_parser()
     for job in jobs("dev").values():
         clusters = {one["job_cluster_key"]: one["new_cluster"] for one in job["job_clusters"]}
         keys = [task["task_key"] for task in job["tasks"]]
@@ -113,7 +114,7 @@ def test_every_task_has_its_cluster_its_notebook_its_packages_and_a_command_that
                     )
                 )
                 assert (notebook.is_file(), files) == (True, [BUNDLE / "requirements.txt"])
-                build_parser().parse_args(task["notebook_task"]["base_parameters"]["arguments"].splitlines())
+                parser.parse_args(task["notebook_task"]["base_parameters"]["arguments"].splitlines())
 
 
 def test_the_bundle_and_the_dags_have_the_same_steps() -> None:

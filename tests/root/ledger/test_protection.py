@@ -123,7 +123,8 @@ KILLED = """
 import os, signal, sys
 from lakelens.ledger.protection import using
 from lakelens.table import Table
-with using(Table.of(sys.argv[1]), 0, sys.argv[2], tracking_uri=sys.argv[3] or None):
+table, run, store = Table.of(sys.argv[1]), *sys.argv[2:]
+with using(table, 0, run, tracking_uri=store), using(table, 0, "without MLflow"):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -140,7 +141,6 @@ def test_a_run_that_can_be_resumed_protects_its_version_until_it_is_deleted(
         pass
     if ends == "is killed":
         subprocess.run([sys.executable, "-c", KILLED, table.path, run.run_id, store], check=False)
-        subprocess.run([sys.executable, "-c", KILLED, table.path, "without MLflow", ""], check=False)
     else:
         with (
             contextlib.suppress(KeyboardInterrupt),
