@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from connect_server import connect_server
 from PIL import Image
 
 from lakelens.errors import EmptySourceError
@@ -130,6 +129,16 @@ def test_an_earlier_demo_stays_when_the_flags_are_wrong(
 
 
 @pytest.mark.unit
+def test_a_folder_that_the_demo_did_not_make_is_never_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "precious.txt").write_text("keep")
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["error"] == "InvalidArgumentError"
+    assert (tmp_path / "precious.txt").read_text() == "keep"
+
+
+@pytest.mark.unit
 def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photos").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -138,27 +147,23 @@ def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.
         run(args)
 
 
-def demo(*flags: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], dict]:
-    options = os.environ.get("JAVA_TOOL_OPTIONS", "").split()
-    users = " ".join(option for option in options if not option.startswith("-Dspark."))
-    done = subprocess.run(
-        [sys.executable, "-m", "lakelens.jobs.cli", "demo", *flags],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": users, **variables},
-    )
-    return done, json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.spark
 @pytest.mark.horovod
 @pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    done, summary = demo("--out", str(out))
+    options = os.environ.get("JAVA_TOOL_OPTIONS", "").split()
+    users = " ".join(option for option in options if not option.startswith("-Dspark."))
+    done = subprocess.run(
+        [sys.executable, "-m", "lakelens.jobs.cli", "demo", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": users},
+    )
+    summary = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert summary["versions"] == [0, 1]
     for counts in summary["rows"]:
@@ -181,26 +186,3 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert open_snapshot(summary["predictions"]["path"]).rows == summary["predictions"]["rows"]
     client = open_client(f"sqlite:///{out / 'mlflow.db'}")
     assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
-
-
-@pytest.mark.spark
-@pytest.mark.horovod
-@pytest.mark.long
-@pytest.mark.timeout(1000)
-def test_the_demo_runs_on_a_spark_connect_server(tmp_path: Path) -> None:
-    with connect_server(tmp_path) as url:
-        done, summary = demo("--out", str(tmp_path / "demo"), SPARK_REMOTE=url)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert summary["versions"] == [0, 1]
-    assert summary["recall_after"] > summary["recall_before"] + 0.3
-    assert summary["version_0_unchanged"] is True
-    assert f"Spark on {url}, and Delta Lake" in done.stdout
-    assert "--master" not in done.stdout
-
-
-def test_a_folder_that_the_demo_did_not_make_is_never_removed(tmp_path: Path) -> None:
-    (tmp_path / "precious.txt").write_text("keep")
-    done, summary = demo("--out", str(tmp_path))
-    assert done.returncode == 2
-    assert summary["error"] == "InvalidArgumentError"
-    assert (tmp_path / "precious.txt").read_text() == "keep"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -188,14 +187,3 @@ def test_bad_input_is_a_typed_error_that_names_what_exists(
     code, found = run(capsys, *(part.format(**places) for part in argv))
     assert (code, found["error"]) == (1 if error == GONE else 2, error)
     assert words in found["message"]
-
-
-def test_no_spark_is_imported(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import subprocess
-
-    code = (
-        f"import sys; from lakelens.jobs.cli import main; code = main(['table', 'history', {table!r}]); "
-        "print(code, 'pyspark' in sys.modules, 'tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 False False"

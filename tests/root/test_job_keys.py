@@ -34,6 +34,10 @@ def test_other_arguments_are_listed_by_their_keys():
     assert "--takeover --from-start" in str(caught.value)
 
 
+def test_equal_values_are_equal_arguments_however_they_are_written():
+    check_arguments(Job("k"), recorded_arguments({"by": 0, "names": ("a", "b")}, 100), {"by": 0.0, "names": ["a", "b"]})
+
+
 def test_arguments_beyond_a_tag_are_compared_by_their_digest():
     long = {"command": "train", "words": "x" * 100}
     recorded = recorded_arguments(long, limit=90)

@@ -19,39 +19,33 @@ from lakelens.options import named_options, suggestion
 pytestmark = pytest.mark.unit
 
 _TABLE = lakelens.ImageTable(None, "photos")
+_CALLS = (
+    *(lakelens.score, lakelens.evaluate, lakelens.predict_udf, lakelens.make_delta_converter),
+    *(lakelens.decode_images, lakelens.DeltaFeed, lakelens.HorovodRunner, lakelens.ImageTable, Recipe),
+    *(promote, staleness),
+)
+
+
+@pytest.mark.parametrize("call", _CALLS, ids=lambda call: call.__name__)
+def test_a_misspelt_option_is_refused(call: Callable[..., Any]) -> None:
+    with pytest.raises(UnknownOptionError, match=f"^{call.__name__} has no option 'vresion'; ") as caught:
+        call(vresion=1)
+    assert isinstance(caught.value, TypeError)  # as Python's own error is
 
 
 @pytest.mark.parametrize(
-    ("call", "name", "hint"),
-    [
-        (lambda: request_of("photos", "class_folders", {"sise": 64}), "sise", "did you mean 'size'"),
-        (lambda: lakelens.train("photos", image_sise=64), "image_sise", "did you mean 'image_size'"),
-        (lambda: lakelens.score(None, "m", "t", splits="a"), "splits", "did you mean 'split'"),
-        (lambda: lakelens.DeltaFeed("t", sead=1), "sead", "did you mean 'seed'"),
-        (lambda: lakelens.HorovodRunner(np=-1, environ={}), "environ", "did you mean 'env'"),
-        (lambda: lakelens.evaluate(None, "m", "t", slcies=()), "slcies", "did you mean 'slices'"),
-        (lambda: lakelens.predict_udf(None, "m", bach_size=1), "bach_size", "did you mean 'batch_bytes'"),
-        (lambda: lakelens.make_delta_converter("t", versoin=1), "versoin", "did you mean 'version'"),
-        (lambda: lakelens.decode_images(8, 8, image_colum="x"), "image_colum", "did you mean 'image_column'"),
-        (
-            lambda: promote("m", "n", if_beter="ece"),
-            "if_beter",
-            "did you mean 'if_better'",
-        ),
-        (
-            lambda: staleness("n", "t", min_rows=1),
-            "min_rows",
-            "did you mean 'min_new_rows'",
-        ),
-        (lambda: lakelens.ImageTable(None, "t", storage_option={}), "storage_option", "did you mean 'storage_options'"),
-        (lambda: Recipe(sise=64), "sise", "did you mean 'size'"),
-        (lambda: lakelens.HorovodRunner(np=-1, xyz=1), "xyz", "known are driver_log_verbosity, driver_port, env"),
-    ],
+    ("given", "hint"),
+    [("factr", "did you mean 'factor'?"), ("sise", "did you mean 'size'?"), ("xyz", "known are factor, size, value")],
 )
-def test_a_misspelt_option_is_refused_with_the_nearest_one(call: Callable[[], Any], name: str, hint: str) -> None:
-    with pytest.raises(UnknownOptionError, match=f"has no option '{name}'; {hint}") as caught:
-        call()
-    assert isinstance(caught.value, TypeError)  # as Python's own error is
+def test_the_nearest_name_is_suggested_or_all_are_listed(given: str, hint: str) -> None:
+    assert suggestion(given, ["value", "factor", "size"]) == hint
+
+
+def test_an_option_of_a_recipe_or_of_a_configuration_is_known_to_the_call_that_takes_it() -> None:
+    with pytest.raises(UnknownOptionError, match="has no option 'sise'; did you mean 'size'"):
+        request_of("photos", "class_folders", {"sise": 64})
+    with pytest.raises(UnknownOptionError, match="has no option 'image_sise'; did you mean 'image_size'"):
+        lakelens.train("photos", image_sise=64)
 
 
 def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None:
@@ -72,7 +66,6 @@ def test_a_function_keeps_its_signature_and_its_other_errors() -> None:
     assert (scaled(3, factor=4), scaled(value=3), scaled.__doc__) == (12, 6, "Multiplies.")
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         scaled()
-    assert suggestion("factr", ["factor", "value"]) == "did you mean 'factor'?"
 
 
 def test_a_recipe_and_limits_may_be_objects_and_keywords_change_the_recipe() -> None:

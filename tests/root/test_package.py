@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 def test_import_needs_neither_spark_nor_tensorflow() -> None:
     code = (
-        "import sys, lakelens, lakelens.errors; assert lakelens.search.preview; "
+        "import sys, lakelens, lakelens.errors, lakelens.tracking.runs; assert lakelens.search.preview; "
         "print([m for m in ('pyspark', 'tensorflow', 'mlflow', 'petastorm', 'horovod', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

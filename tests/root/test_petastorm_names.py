@@ -31,11 +31,14 @@ def test_petastorm_loads_after_lakelens_whatever_names_are_missing() -> None:
     code = f"""{NEWER}
 import lakelens
 assert "petastorm" not in sys.modules
-import petastorm
+import petastorm.predicates
+from lakelens import petastorm_names
 from petastorm.unischema import Unischema, UnischemaField
 schema = Unischema("schema", [UnischemaField("name", numpy.str_, (), None, False)])
-from petastorm.predicates import in_set
-print(schema.as_spark_schema().simpleString(), in_set({{1}}, "name").do_include({{"name": 1}}))
+print(schema.as_spark_schema().simpleString(), petastorm.predicates.in_set({{1}}, "name").do_include({{"name": 1}}))
+for name in petastorm_names._CHANGES:  # modules whose names all exist load unchanged
+    if name in sys.modules and not petastorm_names._needed(name):
+        assert not isinstance(sys.modules[name].__loader__, petastorm_names._NamesLoader), name
 """
     done = run(code)
     assert done.returncode == 0, done.stderr
@@ -56,25 +59,15 @@ decode_images(8, 8)
     assert "`import lakelens` before the first import of petastorm" in done.stderr
 
 
-@pytest.mark.parametrize("reader", ["make_reader", "make_batch_reader"])
-def test_a_reader_of_petastorm_that_pyarrow_does_not_allow_names_that_of_the_feed(tmp_path: Path, reader: str) -> None:
+def test_a_reader_of_petastorm_that_pyarrow_does_not_allow_names_that_of_the_feed(tmp_path: Path) -> None:
     code = f"""
-import lakelens, pyarrow
+import lakelens, pyarrow, petastorm
 assert not hasattr(pyarrow, "localfs")
-from petastorm import {reader}
-{reader}("file://{tmp_path}")
+for reader in (petastorm.make_reader, petastorm.make_batch_reader):
+    try:
+        reader("file://{tmp_path}")
+    except Exception as error:
+        print(error)
 """
-    done = run(code)
-    assert "lakelens.DeltaFeed(TABLE).petastorm_reader(), which takes the place of make_reader" in done.stderr
-
-
-def test_modules_whose_names_all_exist_load_unchanged() -> None:
-    code = """
-import lakelens, petastorm.predicates
-from lakelens import petastorm_names
-for name in petastorm_names._CHANGES:
-    if name in sys.modules and not petastorm_names._needed(name):
-        assert not isinstance(sys.modules[name].__loader__, petastorm_names._NamesLoader), name
-"""
-    done = run("import sys" + code)
-    assert done.returncode == 0, done.stderr
+    said = run(code).stdout
+    assert said.count("lakelens.DeltaFeed(TABLE).petastorm_reader(), which takes the place of make_reader") == 2, said

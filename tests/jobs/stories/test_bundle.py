@@ -6,24 +6,25 @@ No workspace can be reached here: what a workspace does with it is not tested.
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from ruamel.yaml import YAML
+from setup_arguments import setup_arguments
 
 import lakelens
-from lakelens.jobs.cli import main
+from lakelens.jobs.cli import build_parser, main
+from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
 JOBS = ROOT / "jobs"
 BUNDLE = JOBS / "databricks"
+TARGETS = ("dev", "staging", "prod")
 # What the command line fills in by itself.
 GIVEN = {
     "workspace.artifact_path": "/Users/me@company.com/artifacts",
@@ -65,14 +66,6 @@ def jobs(target: str, folder: Path = BUNDLE) -> dict[str, Any]:
     return filled(read(folder / "resources" / "jobs.yml")["resources"]["jobs"], variables(target, folder))
 
 
-def extra(name: str) -> list[str]:
-    """What an extra of setup.py brings."""
-    with mock.patch("setuptools.setup") as called:
-        runpy.run_path(str(ROOT / "setup.py"))
-    packages: list[str] = called.call_args.kwargs["extras_require"][name]
-    return packages
-
-
 def wheels(folder: Path) -> set[Path]:
     """The wheels of all tasks; the command line takes their paths from the file of the task, not of the variable."""
     tasks = [task for job in jobs("prod", folder).values() for task in job["tasks"]]
@@ -84,7 +77,7 @@ def wheels(folder: Path) -> set[Path]:
     }
 
 
-@pytest.mark.parametrize("target", ["dev", "staging", "prod"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_every_job_has_only_fields_that_databricks_knows(target: str) -> None:
     from databricks.bundles.jobs import Job
 
@@ -93,11 +86,15 @@ def test_every_job_has_only_fields_that_databricks_knows(target: str) -> None:
     for name, job in found.items():
         read_back = Job.from_dict(job).as_dict()
         assert [task["task_key"] for task in read_back["tasks"]] == [task["task_key"] for task in job["tasks"]], name
+    given = filled(variables(target), variables(target))
+    for table in ("table", "predictions", "candidates"):  # paths that ranks may read
+        assert given[table].startswith(f"/Volumes/main/{given['schema']}/files/tables/")
     with pytest.raises(ValueError, match="num_wrkers"):
         Job.from_dict({"name": "x", "job_clusters": [{"job_cluster_key": "c", "new_cluster": {"num_wrkers": 1}}]})
 
 
-def test_every_task_has_its_cluster_its_notebook_and_tasks_to_depend_on() -> None:
+def test_every_task_has_its_cluster_its_notebook_its_packages_and_a_command_that_the_command_line_takes() -> None:
+    parser = build_parser()
     for job in jobs("dev").values():
         clusters = {one["job_cluster_key"]: one["new_cluster"] for one in job["job_clusters"]}
         keys = [task["task_key"] for task in job["tasks"]]
@@ -109,7 +106,15 @@ def test_every_task_has_its_cluster_its_notebook_and_tasks_to_depend_on() -> Non
             assert {one["task_key"] for one in task.get("depends_on", [])} <= set(keys[: keys.index(task["task_key"])])
             if "notebook_task" in task:
                 assert task["job_cluster_key"] in clusters
-                assert (BUNDLE / "resources" / task["notebook_task"]["notebook_path"]).resolve().is_file()
+                notebook, *files = (
+                    (BUNDLE / "resources" / file).resolve()
+                    for file in (
+                        task["notebook_task"]["notebook_path"],
+                        *(one["requirements"] for one in task["libraries"] if "requirements" in one),
+                    )
+                )
+                assert (notebook.is_file(), files) == (True, [BUNDLE / "requirements.txt"])
+                parser.parse_args(task["notebook_task"]["base_parameters"]["arguments"].splitlines())
 
 
 def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
@@ -139,15 +144,10 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
     assert set(lakelens_steps.DEFAULTS) - {"tracking_uri"} <= set(variables("dev"))
 
 
-def test_every_task_installs_what_the_extra_databricks_brings() -> None:
-    for target in ("dev", "prod"):
-        tasks = [task for job in jobs(target).values() for task in job["tasks"] if "notebook_task" in task]
-        for task in tasks:
-            files = [library["requirements"] for library in task["libraries"] if "requirements" in library]
-            assert [(BUNDLE / "resources" / file).resolve() for file in files] == [BUNDLE / "requirements.txt"]
+def test_the_requirements_are_what_the_extra_databricks_brings() -> None:
     lines = (BUNDLE / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    packages = [line for line in lines if not line.startswith("#")]
-    assert packages == ["tensorflow", *extra("databricks")]
+    extra = setup_arguments()["extras_require"]["databricks"]
+    assert [line for line in lines if not line.startswith("#")] == ["tensorflow", *extra]
 
 
 def test_the_bundle_sends_the_wheel_that_make_wheel_writes() -> None:
@@ -161,7 +161,7 @@ def test_a_written_bundle_writes_into_the_users_schema_in_prod_alone(tmp_path: P
     assert main(["init", str(tmp_path), *flags]) == 0
     bundle = tmp_path / "databricks"
     own = {"table": "birds", "model": "names"}
-    found = {target: filled(variables(target, bundle), variables(target, bundle)) for target in read_targets(bundle)}
+    found = {target: filled(variables(target, bundle), variables(target, bundle)) for target in TARGETS}
     for target, schema in {"dev": "nature_dev", "staging": "nature_staging", "prod": "nature"}.items():
         assert {name: found[target][name] for name in own} == {
             name: f"lake.{schema}.{table}" for name, table in own.items()
@@ -185,31 +185,7 @@ def test_a_written_bundle_takes_a_path_of_a_volume_as_its_table(tmp_path: Path) 
     assert given == {**{name: variables("dev")[name] for name in given}, **changed}
 
 
-def read_targets(bundle: Path) -> list[str]:
-    return list(read(bundle / "databricks.yml")["targets"])
-
-
-def test_every_lakelens_command_of_the_bundle_is_one_that_the_command_line_takes() -> None:
-    from lakelens.jobs.cli import build_parser
-
-    for job in jobs("prod").values():
-        for task in job["tasks"]:
-            if "notebook_task" in task:
-                arguments = task["notebook_task"]["base_parameters"]["arguments"].splitlines()
-                build_parser().parse_args(arguments)
-
-
-def test_the_tables_of_the_bundle_are_paths_that_ranks_may_read() -> None:
-    for target in ("dev", "staging", "prod"):
-        given = filled(variables(target), variables(target))
-        for table in ("table", "predictions", "candidates"):
-            assert given[table].startswith(f"/Volumes/main/{given['schema']}/files/tables/")
-
-
 def test_the_search_of_the_bundle_is_complete_with_what_its_job_sets() -> None:
-    from lakelens.jobs.cli import build_parser
-    from lakelens.training.configuration.experiment import ExperimentConfig
-
     task = jobs("prod")["lakelens_search"]["tasks"][0]
     given = task["notebook_task"]["base_parameters"]["arguments"].replace("{{job.parameters.version}}", "latest")
     args = build_parser().parse_args(given.splitlines())

@@ -21,11 +21,22 @@ from standalone_cluster import StandaloneCluster
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[3]
+CLI = ROOT / "jobs" / "cli.py"
+# A job that looks at its settings before it ingests in the same session.
+CHECKED = """
+import sys
+import lakelens
+from lakelens.jobs.cli import main
+conf = lakelens.spark_session().conf
+found = conf.get("spark.sql.shuffle.partitions"), conf.get("spark.databricks.delta.snapshotPartitions")
+assert found == ("3", "2"), found
+sys.exit(main())
+"""
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "3",
     "spark.executor.memory": "1g",
     "spark.driver.memory": "1g",
 }
@@ -41,17 +52,11 @@ class Cluster(StandaloneCluster):
 
     python: Path = Path()
 
-    def submit(
-        self, job: str, *flags: str, options: tuple[str, ...], deploy: str = "client", python: Path | None = None
-    ) -> tuple[int, str, str]:
+    def submit(self, *words: str, python: Path | None = None) -> subprocess.CompletedProcess[str]:
         import pyspark
 
-        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", self.url]
-        command += ["--deploy-mode", deploy, *options]
-        for key, value in SETTINGS.items():
-            command += ["--conf", f"{key}={value}"]
-        done = subprocess.run(
-            [*command, str(ROOT / "jobs" / "cli.py"), job, *flags],
+        return subprocess.run(
+            [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", self.url, *words],
             cwd=self.folder,
             env=self.environment | {"PYSPARK_PYTHON": str(python or self.python)},
             capture_output=True,
@@ -59,12 +64,14 @@ class Cluster(StandaloneCluster):
             timeout=600,
             check=False,
         )
-        return done.returncode, done.stdout, done.stderr
 
-    def result(self, job: str, *flags: str, options: tuple[str, ...], python: Path | None = None) -> dict[str, Any]:
-        code, out, error = self.submit(job, *flags, options=options, python=python)
-        assert code == 0, out[-2000:] + error[-4000:]
-        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    def result(
+        self, *job: str, options: tuple[str, ...], python: Path | None = None, file: Path = CLI, code: int = 0
+    ) -> dict[str, Any]:
+        conf = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
+        done = self.submit(*options, *conf, str(file), *job, python=python)
+        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-4000:]
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
 
 
@@ -95,6 +102,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.fixture(scope="module")
+def sent(cluster: Cluster, wheel: Path) -> tuple[str, ...]:
+    """What sends Delta and lakelens along."""
+    from lakelens.spark.session import delta_package
+
+    archive = shutil.copy(wheel, wheel.with_suffix(".zip"))  # which executors of Spark 3.5 import from
+    # The folder is of this cluster: the user's holds JARs of several versions.
+    ivy = ("--conf", f"spark.jars.ivy={cluster.folder / 'ivy'}")
+    return ("--packages", delta_package(), *ivy, "--py-files", str(archive))
+
+
 def images(folder: Path) -> Path:
     for index in range(12):
         for name, colour in (("blue", (20, 20, 220)), ("red", (220, 20, 20))):
@@ -104,31 +122,16 @@ def images(folder: Path) -> Path:
     return folder
 
 
-def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, wheel: Path) -> None:
-    from lakelens.spark.session import delta_package
-
-    archive = shutil.copy(wheel, wheel.with_suffix(".zip"))  # which executors of Spark 3.5 import from
+def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, sent: tuple[str, ...]) -> None:
     folder = cluster.folder
-    ivy = ("--conf", f"spark.jars.ivy={folder / 'ivy'}")  # of this cluster: the user's holds JARs of several versions
-    sent = ("--packages", delta_package(), *ivy, "--py-files", str(archive))
     source, table, store = images(folder / "photos"), folder / "table", put_store(folder)
     file = folder / "results" / "etl.json"
     flags = ("--size", "16", "--result-file", str(file))
     first = cluster.result("etl", str(source), str(table), *flags, options=sent)
     assert (first["version"], first["stored"]) == (0, 24)
     assert json.loads((folder / "results" / "etl.json").read_text()) == first
-    flags = (
-        "--slots-per-trial",
-        "2",
-        "--strategy",
-        "horovod_cluster",
-        "--epochs",
-        "2",
-        "--global-batch-size",
-        "8",
-        "--tracking-uri",
-        store,
-    )
+    flags = ("--slots-per-trial", "2", "--strategy", "horovod_cluster", "--epochs", "2", "--global-batch-size", "8")
+    flags += ("--tracking-uri", store)
     flags += ("--set", f"checkpoint_storage.path={folder / 'checkpoints'}")
     trained = cluster.result("train", str(table), *flags, options=sent)
     assert (trained["ranks"], trained["version"]) == (2, 0)
@@ -165,6 +168,16 @@ def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cl
 
 
 def test_a_standalone_cluster_takes_python_jobs_in_client_mode_only(cluster: Cluster) -> None:
-    code, _, error = cluster.submit("etl", "a", "b", options=(), deploy="cluster")
-    assert code != 0
-    assert "Cluster deploy mode is currently not supported for python applications on standalone clusters" in error
+    refused = cluster.submit("--deploy-mode", "cluster", str(CLI), "etl", "a", "b")
+    assert refused.returncode != 0
+    assert "not supported for python applications on standalone clusters" in refused.stderr
+
+
+def test_settings_of_spark_submit_win_over_the_defaults_and_a_usage_error_exits_with_2(
+    cluster: Cluster, sent: tuple[str, ...]
+) -> None:
+    file = cluster.folder / "checked.py"
+    file.write_text(CHECKED)
+    arguments = ("etl", str(cluster.folder / "nothing"), str(cluster.folder / "none"))
+    found = cluster.result(*arguments, options=sent, file=file, code=2)
+    assert found["error"] == "SourceNotFoundError"

@@ -8,7 +8,7 @@ import pytest
 from snapshots import open_snapshot
 
 from lakelens.errors import InvalidArgumentError, StoreError
-from lakelens.stores.clients import SCHEMES, client_of, client_options, reaching
+from lakelens.stores.clients import client_of, client_options, reaching
 from lakelens.stores.data_files import read_bytes
 
 pytestmark = pytest.mark.unit
@@ -102,12 +102,6 @@ def test_a_key_that_is_refused_is_not_shown():
 def test_the_old_scheme_of_azure_is_refused_with_the_one_to_write(locate):
     with pytest.raises(InvalidArgumentError, match=r"'wasbs' is known; .*; write abfss://container@account\.dfs"):
         locate("wasbs://images@lake.blob.core.windows.net/t")
-
-
-def test_hadoops_schemes_name_the_same_store():
-    assert SCHEMES["s3a"] == SCHEMES["s3"]
-    assert SCHEMES["gcs"] == SCHEMES["gs"]
-    assert SCHEMES["az"] == SCHEMES["abfss"]
 
 
 @pytest.mark.parametrize("read", [read_bytes, lambda location, access: open_snapshot(location, None, access)])

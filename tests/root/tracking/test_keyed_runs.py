@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakelens.errors import InvalidArgumentError, RunNotResumableError, TrackingError
-from lakelens.job_keys import Job, check_arguments, recorded_arguments
+from lakelens.job_keys import Job
 from lakelens.jobs.run_lines import run_table
 from lakelens.liveness import Process
 from lakelens.tracking import keyed_runs
@@ -25,23 +22,6 @@ from lakelens.tracking.runs import REQUEST_TAG, RunReference, created_run, open_
 pytestmark = pytest.mark.system
 
 ARGUMENTS = {"command": "train", "epochs": 2}
-CALL = """
-    import sys, time
-    from pathlib import Path
-    from lakelens.errors import RunNotResumableError
-    from lakelens.job_keys import Job
-    from lakelens.tracking.keyed_runs import KeyedRuns
-
-    keyed = KeyedRuns(sys.argv[1], Job("at once"), {})
-    found = keyed.settled()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    try:
-        print(keyed.claimed(found, Path(sys.argv[2]), "keyed", None))
-    except RunNotResumableError:
-        print("in use")
-    sys.stdin.readline()
-"""
 
 
 def keyed_in(store: str, key: str, **takeover: bool) -> KeyedRuns:
@@ -126,36 +106,6 @@ def test_a_claimed_run_that_an_error_has_left_has_failed_with_it(store, tmp_path
     end(run, "FINISHED")
     keyed.release(run.run_id, InvalidArgumentError("later"))
     assert show_run("left", store).summary.state == "FINISHED"
-
-
-def test_equal_values_are_equal_arguments_however_they_are_written():
-    check_arguments(Job("k"), recorded_arguments({"by": 0, "names": ("a", "b")}, 100), {"by": 0.0, "names": ["a", "b"]})
-    with pytest.raises(InvalidArgumentError, match="too long to be kept and listed"):
-        check_arguments(Job("k"), recorded_arguments({"by": "x" * 100}, 50), {"by": 1})
-
-
-def test_of_calls_at_the_same_time_one_gets_the_run(store, tmp_path):
-    calls = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(CALL), store, str(tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    for call in calls:
-        assert call.stdout is not None
-        assert call.stdout.readline() == "ready\n"
-    for call in calls:
-        assert call.stdin is not None
-        call.stdin.write("\n")
-        call.stdin.flush()
-    said = [call.stdout.readline().strip() for call in calls if call.stdout is not None]
-    for call in calls:
-        call.communicate("\n")
-    (run_id,) = [words for words in said if words != "in use"]
-    assert show_run("at once", store).summary.run_id == run_id
 
 
 def test_a_run_that_was_created_first_stays_where_locks_are_missing(store, tmp_path, monkeypatch):

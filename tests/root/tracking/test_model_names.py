@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from mlflow_stores import put_store
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError
 from lakelens.tracking.names import require_alias, require_model_name
@@ -20,29 +16,19 @@ NO_NAMES = ("", " ", "a/b", "a:b", ".", "..", "..owls", "...")
 NO_ALIASES = ("", "v1", "a\tb", "a@b", "V22", "latest", "Latest", "with space", "a/b", "a.b", "a" * 256)
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    store = open_client(put_store(tmp_path_factory.mktemp("store")))
-    for name in NAMES:
-        store.create_registered_model(name)
-        store.create_model_version(name, "file:/models/1")
-    return store
-
-
 @pytest.mark.system
-def test_names_and_aliases_that_mlflow_takes_are_valid_and_versions_are_found(client: Any) -> None:
+def test_names_and_aliases_are_valid_where_mlflow_takes_them_and_refused_where_it_refuses_them(store: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    client = open_client(store)
     for name in NAMES:
+        client.create_registered_model(name)
+        client.create_model_version(name, "file:/models/1")
         require_model_name(name)
         assert version_numbers(client, name) == [1]
     for alias in ALIASES:
-        require_alias(alias)
         client.set_registered_model_alias("birds", alias, "1")
-
-
-@pytest.mark.system
-def test_names_and_aliases_that_mlflow_refuses_are_refused(client: Any) -> None:
-    from mlflow.exceptions import MlflowException
-
+        require_alias(alias)
     for name in NO_NAMES:
         with pytest.raises(MlflowException):
             client.create_registered_model(name)

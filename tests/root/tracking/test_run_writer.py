@@ -14,31 +14,26 @@ from lakelens.tracking.runs import RunReference, open_client, tracked_run
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def impatient(monkeypatch):
+@pytest.mark.parametrize(
+    ("is_silent", "words"),
+    [(True, "read timeout=1"), (False, "write into run {run}")],
+    ids=["silent server", "deleted run"],
+)
+def test_what_a_store_does_not_take_is_raised_at_the_end_and_stays_in_its_file(
+    store, silent_server, tmp_path, caplog, monkeypatch, is_silent, words
+):
     monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 0.0)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_what_a_silent_server_does_not_take_stays_in_its_file(silent_server, tmp_path, caplog):
-    RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, 1))
-    with RunWriter(RunReference(silent_server, "1", "r1", "here"), tmp_path) as writer:
-        with pytest.raises(TrackingError, match=rf"read timeout=1.* is in {tmp_path}/{RECORDS_FILE}"):
-            writer.finish()
-    assert [record.step for record in read_records(tmp_path)] == [1]
-    assert "the training continues, and it is tried again" in caplog.text
-
-
-@pytest.mark.usefixtures("impatient")
-def test_what_a_run_that_was_deleted_does_not_take_is_raised_at_the_end_and_stays_in_its_file(store, tmp_path, caplog):
     with tracked_run(store, "refused") as run:
-        RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, params={"epochs": 2}))
+        RecordFile(tmp_path).add(RunRecord({"loss": 1.0}, 1, {"epochs": 2}))
         open_client(store).delete_run(run.run_id)
-        with RunWriter(run, tmp_path) as writer:
-            with pytest.raises(TrackingError, match=rf"write into run {run.run_id}.* is in {tmp_path}/{RECORDS_FILE}"):
+        written = RunReference(silent_server, "1", "r1", "here") if is_silent else run
+        with RunWriter(written, tmp_path) as writer:
+            with pytest.raises(
+                TrackingError, match=rf"{words.format(run=run.run_id)}.* is in {tmp_path}/{RECORDS_FILE}"
+            ):
                 writer.finish()
         open_client(store).restore_run(run.run_id)
-    assert (tmp_path / RECORDS_FILE).exists()
+    assert [record.step for record in read_records(tmp_path)] == [1]
     assert "the training continues, and it is tried again" in caplog.text
 
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -132,28 +127,21 @@ def test_artifacts_lie_beside_the_local_store_wherever_it_is_opened_from(store, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_importing_the_layer_imports_no_mlflow():
-    code = "import sys, lakelens.tracking.runs; sys.exit('mlflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=240).returncode == 0
-
-
-def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(TrackingError, match=r"http://me:\*\*\*@127\.0\.0\.1:9 did not let us .*refused") as caught:
-        tracked_run("http://me:secret@127.0.0.1:9", "nowhere").__enter__()
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("place", ["/dev/null/folder/mlflow.db", "{}/no database"])
-def test_a_store_that_cannot_be_opened_is_named(tmp_path, place):
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("http://me:secret@127.0.0.1:9", r"^http://me:\*\*\*@127\.0\.0\.1:9 did not let us .*refused"),
+        ("sqlite:////dev/null/folder/mlflow.db", "did not let us open the store"),
+        ("sqlite:///{folder}/no database", "did not let us open the store"),
+        ("{silent}", "^{silent} did not let us create a run .*read timeout=1"),
+    ],
+    ids=["nobody listens", "no folder", "no database", "never answers"],
+)
+def test_a_store_that_cannot_be_used_is_named_without_its_password(silent_server, tmp_path, place, words):
     (tmp_path / "no database").write_text("not a database, " * 100)
-    with pytest.raises(TrackingError, match="did not let us open the store"):
-        open_client(f"sqlite:///{place.format(tmp_path)}")
-
-
-def test_a_server_that_accepts_connections_and_never_answers_is_named(silent_server):
-    with pytest.raises(TrackingError, match=rf"{silent_server} did not let us create a run .*read timeout=1"):
-        tracked_run(silent_server, "silent").__enter__()
+    with pytest.raises(TrackingError, match=words.format(silent=silent_server)) as caught:
+        tracked_run(place.format(folder=tmp_path, silent=silent_server), "nowhere").__enter__()
+    assert "secret" not in str(caught.value)
 
 
 def test_uploads_to_and_downloads_from_a_silent_server_end(store, silent_server, tmp_path):
@@ -188,58 +176,3 @@ def test_on_databricks_an_experiment_is_a_workspace_path():
 
     with pytest.raises(InvalidArgumentError, match=r"workspace path, such as /Users/"):
         _experiment_id(None, "databricks", "lakelens")
-
-
-# --- several processes, and those that are killed -------------------------------------------------------------------
-
-OPENING = """
-    import sys, time
-    from pathlib import Path
-    from mlflow import MlflowClient
-    import mlflow.store.tracking.sqlalchemy_store
-    from lakelens.tracking.runs import tracked_run
-    Path(sys.argv[2]).touch()
-    while not Path(sys.argv[1], "go").exists():
-        time.sleep(0.001)
-    with tracked_run(f"sqlite:///{sys.argv[1]}/new/mlflow.db", "first"):
-        pass
-    """
-
-
-def test_first_runs_of_several_processes_in_a_new_store_at_once_all_succeed_and_print_nothing(tmp_path):
-    ready = [tmp_path / f"ready-{number}" for number in range(3)]
-    command = [sys.executable, "-c", textwrap.dedent(OPENING), str(tmp_path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    opening = [subprocess.Popen([*command, str(file)], cwd=Path(__file__).parents[3], **pipes) for file in ready]
-    while not all(file.exists() for file in ready) and all(process.poll() is None for process in opening):
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
-    said = [process.communicate(timeout=240) for process in opening]
-    assert [process.returncode for process in opening] == [0, 0, 0], said
-    assert said == [("", "")] * 3
-    client = open_client(f"sqlite:///{tmp_path}/new/mlflow.db")
-    assert len(client.search_runs([client.get_experiment_by_name("first").experiment_id])) == 3
-
-
-KILLED = """
-    import os, signal, sys
-    from lakelens.tracking.runs import tracked_run
-    with tracked_run(sys.argv[1], sys.argv[2]) as run:
-        print(run.run_id, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-
-
-def test_a_run_whose_driver_was_killed_is_marked_failed_by_the_next_one(store):
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), store, "killed"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True, timeout=240)
-    lost = done.stdout.strip()
-    client = open_client(store)
-    assert client.get_run(lost).info.status == "RUNNING"
-    with tracked_run(store, "killed") as first, tracked_run(store, "killed") as second:
-        assert first.experiment_id == second.experiment_id
-        found = client.get_run(lost)
-        assert found.info.status == "FAILED"
-        assert found.info.end_time >= found.info.start_time - 60_000
-        assert re.search(r"process \d+ on .*, which kept this run, is gone", found.data.tags[FAILURE_TAG])
-        assert client.get_run(first.run_id).info.status == "RUNNING"
