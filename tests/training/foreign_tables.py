@@ -18,7 +18,6 @@ from deltalake import write_deltalake
 
 # Each makes its table at a location; one that moves it returns where it is read.
 CASES: dict[str, Callable[[Any, str], Path | None]] = {}
-LABELS = '{"cat": 0, "dog": 1}'
 # Versions that are compared beside the latest one.
 EARLIER = {"overwritten_schema": (1,), "schema_that_grew": (0,), "shallow_clone": (0,)}
 
@@ -86,18 +85,6 @@ def write_by_delta_rs(location: str, first: int, last: int, **options: Any) -> N
     write_deltalake(location, pa.table(columns), **options)
 
 
-def change_protocol(location: Path, version: int, **changes: Any) -> None:
-    """Rewrites a commit's protocol as a writer of the future would have written it."""
-    commit = location / "_delta_log" / f"{version:020d}.json"
-    actions = [json.loads(line) for line in commit.read_text().splitlines()]
-    for action in actions:
-        if "protocol" in action:
-            action["protocol"].update(changes)
-    commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
-    commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
-    commit.with_suffix(".crc").unlink(missing_ok=True)
-
-
 @case
 def overwritten_schema(spark, location):
     """Each version after the first has a checkpoint, with statistics as a struct alone."""
@@ -160,40 +147,12 @@ def column_types(spark, location):
 
 
 @case
-def checkpoint_without_replay(spark, location):
-    """A checkpoint whose commits have been cleaned up, and overwritten files that VACUUM has removed."""
-    write_by_delta_rs(location, 0, 3, configuration={"delta.checkpointInterval": "2"})
-    write_by_delta_rs(location, 10, 14, mode="overwrite")
-    for first in (20, 30):
-        write(spark, location, numbers(first, first + 4), mode="overwrite")
-    for version in (0, 1):
-        (Path(location) / "_delta_log" / f"{version:020d}.json").unlink()
-    for file in Path(location).glob("*.parquet"):
-        commits = (Path(location) / "_delta_log" / f"{version:020d}.json" for version in (2, 3))
-        if not any(f'"add":{{"path":"{file.name}"' in commit.read_text() for commit in commits):
-            file.unlink()
-
-
-@case
 def v2_checkpoint(spark, location):
     write(spark, location, numbers(0, 3), delta__checkpointPolicy="v2", delta__checkpointInterval="2")
     for first in (10, 20, 30):
         write(spark, location, numbers(first, first + 2))
     for version in (0, 1):
         (Path(location) / "_delta_log" / f"{version:020d}.json").unlink()
-
-
-@case
-def deletion_vectors(spark, location):
-    properties = f"'delta.enableDeletionVectors' = 'true', 'lakelens.labels' = '{LABELS}'"
-    spark.sql(f"CREATE TABLE delta.`{location}` USING delta TBLPROPERTIES ({properties}) AS {numbers(0, 20)}")
-    spark.sql(f"DELETE FROM delta.`{location}` WHERE id % 3 = 0")  # noqa: S608
-
-
-@case
-def column_mapping_by_name(spark, location):
-    write(spark, location, numbers(0, 3), delta__columnMapping__mode="name")
-    spark.sql(f"ALTER TABLE delta.`{location}` RENAME COLUMN text TO words")
 
 
 @case
@@ -204,12 +163,14 @@ def column_mapping_by_id(spark, location):
 @case
 def deletion_vectors_and_mapping(spark, location):
     """Files that lost rows twice, in partitions, with mapped names at every depth and nulls in nested columns."""
-    columns = "id BIGINT, s STRUCT<a: INT, b: STRING>, l ARRAY<STRUCT<x: INT>>, m MAP<STRING, INT>, part STRING"
+    columns = "id BIGINT, label INT, s STRUCT<a: INT, b: STRING>, l ARRAY<STRUCT<x: INT>>, m MAP<STRING, INT>"
     properties = "'delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name'"
     table = f"delta.`{location}`"
-    spark.sql(f"CREATE TABLE {table} ({columns}) USING delta PARTITIONED BY (part) TBLPROPERTIES ({properties})")
+    spark.sql(
+        f"CREATE TABLE {table} ({columns}, part STRING) USING delta PARTITIONED BY (part) TBLPROPERTIES ({properties})"
+    )
     rows = (
-        "SELECT id, IF(id = 3, NULL, named_struct('a', CAST(id AS INT), 'b', CAST(id AS STRING))), "
+        "SELECT id, CAST(id AS INT), IF(id = 3, NULL, named_struct('a', CAST(id AS INT), 'b', CAST(id AS STRING))), "
         "IF(id = 8, NULL, array(named_struct('x', CAST(id AS INT)))), IF(id = 9, NULL, map('k', CAST(id AS INT))), "
         "IF(id % 2 = 0, 'a b=%20', 'c') FROM range(0, 40)"
     )
@@ -218,15 +179,6 @@ def deletion_vectors_and_mapping(spark, location):
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN part TO half")
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN s.a TO first")
     spark.sql(f"DELETE FROM {table} WHERE id = 7")  # noqa: S608
-
-
-@case
-def generated_columns(spark, location):
-    from delta.tables import DeltaTable
-
-    table = DeltaTable.create(spark).location(location).addColumn("id", "BIGINT")
-    table.addColumn("half", "BIGINT", generatedAlwaysAs="CAST(id / 2 AS BIGINT)").partitionedBy("half").execute()
-    write(spark, location, "SELECT id FROM range(0, 4)")
 
 
 @case
@@ -281,15 +233,6 @@ def columns_in_another_case(spark, location):
     spark.sql(f"CONVERT TO DELTA parquet.`{location}` PARTITIONED BY (part INT)")
     spark.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"DELETE FROM delta.`{location}` WHERE label IN (1, 6)")  # noqa: S608
-
-
-@case
-def fields_in_another_case(spark, location):
-    """A struct whose fields later files spell in another case and lack."""
-    Path(location).mkdir()
-    for number, row in enumerate(({"Id": 1, "At": {"Left": 1, "Top": 2}}, {"ID": 2, "aT": {"LEFT": 3}})):
-        pq.write_table(pa.Table.from_pylist([row]), Path(location) / f"{number}.parquet")
-    spark.sql(f"CONVERT TO DELTA parquet.`{location}`")
 
 
 @case

@@ -84,25 +84,20 @@ def test_a_table_of_another_writer_is_read_as_spark_reads_it(tables, name):
         assert comparable(read(table.location, version)) == comparable(rows)
 
 
-@pytest.mark.parametrize("name", ["deletion_vectors", "deletion_vectors_and_mapping"])
-def test_stored_batches_lack_the_rows_that_are_deleted(tables, name):
-    snapshot = open_snapshot(Table.of(tables[name].location))
+def test_stored_batches_and_counts_lack_the_rows_that_are_deleted(tables):
+    table = tables["deletion_vectors_and_mapping"]
+    snapshot = open_snapshot(Table.of(table.location))
     files = range(len(snapshot.files))
     batches = (batch for file in files for batch in read_batches(snapshot, file, ["id"], batch_rows=3))
     found = [number for batch in batches for number in batch.column(0).to_pylist()]
-    assert sorted(found) == sorted(row["id"] for row in tables[name].rows[None])
-
-
-def test_the_classes_of_the_rows_that_are_not_deleted_are_counted(tables):
-    table = tables["deletion_vectors"]
+    assert sorted(found) == sorted(row["id"] for row in table.rows[None])
     counts = ImageTable(None, table.location).class_counts()
     assert {name: rows for name, rows in counts.items() if rows} == Counter(
         str(row["label"]) for row in table.rows[None]
     )
 
 
-@pytest.mark.parametrize("name", ["column_mapping_by_name", "column_mapping_by_id"])
-def test_versions_of_mapped_tables_are_listed_and_counted(tables, name):
-    table = ImageTable(None, tables[name].location)
+def test_versions_of_tables_that_are_mapped_by_id_are_listed_and_counted(tables):
+    table = ImageTable(None, tables["column_mapping_by_id"].location)
     assert [entry.rows for entry in table.history()] == [3] * (table.version + 1)
     assert table.class_counts() == table.class_counts(0) == {"0": 1, "1": 1, "2": 1}
