@@ -14,6 +14,7 @@ import pytest
 from delta_rows import delta_rows
 from deltalake import write_deltalake
 from etl_pictures import write_image
+from made_tables import make_table
 from profile_tables import gathered
 from spark_jobs import jobs_of
 
@@ -48,54 +49,43 @@ def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, t
     assert set(read.values()) == {1}
 
 
+def append_as_another(table, rows):
+    write_deltalake(table.location, pa.Table.from_pylist(rows, schema=schema.IMAGE_TABLE), mode="append")
+
+
+def rows_by_path(table):
+    return sorted(delta_rows(table.location), key=lambda row: row["path"])
+
+
 def test_rows_that_another_writer_has_stored_again_are_counted_without_a_job_and_repaired(spark, tmp_path):
-    for number in range(6):
-        write_image(tmp_path / ("one" if number < 3 else "two") / f"c{number % 2}" / f"{number}.jpg", seed=number)
-    table = ImageTable(spark, tmp_path / "t")
-    table.ingest(tmp_path / "one", size=16)
-    table.ingest(tmp_path / "two")
-    assert table.repair().findings == ()
+    source = tmp_path / "source"
+    for number in range(4):
+        write_image(source / ("cat", "dog")[number % 2] / f"{number}.jpg", seed=number)
+    table = ImageTable(spark, make_table(tmp_path / "t", source, size=16))
     with jobs_of(spark) as usual:
-        assert table.ingest(tmp_path / "one").doubled == 0
-    rows = delta_rows(table.location)
-    again = [*rows[:2], *rows[:1], rows[4]]  # of both sources; one row thrice
-    write_deltalake(table.location, pa.Table.from_pylist(again, schema=schema.IMAGE_TABLE), mode="append")
-    assert table.preview(tmp_path / "one").doubled == 4
+        assert table.ingest(source).doubled == 0
+    rows = rows_by_path(table)
+    elsewhere = {**rows[3], "path": "file:///x/y.jpg"}
+    append_as_another(table, [*rows[:2], rows[0], elsewhere, elsewhere])  # one row thrice; one of another source
     with jobs_of(spark) as doubled:
-        assert (table.ingest(tmp_path / "one").doubled, table.version) == (4, 2)
+        assert (table.ingest(source).doubled, table.version) == (4, 1)
     assert len(doubled) <= len(usual), str(doubled)
     assert any(
         "4 images stored again by another writer" in text
         for _, text in find_findings(gathered(table.location, near_duplicates=False))
     )
-    found = table.repair(dry_run=True)
-    assert (found.committed, len(found.findings)) == (False, 1)
-    assert re.fullmatch(r"4 rows too many of 3 paths, such as file:///.*\.jpg", found.findings[0])
-    assert table.repair().committed
-    assert sorted(row["path"] for row in delta_rows(table.location)) == sorted(row["path"] for row in rows)
-    assert table.class_counts() == table.history(1)[0].class_counts == {"c0": 3, "c1": 3}
-    assert (table.ingest(tmp_path / "two").doubled, table.repair(dry_run=True).findings) == (0, ())
-
-
-def test_a_row_that_was_stored_again_with_another_number_is_repaired_to_one_row(spark, tmp_path):
-    for number in range(4):
-        write_image(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", seed=number)
-    table = ImageTable(spark, tmp_path / "t")
-    table.ingest(tmp_path / "source", size=16)
-    rows = sorted(delta_rows(table.location), key=lambda row: row["path"])
-    later = rows[0]["source_modified"] + timedelta(days=1)
-    again = [{**rows[0], "label": 1, "source_modified": later}, {**rows[3], "path": "file:///x/y.jpg", "label": 0}]
-    write_deltalake(table.location, pa.Table.from_pylist(again, schema=schema.IMAGE_TABLE), mode="append")
-    assert len(table.repair().findings) == 3
-    found = sorted(delta_rows(table.location), key=lambda row: row["path"])
-    assert [(row["label_name"], row["label"]) for row in found] == [
-        ("cat", 0),
-        ("cat", 0),
-        ("dog", 1),
-        ("dog", 1),
-        ("dog", 1),
-    ]
-    assert sum(row["source_modified"] == later for row in found) == 1
+    # One more row of a path, later than the others, and rows with the number of another class.
+    later = rows[2]["source_modified"] + timedelta(days=1)
+    append_as_another(table, [{**rows[2], "label": 0, "source_modified": later}, {**elsewhere, "label": 0}])
+    found = table.repair()
+    assert (found.committed, len(found.findings)) == (True, 2)
+    assert re.fullmatch(r"6 rows too many of 4 paths, such as file:///.*\.jpg", found.findings[-1])
+    repaired = rows_by_path(table)
+    assert [row["path"] for row in repaired] == sorted([*(row["path"] for row in rows), elsewhere["path"]])
+    assert {(row["label_name"], row["label"]) for row in repaired} == {("cat", 0), ("dog", 1)}
+    in_utc = later.replace(tzinfo=None)  # as Spark's writer leaves it
+    assert sum(row["source_modified"].replace(tzinfo=None) == in_utc for row in repaired) == 1
+    assert table.class_counts() == table.history(1)[0].class_counts == {"cat": 2, "dog": 3}
     assert table.repair().committed is False
 
 
@@ -103,7 +93,8 @@ def test_a_row_that_was_stored_again_with_another_number_is_repaired_to_one_row(
 def planned(spark, tmp_path_factory):
     """A table of a folder that changes: a preview and an ingest, and one more after a bad file has gone.
 
-    At the end one more file has come, and a stored one is gone.
+    Between the first two the limit that one file was beyond is lifted, and the quarantine is to be read again. At the
+    end one more file has come, and a stored one is gone.
     """
     root = tmp_path_factory.mktemp("planned")
     source = root / "source"
@@ -111,14 +102,16 @@ def planned(spark, tmp_path_factory):
         for number in range(count):
             write_image(source / name / f"{number:04d}.jpg", seed=first + number)
     (source / "cat" / "text.jpg").write_text("this is not an image")
+    write_image(source / "cat" / "large.jpg", width=64, height=64)
     table = ImageTable(spark, root / "table")
-    table.ingest(source, size=16)
+    made = {"source": source, "table": table}
+    made["first"] = table.ingest(source, size=16, limits=lakelens.Limits(max_pixels=3000))
     write_image(source / "cat" / "0000.jpg", seed=999)
     os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
     (source / "dog").rename(source / "DOG")
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
-    made = {"source": source, "table": table, "preview": table.preview(source, delete_missing=True)}
-    made["result"] = table.ingest(source, delete_missing=True)
+    made["preview"] = table.preview(source, delete_missing=True, retry_quarantine=True)
+    made["result"] = table.ingest(source, delete_missing=True, retry_quarantine=True)
     made["rows"], made["bad"] = delta_rows(table.location), table.quarantine().files
     (source / "cat" / "text.jpg").unlink()
     made["again"] = table.ingest(source, delete_missing=True)
@@ -129,28 +122,31 @@ def planned(spark, tmp_path_factory):
 
 def test_new_changed_and_gone_files_of_a_folder_are_one_commit(planned):
     result, rows = planned["result"], planned["rows"]
-    assert (result.stored, result.changed, result.removed) == (5, 1, 3)
+    assert (result.stored, result.changed, result.removed, result.skipped) == (6, 3, 3, 3)
     assert (result.committed, result.version) == (True, planned["table"].version)
-    assert Counter(row["batch_id"] == result.batch_id for row in rows) == {True: 5, False: 3}
+    assert Counter(row["batch_id"] == result.batch_id for row in rows) == {True: 6, False: 3}
+
+
+def test_files_in_quarantine_are_read_again_on_request(planned):
+    assert planned["first"].reasons == {"too_many_pixels": 1, "not_an_image": 1}
+    assert planned["result"].reasons == {"not_an_image": 1}
     assert [Path(file.path).name for file in planned["bad"]] == ["text.jpg"]
+    assert "large.jpg" in {Path(row["path"]).name for row in planned["rows"]}
 
 
 def test_a_bad_file_that_is_gone_leaves_the_quarantine_when_the_gone_are_to_be_removed(planned):
     again, result = planned["again"], planned["result"]
-    assert (again.stored, again.skipped, again.gone, again.version) == (0, 8, 1, result.version)
+    assert (again.stored, again.skipped, again.gone, again.version) == (0, 9, 1, result.version)
     assert planned["table"].quarantine().files == ()
 
 
 def test_a_preview_reports_what_the_ingest_then_does(planned):
     preview, result = planned["preview"], planned["result"]
-    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 1, 3, 0)
-    assert (result.stored, result.changed, result.gone) == (
-        preview.new + preview.changed,
-        preview.changed,
-        preview.gone,
-    )
-    assert (preview.new_classes, preview.vanished_classes) == (("DOG",), ("dog",))
-    assert (result.new_classes, result.vanished_classes) == (("DOG",), ("dog",))
+    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 3, 3, 0)
+    assert (result.changed, result.gone) == (preview.changed, preview.gone)
+    assert result.stored + result.quarantined == preview.new + preview.changed
+    for found in (preview, result):
+        assert (found.new_classes, found.vanished_classes) == (("DOG",), ("dog",))
 
 
 def test_a_table_with_mapped_columns_is_planned_by_content_and_by_stamp_alike(spark, planned, tmp_path):
@@ -158,25 +154,10 @@ def test_a_table_with_mapped_columns_is_planned_by_content_and_by_stamp_alike(sp
     for folder in ("", "_stamps"):
         shutil.copytree(f"{planned['table'].location}{folder}", tmp_path / f"copy{folder}")
     table = ImageTable(spark, tmp_path / "copy")
+    append_as_another(table, rows_by_path(table)[:1])
     mapped = {"columnMapping.mode": "name", "minReaderVersion": "2", "minWriterVersion": "5"}
     properties = ", ".join(f"'delta.{name}' = '{value}'" for name, value in mapped.items())
     spark.sql(f"ALTER TABLE delta.`{table.location}` SET TBLPROPERTIES ({properties})")
     seen = table.preview(source, verify="content")
-    assert (seen.new, seen.known, seen.gone) == (1, 7, 1)
+    assert (seen.new, seen.known, seen.gone, seen.doubled) == (1, 8, 1, 1)
     assert table.preview(source) == seen
-
-
-def test_files_in_quarantine_are_read_again_on_request(spark, tmp_path):
-    source = tmp_path / "source" / "cat"
-    for name, side in (("small", 8), ("large", 64)):
-        write_image(source / f"{name}.png", width=side, height=side)
-    (source / "text.png").write_text("this is not an image")
-    write_image(source / "deleted.png", seed=3, width=16)
-    table = ImageTable(spark, tmp_path / "table")
-    first = table.ingest(source.parent, size=8, limits=lakelens.Limits(max_pixels=3000))
-    assert (first.stored, first.reasons) == (2, {"too_many_pixels": 1, "not_an_image": 1})
-    table.delete("path LIKE '%deleted.png'")
-    again = table.ingest(source.parent, retry_quarantine=True)
-    assert (again.stored, again.skipped, again.reasons) == (1, 2, {"not_an_image": 1})
-    assert sorted(Path(file.path).name for file in table.quarantine().files) == ["deleted.png", "text.png"]
-    assert sorted(Path(row["path"]).name for row in delta_rows(table.location)) == ["large.png", "small.png"]

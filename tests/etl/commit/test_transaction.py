@@ -153,7 +153,9 @@ def test_a_file_that_holds_other_rows_too_keeps_these(spark, place):
     assert transaction(session, place).commit(nothing) is None
 
 
-def test_ingests_at_once_store_each_file_once(spark, tmp_path):
+def test_ingests_at_once_store_each_file_once_keep_no_rows_and_a_new_table_starts_clean(spark, tmp_path):
+    cache = spark._jsparkSession.sharedState().cacheManager()
+    kept = cache.numCachedEntries()
     results: list[object] = []
     gate = threading.Barrier(2)
     source, place = tmp_path / "source", tmp_path / "50% t"
@@ -181,6 +183,7 @@ def test_ingests_at_once_store_each_file_once(spark, tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
+    assert cache.numCachedEntries() == kept
     assert (first.version, first.stored, first.quarantined) == (0, 2, 1)
     assert not [error for error in results if isinstance(error, Exception)]
     late, winner = sorted(results, key=lambda result: result.stored)
@@ -199,6 +202,8 @@ def test_ingests_at_once_store_each_file_once(spark, tmp_path):
     numbers = log_entries(place, "txn")
     assert {version: txn["version"] for version, txn in numbers.items()} == {0: 0, 1: 1, winner.version: 2}
     assert table.labels() == {"cat": 0, "it's": 1}
+    shutil.rmtree(place)  # another table is made in its place
+    assert ImageTable(spark, place).ingest(source, size=16).stored == 10
 
 
 def test_rows_are_replaced_in_a_table_on_which_deletion_vectors_were_enabled(spark, place):

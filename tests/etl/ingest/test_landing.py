@@ -91,9 +91,7 @@ def test_new_changed_and_mended_files_are_the_next_batch(landing):
 
 
 def test_another_writer_between_two_batches_doubles_and_loses_nothing(landing):
-    first, rows = landing["first"], delta_rows(landing["table"].location, landing["first"].version)
-    assert landing["told"][:2] == [0, landing["others"] + 1]
-    assert (first.rows_in, first.stored, first.skipped) == (21, 20, 0)
+    rows = delta_rows(landing["table"].location, landing["first"].version)
     paths = Counter(row["path"] for row in rows)
     assert (len(paths), set(paths.values())) == (20 + 1, {1})
     assert {row["label_name"]: row["label"] for row in rows} == {"cat": 0, "cow": 1, "dog": 2}

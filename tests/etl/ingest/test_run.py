@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +30,6 @@ from lakelens.errors import (
     QuarantineConflictError,
     SourceNotFoundError,
     TableConflictError,
-    UnknownLayoutError,
     VersionNotFoundError,
 )
 from lakelens.etl import quarantine as quarantine_table
@@ -46,6 +44,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SIZE = 32
 SPLITS = {"train": 0.5, "validation": 0.5}
+# Of the session of a caller.
+SETTINGS = {
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.parquet.compression.codec": "gzip",
+}
 
 
 def adds_up(result) -> bool:
@@ -81,8 +85,9 @@ def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
 def story(spark, tmp_path_factory):
     """A table through its ingests, each with its result; no test makes another version of it.
 
-    It is created and run again with two touched files; it grows by a class and changes; then come bad files alone. In
-    the end two bad ones are mended, a change is taken back, and another file turns bad.
+    It is created and run again with two touched files, by a session with settings of its own; it grows by a class and
+    changes; then come bad files alone. In the end two bad ones are mended, a change is taken back, and another file
+    turns bad.
     """
     root = tmp_path_factory.mktemp("story")
     source = root / "images with space é%"
@@ -107,7 +112,9 @@ def story(spark, tmp_path_factory):
         told["reads"] = count_reads(patched)
         for file in (touched, changing):
             os.utime(file, (1_600_000_000, 1_600_000_000))
-        told["again"] = table.ingest(source, size=SIZE, splits=SPLITS)
+        with settings_of(spark, SETTINGS):
+            told["again"] = table.ingest(source, size=SIZE, splits=SPLITS, near_duplicates=True)
+            told["settings"] = {name: spark.conf.get(name) for name in SETTINGS}
         (source / "dog").mkdir()
         for number in range(4):
             write_image(source / "dog" / f"{number}.jpg", seed=200 + number)
@@ -292,16 +299,9 @@ def test_a_touched_files_content_is_the_first_word_all_the_same(story):
     assert [content == before for content in contents] == [True, False, True]
 
 
-def test_the_callers_session_keeps_its_settings(story, spark):
-    settings = {
-        "spark.sql.session.timeZone": "Asia/Tokyo",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.parquet.compression.codec": "gzip",
-    }
-    with settings_of(spark, settings):
-        result = story["table"].ingest(story["source"], near_duplicates=True)
-        assert (result.committed, result.near_duplicates) == (False, None)
-        assert {name: spark.conf.get(name) for name in settings} == settings
+def test_the_callers_session_keeps_its_settings(story):
+    assert story["settings"] == SETTINGS
+    assert story["again"].near_duplicates is None  # of no commit
 
 
 @pytest.fixture(scope="module")
@@ -337,44 +337,33 @@ def test_a_source_whose_own_name_is_not_utf8_is_told_by_its_escape(unlucky):
     assert [entry.source for entry in unlucky["table"].history()] == [f"{unlucky['root']}/caf\\udce9"]
 
 
-def test_a_table_that_others_have_widened_or_emptied_is_ingested_into(story, spark, tmp_path):
+def test_a_table_that_others_have_widened_and_emptied_is_ingested_into(story, spark, tmp_path):
     shutil.copytree(story["table"].location, tmp_path / "t")
     table, source = ImageTable(spark, tmp_path / "t"), tmp_path / "more"
     DeltaTable(table.location).alter.add_columns(Field("note", "string"))
     write_image(source / "cow" / "1.jpg", seed=77)
-    before = stored_rows(table.location)
-    assert table.ingest(source).stored == 1
-    widened = stored_rows(table.location)
-    assert len(widened) == len(before) + 1
-    assert all(getattr(row, "note", None) is None for row in widened)
     DeltaTable(table.location).delete()
     assert stored_rows(table.location) == []
-    again = table.ingest(source)
-    assert (again.stored, len(stored_rows(table.location))) == (1, 1)
+    assert table.ingest(source).stored == 1
+    assert [row.note for row in stored_rows(table.location)] == [None]
     assert list(table.labels()) == ["ak47", "cat", "dog", "cow"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("source", "error", "words"),
     [
-        ({"layout": "imagenet"}, UnknownLayoutError, ["'imagenet'", "class_folders"]),
-        ({"size": 0}, InvalidArgumentError, ["size = 0", "from 1 to 10000"]),
-        ({"source": "a file"}, SourceNotFoundError, ["a file", "is a file"]),
-        ({"source": "empty"}, EmptySourceError, ["empty", "nothing found"]),
-        ({"source": "no images"}, EmptySourceError, ["no images", "not_an_image_name"]),
+        ("a file", SourceNotFoundError, "a file.* is a file"),
+        ("empty", EmptySourceError, "empty.*nothing found"),
+        ("no images", EmptySourceError, "no images.*not_an_image_name"),
     ],
 )
-def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path, arguments, error, words):
-    write_image(tmp_path / "good" / "cat" / "1.jpg")
+def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path, source, error, words):
     (tmp_path / "a file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "no images" / "cat").mkdir(parents=True)
     (tmp_path / "no images" / "cat" / "notes.txt").write_text("x")
-    given = {"source": "good", **arguments}
-    source = tmp_path / given.pop("source")
-    with pytest.raises(error) as caught:
-        ImageTable(spark, tmp_path / "table").ingest(source, **given)
-    assert all(word in str(caught.value) for word in words)
+    with pytest.raises(error, match=words):
+        ImageTable(spark, tmp_path / "table").ingest(tmp_path / source)
     assert not (tmp_path / "table").exists()
 
 
@@ -401,20 +390,9 @@ def test_reading_what_is_not_there_names_what_is(story, spark, tmp_path):
         story["table"].read("gold")
 
 
-def test_a_pinned_version_is_read_by_its_name(story):
-    table = story["table"]
-    assert table.pin("first", 0) == 0
-    try:
-        assert table.read("first").count() == 20
-        assert table.pins() == {"first": 0}
-    finally:
-        table.unpin("first")
-
-
-def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_that_name(spark, tmp_path):
-    source, place = tmp_path / "source", tmp_path / "elsewhere" / "table"
-    write_image(source / "cat" / "1.jpg")
-    ImageTable(spark, place).ingest(source, size=SIZE)
+def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_that_name(story, spark, tmp_path):
+    source, place = tmp_path / "source", shutil.copytree(story["table"].location, tmp_path / "table")
+    (source / "cat").mkdir(parents=True)
     (source / "cat" / "bad.jpg").write_text("x")
     spark.sql("CREATE DATABASE IF NOT EXISTS named")
     try:
@@ -442,9 +420,8 @@ def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, m
             again.ingest(gone, layout=layout)
 
 
-@pytest.mark.parametrize(("database", "own"), [("etl_names", "images"), ("`2024_names`", "`1_images`")])
-def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path, database, own):
-    source = tmp_path / "source"
+def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path):
+    source, database, own = tmp_path / "source", "etl_names", "`1_images`"  # which needs its quotes
     write_image(source / "cat" / "1.jpg")
     (source / "cat" / "bad.jpg").write_text("x")
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
@@ -458,41 +435,10 @@ def test_two_tables_by_a_name_of_three_parts_live_in_the_catalog(spark, tmp_path
         assert spark.catalog.tableExists(f"{database}.{quarantine_location(f'{database}.{own}').rpartition('.')[2]}")
         assert not [path for path in Path().iterdir() if "quarantine" in path.name]
         assert [file.reason for file in table.quarantine().files] == ["not_an_image"]
-        assert (table.pin("first", 0), table.pins()) == (0, {"first": 0})
+        assert (table.pin("first", 0), table.pins(), table.read("first").count()) == (0, {"first": 0}, 1)
         assert [info.version for info in table.history()][-1] == 0
         assert (table.labels("first"), [found.by for found in table.tracked()]) == ({"cat": 0}, ["pin first"])
         assert table.vacuum(dry_run=True).files == ()
         assert (table.restore(0).removed, table.class_counts()) == ({"dog": 1}, {"cat": 1, "dog": 0})
     finally:
         spark.sql(f"DROP DATABASE {database} CASCADE")
-
-
-def test_writers_of_one_application_leave_no_rows_in_its_cache_and_a_new_table_starts_clean(spark, tmp_path):
-    cache = spark._jsparkSession.sharedState().cacheManager()
-    for name, first in (("one", 0), ("two", 100)):
-        for number in range(3):
-            write_image(tmp_path / name / "cat" / f"{number}.jpg", seed=first + number)
-    ImageTable(spark, tmp_path / "t").ingest(tmp_path / "one", size=SIZE)
-    (tmp_path / "one" / "cat" / "0.jpg").unlink()
-    before, ends = cache.numCachedEntries(), []
-    works = (
-        lambda table: table.ingest(tmp_path / "two"),
-        lambda table: table.ingest(tmp_path / "one", delete_missing=True),
-        lambda table: table.rename_class("cat", "lion"),
-    )
-
-    def end_of(work):
-        try:
-            ends.append(work(ImageTable(spark, tmp_path / "t")))
-        except TableConflictError as error:
-            ends.append(error)
-
-    threads = [threading.Thread(target=end_of, args=[work]) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(ends) == 3
-    assert cache.numCachedEntries() == before
-    shutil.rmtree(tmp_path / "t")
-    assert ImageTable(spark, tmp_path / "t").ingest(tmp_path / "two", size=SIZE).stored == 3

@@ -67,27 +67,6 @@ def frame_of(spark, root, numbers):
     return {"source": spark.createDataFrame(rows, "path string, label_name string")}
 
 
-# Files of annotations are found in the listing of these, by one job more; folders of COCO's images by another.
-@pytest.mark.parametrize(
-    ("write", "more"),
-    [(write_folders, 0), (write_manifest, 0), (frame_of, 0), (write_coco, 2), (write_voc, 1)],
-    ids=["class folders", "manifest", "DataFrame", "COCO", "VOC"],
-)
-def test_an_ingest_of_new_files_is_four_jobs_and_one_of_nothing_new_two(spark, tmp_path, write, more):
-    table = ImageTable(spark, tmp_path / "t")
-    write = (lambda root, numbers: frame_of(spark, root, numbers)) if write is frame_of else write
-    arguments = write(tmp_path / "source", range(4))
-    with jobs_of(spark) as first:
-        assert table.ingest(**arguments, size=32).stored == 4
-    with jobs_of(spark) as nothing:
-        assert table.ingest(**arguments).skipped == 4
-    arguments = write(tmp_path / "source", range(4, 6))
-    with jobs_of(spark) as new:
-        assert table.ingest(**arguments).stored == 2
-    for jobs, most in ((first, 4), (nothing, 2), (new, 4)):
-        assert len(counted(jobs)) <= most + more, str(jobs)
-
-
 def test_rows_that_bring_their_bytes_cost_a_job_more_to_be_found_once(spark, tmp_path):
     rows = [(f"img/{number}", write_image(tmp_path / "x.jpg", seed=number), "cat") for number in range(3)]
     frame = spark.createDataFrame(rows, "path string, content binary, label_name string")
@@ -100,45 +79,90 @@ def test_rows_that_bring_their_bytes_cost_a_job_more_to_be_found_once(spark, tmp
     assert len(counted(nothing)) <= 2, str(nothing)
 
 
-def test_changes_of_rows_are_one_merge_and_few_jobs_more(spark, tmp_path):
-    source = write_folders(tmp_path / "source", range(8))["source"]
-    table = ImageTable(spark, tmp_path / "t")
-    table.ingest(source, size=32)
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    """A table of class folders through each action, with its result and its jobs.
+
+    A class folder gets another name after the first ingest. Then another source brings the class back, an image
+    changes and one goes; rows are deleted, a class is renamed, and the first version is restored.
+    """
+    root = tmp_path_factory.mktemp("jobs")
+    source, other = root / "source", root / "other"
+    table = ImageTable(spark, root / "t")
+    told = {}
+
+    def act(name, action):
+        with jobs_of(spark) as jobs:
+            told[name] = (action(), jobs)
+
+    act("nothing there", lambda: table.preview(write_folders(source, range(8))["source"]))
+    act("first", lambda: table.ingest(source, size=32))
+    (source / "class 1").rename(source / "class 2")
+    act("new", lambda: table.ingest(source))
+    act("known", lambda: table.ingest(source))
+    write_image(other / "class 1" / "9.jpg", seed=9)
+    act("of another source", lambda: table.ingest(other))
     write_image(source / "class 0" / "0.jpg", seed=100)
-    (source / "class 1" / "1.jpg").unlink()
-    with jobs_of(spark) as changed:
-        result = table.ingest(source, delete_missing=True)
-    assert (result.changed, result.removed) == (1, 1)
-    assert len(counted(changed)) <= MERGE + 3, str(changed)
-    with jobs_of(spark) as deleted:
-        assert table.delete("path LIKE '%/2.jpg'").committed
-    assert len(counted(deleted)) <= MERGE + 1, str(deleted)
-    with jobs_of(spark) as renamed:
-        assert table.rename_class("class 0", "even").rows == 3
-    assert len(counted(renamed)) <= MERGE + 1, str(renamed)
-    with jobs_of(spark) as restored:
-        table.restore(0)
-    own = [job for job in restored.sites if not re.search("Restore|HDFSLogStore|recordDeltaOperation", job)]
-    assert len(own) <= 1, str(restored)
+    (source / "class 2" / "1.jpg").unlink()
+    act("changed", lambda: table.ingest(source, delete_missing=True))
+    act("deleted", lambda: table.delete("path LIKE '%/2.jpg'"))
+    act("renamed", lambda: table.rename_class("class 0", "even"))
+    act("restored", lambda: table.restore(0))
+    return told
 
 
-def test_nothing_is_asked_of_a_table_that_does_not_exist(spark, tmp_path):
-    source = write_folders(tmp_path / "source", range(2))["source"]
+@pytest.mark.parametrize(
+    ("action", "most"),
+    [("first", 4), ("new", 4), ("known", 2), ("changed", MERGE + 3), ("deleted", MERGE + 1), ("renamed", MERGE + 1)],
+)
+def test_an_action_on_a_table_of_class_folders_is_few_jobs_and_changes_are_one_merge(story, action, most):
+    _, jobs = story[action]
+    assert len(counted(jobs)) <= most, str(jobs)
+
+
+def test_each_action_has_done_what_its_jobs_are_counted_for(story):
+    results = {name: result for name, (result, _) in story.items()}
+    assert [results[name].stored for name in ("first", "new", "known")] == [8, 4, 0]
+    assert (results["changed"].changed, results["changed"].removed) == (1, 5)
+    assert results["deleted"].deleted == {"class 0": 1}
+    assert results["renamed"].rows == 3
+
+
+def test_a_restore_is_a_job_more_than_deltas_own(story):
+    _, jobs = story["restored"]
+    own = [job for job in jobs.sites if not re.search("Restore|HDFSLogStore|recordDeltaOperation", job)]
+    assert len(own) <= 1, str(jobs)
+
+
+@pytest.mark.parametrize(("write", "more"), [(write_manifest, 0), (frame_of, 0), (write_voc, 1)])
+def test_other_sources_are_planned_by_the_jobs_of_class_folders_and_one_that_finds_annotations(
+    story, spark, tmp_path, write, more
+):
+    arguments = frame_of(spark, tmp_path, range(4)) if write is frame_of else write(tmp_path / "source", range(4))
     with jobs_of(spark) as jobs:
-        assert ImageTable(spark, tmp_path / "t").preview(source).new == 2
+        assert ImageTable(spark, tmp_path / "t").preview(**arguments).new == 4
+    assert len(counted(jobs)) <= len(counted(story["nothing there"][1])) + more, str(jobs)
+
+
+def test_coco_is_two_jobs_more_of_which_one_finds_the_folders_of_its_images(spark, tmp_path):
+    table, arguments = ImageTable(spark, tmp_path / "t"), write_coco(tmp_path / "source", range(4))
+    with jobs_of(spark) as first:
+        assert table.ingest(**arguments, size=32).stored == 4
+    with jobs_of(spark) as nothing:
+        assert table.ingest(**arguments).skipped == 4
+    assert len(counted(first)) <= 6, str(first)
+    assert len(counted(nothing)) <= 4, str(nothing)
+
+
+def test_nothing_is_asked_of_a_table_that_does_not_exist(story):
+    preview, jobs = story["nothing there"]
+    assert preview.new == 8
     assert not [job for job in jobs.sites if "Filtering files" in job], str(jobs)
 
 
-def test_a_class_that_the_source_lost_is_reported_until_its_rows_are_gone(spark, tmp_path):
-    source = write_folders(tmp_path / "source", range(4))["source"]
-    table = ImageTable(spark, tmp_path / "t")
-    assert table.ingest(source, size=32).vanished_classes == ()
-    (source / "class 1").rename(source / "class 2")
-    changed = table.ingest(source)
-    assert (changed.vanished_classes, changed.new_classes) == (("class 1",), ("class 2",))
-    with jobs_of(spark) as jobs:
-        assert table.ingest(source).vanished_classes == ("class 1",)
-    assert len(counted(jobs)) <= 2, str(jobs)
-    write_image(tmp_path / "other" / "class 1" / "9.jpg", seed=9)
-    assert table.ingest(tmp_path / "other").vanished_classes == ()
-    assert table.ingest(source).vanished_classes == ()  # the class is also one of another source
+def test_a_class_that_the_source_lost_is_reported_until_its_rows_are_gone(story):
+    results = {name: result for name, (result, _) in story.items()}
+    assert (results["new"].vanished_classes, results["new"].new_classes) == (("class 1",), ("class 2",))
+    assert [results[name].vanished_classes for name in ("first", "known")] == [(), ("class 1",)]
+    # The class is also one of another source.
+    assert [results[name].vanished_classes for name in ("of another source", "changed")] == [(), ()]

@@ -18,6 +18,7 @@ import pytest
 from delta_rows import delta_rows
 from deltalake import DeltaTable, write_deltalake
 from etl_pictures import write_image
+from made_tables import make_table
 
 from lakelens import ImageTable, spark_session
 from lakelens.errors import (
@@ -39,15 +40,14 @@ SIZE = 16
 
 
 @pytest.fixture(scope="module")
-def made(spark, tmp_path_factory):
+def made(tmp_path_factory):
     """Four cats and three dogs, in version 0, and their folder; to be copied."""
     root = tmp_path_factory.mktemp("edits")
     for number in range(4):
         write_image(root / "images" / "cat" / f"{number}.jpg", seed=number)
     for number in range(3):
         write_image(root / "images" / "dog" / f"{number}.jpg", seed=100 + number)
-    table = ImageTable(spark, root / "t")
-    table.ingest(root / "images", size=SIZE, splits={"train": 1.0})
+    make_table(root / "t", root / "images", size=SIZE, splits={"train": 1.0})
     return root
 
 
@@ -60,6 +60,15 @@ def source(made, tmp_path) -> Path:
 @pytest.fixture
 def table(made, spark, tmp_path) -> ImageTable:
     return ImageTable(spark, shutil.copytree(made / "t", tmp_path / "it's a table"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(spark):
+    """No action leaves rows in the application's cache, whether it commits, loses to another writer or fails."""
+    cache = spark._jsparkSession.sharedState().cacheManager()
+    before = cache.numCachedEntries()
+    yield
+    assert cache.numCachedEntries() == before
 
 
 @contextlib.contextmanager
@@ -97,6 +106,10 @@ def rows_by_path(table: ImageTable, version: int | None = None) -> list[dict]:
     return sorted(rows, key=operator.itemgetter("path"))
 
 
+def append_as_another(table: ImageTable, rows: list[dict]) -> None:
+    write_deltalake(table.location, pa.Table.from_pylist(rows, schema=schema.IMAGE_TABLE), mode="append")
+
+
 def names_and_numbers(table: ImageTable, version: int | None = None) -> set[tuple[str, int]]:
     return {(row["label_name"], row["label"]) for row in delta_rows(table.location, version)}
 
@@ -105,15 +118,14 @@ def test_deleted_files_stay_out_until_their_content_changes_or_their_rows_are_re
     found = run("delete", table.location, "path LIKE '%/0.jpg'")
     assert (found["version"], found["deleted"], found["committed"]) == (1, {"cat": 1, "dog": 1}, True)
     assert table.history(1)[0].class_counts == table.class_counts() == {"cat": 3, "dog": 2}
-    again = table.ingest(source)
-    assert (again.version, again.stored, again.skipped, again.committed) == (1, 0, 7, False)
     entries = table.quarantine(reason="deleted").files
     assert [entry.path.split("/")[-2:] for entry in entries] == [["cat", "0.jpg"], ["dog", "0.jpg"]]
     assert "path LIKE" in entries[0].error
     file = source / "cat" / "0.jpg"
     before = file.stat()
     os.utime(file, (1_600_000_000, 1_600_000_000))
-    assert table.ingest(source, verify="content").committed is False
+    again = table.ingest(source)
+    assert (again.version, again.stored, again.skipped, again.committed) == (1, 0, 7, False)
     with another_file(file, seed=999):
         assert (table.ingest(source).stored, table.class_counts()) == (1, {"cat": 4, "dog": 2})
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # the folder is that of all tests
@@ -151,6 +163,8 @@ def test_a_deletion_of_nothing_commits_nothing_and_a_wrong_condition_is_named(ta
 
 
 def test_a_class_keeps_its_number_and_its_names_through_renames_and_restores(table, source):
+    # A rename that was killed before its commit is completed by the same call.
+    change(Table.of(table.location), lambda ledger: ledger.begun("dog", "hound", 0))
     found = run("rename-class", table.location, "dog", "hound")
     hound = table.version
     assert (found["version"], found["number"], found["rows"]) == (hound, 1, 3)
@@ -159,58 +173,29 @@ def test_a_class_keeps_its_number_and_its_names_through_renames_and_restores(tab
     assert table.history(1)[0].class_counts == {"cat": 4, "hound": 3}
     assert {(row["label_name"], row["change"]) for row in table.changes(0).to_pylist()} == {("hound", "label")}
     assert table.diff(0).label == {"hound": 3}
-    table.rename_class("hound", "wolf")
+    latest = table.rename_class("hound", "wolf").version
+    for name in ("dog", "hound"):  # also the last step of a swap
+        with pytest.raises(
+            InvalidArgumentError, match=rf"'{name}' was the name of the class 'wolf', with the number 1"
+        ):
+            table.rename_class("cat", name)
+    assert (run_refused("rename-class", table.location, "cat", "dog"), table.version) == (2, latest)
     with another_file(source / "dog" / "late.jpg", seed=500):
         result = table.ingest(source, classes=["cat", "dog"])
     assert (result.stored, result.skipped, result.vanished_classes, result.new_classes) == (1, 7, (), ())
     assert names_and_numbers(table) == {("cat", 0), ("wolf", 1)}
-    wolf = table.version
-    latest = table.rename_class("wolf", "dog").version  # its own name again
-    for name in ("hound", "wolf"):  # also the last step of a swap
-        with pytest.raises(InvalidArgumentError, match=rf"'{name}' was the name of the class 'dog', with the number 1"):
-            table.rename_class("cat", name)
-    assert (run_refused("rename-class", table.location, "cat", "wolf"), table.version) == (2, latest)
-    assert table.restore(hound).committed
-    assert (table.labels(), names_and_numbers(table)) == ({"cat": 0, "hound": 1}, {("cat", 0), ("hound", 1)})
     table.restore(0)
     assert (table.labels(), names_and_numbers(table)) == ({"cat": 0, "dog": 1}, {("cat", 0), ("dog", 1)})
     with pytest.raises(InvalidArgumentError, match="'wolf' was the name of the class 'dog'"):
         table.rename_class("cat", "wolf")
     with another_file(source / "bee" / "late.jpg", seed=502), another_file(source / "wolf" / "late.jpg", seed=511):
         table.ingest(source)
-    assert names_and_numbers(table) == {("cat", 0), ("dog", 1), ("bee", 2)}
-    assert table.restore(wolf).committed
-    assert table.labels() == {"cat": 0, "wolf": 1, "bee": 2}
-    assert table.repair(dry_run=True).findings == ()
-
-
-def test_a_rename_that_a_plain_restore_has_undone_leaves_the_number_to_the_class(table, source):
-    renamed = table.rename_class("dog", "hound").version
-    with another_file(source / "bee" / "late.jpg", seed=503), another_file(source / "dog" / "late.jpg", seed=504):
-        for version, name in ((0, "dog"), (renamed, "hound")):
-            DeltaTable(table.location).restore(version)
-            assert table.ingest(source).stored == 2
-            assert table.labels() == {"cat": 0, name: 1, "bee": 2}
+        assert names_and_numbers(table) == {("cat", 0), ("dog", 1), ("bee", 2)}
+        DeltaTable(table.location).restore(hound)  # by a tool that records nothing
+        assert table.ingest(source).stored == 2
+    assert table.labels() == {"cat": 0, "hound": 1, "bee": 2}
     assert names_and_numbers(table) == {("cat", 0), ("hound", 1), ("bee", 2)}
-
-
-def test_a_rename_that_failed_leaves_no_name_behind_and_one_that_was_killed_is_completed(table, monkeypatch):
-    place = Table.of(table.location)
-    before = read(place)
-
-    def be_slower(*_: object, **__: object) -> None:
-        raise TableConflictError("another writer was faster")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TableEdit, "commit", be_slower)
-        with pytest.raises(TableConflictError):
-            table.rename_class("dog", "hound")
-    assert read(place) == before
-    change(place, lambda ledger: ledger.begun("dog", "hound", table.version))  # killed before its commit
-    found = table.rename_class("dog", "hound")
-    assert (found.number, found.rows, table.labels()) == (1, 3, {"cat": 0, "hound": 1})
-    assert table.class_counts() == {"cat": 4, "hound": 3}
-    assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
+    assert table.repair(dry_run=True).findings == ()
 
 
 def before_the_commit(monkeypatch, meanwhile):
@@ -225,49 +210,37 @@ def before_the_commit(monkeypatch, meanwhile):
     monkeypatch.setattr(TableEdit, "commit", late)
 
 
-@pytest.mark.parametrize(
-    ("meanwhile", "labels"),
-    [
-        (lambda table, source: table.ingest(source), {"cat": 0, "dog": 1, "wolf": 2}),  # takes the same name
-        (lambda table, _: refuse_wolves(table), {"cat": 0, "dog": 1}),
-    ],
-    ids=["ingest", "constraint"],
-)
-def test_a_rename_that_lost_leaves_the_new_name_to_a_new_class(table, source, monkeypatch, meanwhile, labels):
-    with another_file(source / "wolf" / "0.jpg", seed=600):
-        before_the_commit(monkeypatch, lambda: meanwhile(ImageTable(table.spark, table.location), source))
-        with pytest.raises((TableConflictError, ConstraintError)):
-            table.rename_class("dog", "wolf")
+def test_a_rename_that_lost_leaves_the_new_name_to_a_new_class(table, source, monkeypatch):
+    def assert_given_up(labels: dict[str, int]) -> None:
         ledger = read(Table.of(table.location))
         assert (table.labels(), [one.renaming for one in ledger.classes if one.renaming]) == (labels, [])
         assert "wolf" not in ledger.aliases
-        DeltaTable(table.location).alter.drop_constraint("no_wolves", raise_if_not_exists=False)
-        table.ingest(source)
-    assert names_and_numbers(table) == {*labels.items(), ("wolf", 2)}
+
+    no_wolves = {"no_wolves": "label_name <> 'wolf'"}
+    before_the_commit(monkeypatch, lambda: DeltaTable(table.location).alter.add_constraint(no_wolves))
+    with pytest.raises((TableConflictError, ConstraintError)):
+        table.rename_class("dog", "wolf")
+    assert_given_up({"cat": 0, "dog": 1})
+    DeltaTable(table.location).alter.drop_constraint("no_wolves")
+    with another_file(source / "wolf" / "0.jpg", seed=600):
+        before_the_commit(monkeypatch, lambda: ImageTable(table.spark, table.location).ingest(source))
+        with pytest.raises(TableConflictError):
+            table.rename_class("dog", "wolf")
+    labels = {"cat": 0, "dog": 1, "wolf": 2}
+    assert_given_up(labels)
+    assert names_and_numbers(table) == set(labels.items())
     assert table.repair(dry_run=True).findings == ()
 
 
-def refuse_wolves(table: ImageTable) -> None:
-    DeltaTable(table.location).alter.add_constraint({"no_wolves": "label_name <> 'wolf'"})
-
-
-@pytest.mark.parametrize(
-    "meanwhile",
-    [
-        lambda table, source: table.ingest(source),
-        lambda table, _: table.rename_class("dog", "hound"),
-    ],
-    ids=["ingest", "rename"],
-)
-def test_a_deletion_that_failed_leaves_nothing_in_quarantine(table, source, monkeypatch, meanwhile):
+def test_a_deletion_that_failed_leaves_nothing_in_quarantine(table, monkeypatch):
     table.delete("path LIKE '%/cat/3.jpg'")
-    with another_file(source / "dog" / "new.jpg", seed=601):
-        before_the_commit(monkeypatch, lambda: meanwhile(ImageTable(table.spark, table.location), source))
-        with pytest.raises(TableConflictError) as caught:
-            table.delete("path LIKE '%/0.jpg'")
-        assert not re.search(r"run the ingest|calling o\d+", str(caught.value))
-        assert [entry.path.rsplit("/", 1)[1] for entry in table.quarantine().files] == ["3.jpg"]
-    assert sum(table.class_counts().values()) >= 6
+    late = {**delta_rows(table.location)[0], "path": "file:///late.jpg"}
+    before_the_commit(monkeypatch, lambda: append_as_another(table, [late]))
+    with pytest.raises(TableConflictError) as caught:
+        table.delete("path LIKE '%/0.jpg'")
+    assert not re.search(r"run the ingest|calling o\d+", str(caught.value))
+    assert [entry.path.rsplit("/", 1)[1] for entry in table.quarantine().files] == ["3.jpg"]
+    assert sum(table.class_counts().values()) == 7
 
 
 def test_a_name_that_is_taken_or_unknown_is_refused_with_the_nearest(table):
@@ -301,8 +274,7 @@ def test_boxes_are_renamed_too(spark, tmp_path):
 def test_small_files_are_compacted_in_one_commit_and_row_groups_stay_small(table, monkeypatch):
     first = delta_rows(table.location)[0]
     for number in range(2):
-        late = pa.Table.from_pylist([{**first, "path": f"file:///late/{number}.jpg"}], schema=schema.IMAGE_TABLE)
-        write_deltalake(table.location, late, mode="append")
+        append_as_another(table, [{**first, "path": f"file:///late/{number}.jpg"}])
     before, rows = table.snapshot(), rows_by_path(table)
     record_classes(Table.of(table.location), before.version, Counter(row["label_name"] for row in rows))
     monkeypatch.setattr(schema, "ROW_GROUP_BYTES", 1024)
