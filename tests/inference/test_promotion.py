@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
-from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from colours import NAMES, colour_model, row, write_table
 from deltalake import DeltaTable
@@ -19,6 +20,8 @@ from lakelens.etl.model.classes import LABELS_PROPERTY
 from lakelens.inference import promotion
 from lakelens.inference.evaluation.classification import ClassificationEvaluator
 from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.evaluation.metrics import measure
+from lakelens.inference.evaluation.result import EvaluationResult
 from lakelens.inference.model.registry import (
     list_versions,
     parse_version,
@@ -201,16 +204,6 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
 
 
 @pytest.mark.spark
-def test_a_version_that_answers_every_row_with_an_error_counts_as_worse(spark, store):
-    broken, good = store.run(colour_model(float("nan"))), store.run(colour_model(7.0))
-    options = {"spark": spark, "on": f"{store.table}@0", "tracking_uri": store.uri}
-    assert promote(f"runs:/{broken}", "auks", tracking_uri=store.uri).promoted
-    found = promote(f"runs:/{good}", "auks", if_better="ece", **options)
-    assert (found.promoted, found.previous, found.previous_score) == (True, 1, None)
-    assert "against none: version 1 scored no row without an error, which counts as worse" in found.reason
-
-
-@pytest.mark.spark
 def test_a_model_that_fails_on_more_than_the_stated_share_of_rows_is_never_promoted(spark, store):
     broken = store.run(colour_model(float("inf")))
     options = {"spark": spark, "if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
@@ -222,23 +215,41 @@ def test_a_model_that_fails_on_more_than_the_stated_share_of_rows_is_never_promo
     assert version_behind("puffins", "champion", store.uri) is None
 
 
+def measured(**rows):
+    """What an evaluation measures of rows that are all right, and of rows that all have errors."""
+    counts = [(0, 0, 0, 9, rows.get("right", 0), 9.0), (0, None, None, None, rows.get("errors", 0), 0.0)]
+    names = ["label", "prediction", "true_rank", "bin", "rows", "confidence"]
+    return measure(pd.DataFrame([one for one in counts if one[4]], columns=names), {0: "red"})
+
+
 @pytest.mark.unit
-def test_a_model_may_fail_on_the_share_of_rows_that_is_allowed():
-    found = SimpleNamespace(rows=9, errors=9, scores={"accuracy": 0.0})
-    result = SimpleNamespace(evaluation=found, other=None, table="/images", version=0, split="test", artifacts=None)
-    asked = Promotion("puffins", "champion", 1, True, "no version had the alias")
-
-    def decided(max_errors):
-        return _decided(asked, result, ClassificationEvaluator, "accuracy", 0.0, max_errors)
-
-    refused = decided(0.99)
-    assert (refused.promoted, refused.errors, refused.reason) == (
-        False,
-        1.0,
-        "9 of 9 rows have an error instead of a prediction, more than the share max_errors=0.99",
-    )
-    allowed = decided(1)
-    assert (allowed.promoted, allowed.errors, allowed.score) == (True, 1.0, 0.0)
+@pytest.mark.parametrize(
+    ("found", "other", "metric", "max_errors", "promoted", "score", "reason"),
+    [
+        ({"errors": 9}, None, "accuracy", 0.99, False, 0.0, "9 of 9 rows have an error .* the share max_errors=0.99"),
+        ({"errors": 9}, None, "accuracy", 1, True, 0.0, "no version had the alias"),
+        (
+            {"right": 9},
+            {"errors": 9},
+            "ece",
+            0,
+            True,
+            0.0,
+            "against none: version 1 scored no row without an error, which counts as worse",
+        ),
+        ({"right": 9}, {"right": 9}, "accuracy", 0, False, 1.0, "1.0000 against 1.0000: not better by more than 0"),
+        ({"right": 9}, {"right": 8, "errors": 1}, "accuracy", 0, True, 1.0, "1.0000 against 0.8889: better by"),
+    ],
+)
+def test_a_model_with_few_errors_is_promoted_over_a_worse_one(
+    found, other, metric, max_errors, promoted, score, reason
+):
+    other = None if other is None else measured(**other)
+    result = EvaluationResult("runs:/1", "d" * 64, "1", None, "/images", 0, "test", measured(**found), other=other)
+    asked = Promotion("puffins", "champion", 2, True, "no version had the alias", previous=1)
+    decided = _decided(asked, result, ClassificationEvaluator, metric, 0.0, max_errors)
+    assert (decided.promoted, decided.score) == (promoted, pytest.approx(score))
+    assert re.search(reason, decided.reason)
 
 
 @pytest.mark.spark

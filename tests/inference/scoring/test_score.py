@@ -7,7 +7,7 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from colours import NAMES, SIDE, image_of, mixed_model, mixer, read, row, save, write_table
+from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_table
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions
 
@@ -202,20 +202,6 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
         evaluate(spark, checkpoint.path, f"{table}@2", **kept)
     found = evaluate(spark, checkpoint.path, f"{table}@2", key="changed", **kept).evaluation
     assert (found.rows, found.accuracy, len(read(predictions))) == (4, 1.0, 3 + 4)
-
-
-def test_raw_images_are_predicted_by_four_columns_and_a_bad_image_is_an_error_of_its_row(spark, checkpoint):
-    udf = predict_udf(spark, checkpoint.path)
-    raw = [(bytearray(image_of(name, form="raw_rgb")), "raw_rgb", SIDE, SIDE) for name in NAMES]
-    frame = spark.createDataFrame(raw, "image BINARY, format STRING, height INT, width INT")
-    found = frame.select(udf("image", "format", "height", "width").alias("given")).collect()
-    assert [row.given.predicted_name for row in found] == list(NAMES)
-    mixed = spark.createDataFrame([(bytearray(image_of("red")),), (bytearray(b"no image"),)], "image BINARY").coalesce(
-        1
-    )
-    bad = [row.given.error for row in mixed.select(udf("image").alias("given")).collect()]
-    assert bad[0] is None
-    assert bad[1].startswith("not_an_image")
 
 
 @pytest.mark.parametrize("has_key", [True, False])

@@ -140,13 +140,6 @@ def test_boxes_of_an_ingest_lie_on_the_objects_in_the_pixels_of_the_source_file(
             assert red[top:bottom, left:right].all()
 
 
-def test_the_udf_gives_boxes_in_pixels_of_the_image_where_no_file_is_given(spark, photos, detector):
-    udf = predict_udf(spark, detector.path)
-    turned = photos.read().where("path like '%7.png'").selectExpr("*", "if(true, null, source) AS none")
-    ((found,),) = turned.select(udf("image", "format", "height", "width", "none").detections).collect()
-    assert [tuple(box)[3:] for box in found] == [(16, 32, 24, 40)]
-
-
 def test_the_guides_udf_gives_boxes_in_pixels_of_the_file(spark, photos, detector):
     (line,) = re.findall(r"```python\n(boxes = .*?)```", GUIDE.read_text(), re.DOTALL)
     names = {"table": photos, "version": 0, "predict": predict_udf(spark, detector.path)}
