@@ -55,17 +55,6 @@ def test_a_model_is_compared_with_the_one_that_another_job_has_promoted_meanwhil
 
 
 @pytest.mark.spark
-def test_the_record_names_the_version_that_was_replaced(spark: Any, store: Store) -> None:
-    old, worse, best = store.run(wrong_for_red()), store.run(wrong_for_red(7.0)), store.run(colour_model())
-    for run in (old, worse):
-        register(f"runs:/{run}", "terns", tracking_uri=store.uri)
-    set_alias("terns", 1, "champion", store.uri)
-    found = promoted_while(store, spark, best, "terns", lambda: set_alias("terns", 2, "champion", store.uri))
-    assert (found.promoted, found.version, found.previous) == (True, 3, 2)
-    assert (record_of(store, "terns", 3)["promoted"], record_of(store, "terns", 3)["previous"]) == (True, 2)
-
-
-@pytest.mark.spark
 def test_an_alias_that_moves_during_each_comparison_is_an_error_and_stays(
     spark: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from colours import image_of
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.inference.evaluation.evaluate import evaluate
+from lakelens.inference.model.shipping import _rows_of_series
 from lakelens.inference.scoring.score import score
 from lakelens.inference.udf import _checked, _require_encoded, _require_source, predict_udf
 
@@ -60,3 +61,12 @@ def test_another_number_of_columns_is_a_wrong_call(count):
 def test_a_fifth_column_that_is_no_file_of_an_ingest_is_a_wrong_call(column):
     with pytest.raises(InvalidArgumentError, match=r"fifth column has .*; give the column 'source' of an image table"):
         _require_source(column)
+
+
+def test_a_null_of_any_column_is_none_where_pandas_makes_whole_numbers_floats():
+    files = pd.DataFrame({"width": [80, None], "resize": ["fit", None]})
+    columns = [pd.Series(values) for values in ([PIXELS, None], ["raw_rgb", None], [8, None], [8, None])]
+    rows = _rows_of_series((*columns, files))
+    assert (rows.images, rows.formats) == ([PIXELS, None], ["raw_rgb", None])
+    assert rows.heights == rows.widths == [8, None]
+    assert rows.sources == [{"width": 80, "resize": "fit"}, {"width": None, "resize": None}]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -37,53 +37,77 @@ pytestmark = pytest.mark.tensorflow
 IMAGES = [image_of(name, side=side, form="PNG") for side in (SIDE, 40) for name in NAMES]
 
 
-def elsewhere(code, *arguments):
-    """Runs code in a process that cannot import lakelens; gives what it prints last, as JSON."""
-    blocked = "import sys\nsys.modules['lakelens'] = None\n" + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-c", blocked, *map(str, arguments)], capture_output=True, text=True, cwd="/", check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+# Predicts with each export in a process that cannot import lakelens; TensorFlow comes only after the ONNX file.
+ELSEWHERE = """
+import base64, json, sys
+sys.modules["lakelens"] = None
+from pathlib import Path
+import numpy as np, onnxruntime
+folder = Path(sys.argv[1])
+session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+pixels = np.load(folder / "images.npy")
+probabilities, prediction = session.run(["probabilities", "prediction"], {"images": pixels.astype(np.float32)})
+names = json.loads(session.get_modelmeta().custom_metadata_map["lakelens.class_names"])
+found = {"onnx": {"floats": probabilities.tolist(), "names": [names[one] for one in prediction]}}
+assert "tensorflow" not in sys.modules
+import mlflow, pandas as pd, tensorflow as tf
+images = [base64.b64decode(text) for text in json.loads((folder / "images.json").read_text())]
+for name in ("probabilities", "logits"):
+    model = tf.saved_model.load(str(folder / name))
+    given = model.signatures["serving_default"](image=tf.constant(images))
+    of_floats = model.signatures["images"](images=tf.constant(pixels[:3].astype(np.float32)))
+    found[name] = {
+        "names": [name.decode() for name in given["predicted_name"].numpy()],
+        "bytes": given["probabilities"].numpy().tolist(),
+        "floats": of_floats["probabilities"].numpy().tolist(),
+    }
+given = mlflow.pyfunc.load_model(str(folder / "pyfunc")).predict(pd.DataFrame({"image": images}))
+found["pyfunc"] = given.to_dict(orient="list")
+print(json.dumps(found, default=float))
+"""
 
 
 def scored(checkpoint):
     return build_predictor(checkpoint, 1 << 20, 1, UserCode()).predict(IMAGES).answers
 
 
-@pytest.mark.parametrize("logits", [False, True])
-def test_a_savedmodel_predicts_what_score_does_from_bytes_and_from_floats(tmp_path, logits):
+def write_images(folder):
+    texts = [base64.b64encode(image).decode() for image in IMAGES]
+    (folder / "images.json").write_text(json.dumps(texts))
+    return texts
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Each model's checkpoint, and what its exports predict."""
     import keras
 
-    model = colour_model()
-    if logits:
-        model.layers[-1].activation = keras.activations.linear
-    checkpoint = save(model, tmp_path / "checkpoints")
-    result = export_model(checkpoint.path, tmp_path / "out" / "model")
-    (tmp_path / "images.json").write_text(json.dumps([base64.b64encode(image).decode() for image in IMAGES]))
-    found = elsewhere(
-        """
-        import base64, json
-        import numpy as np, tensorflow as tf
-        model = tf.saved_model.load(sys.argv[1])
-        images = [base64.b64decode(text) for text in json.load(open(sys.argv[2]))]
-        given = model.signatures["serving_default"](image=tf.constant(images))
-        floats = np.stack([tf.io.decode_png(image).numpy() for image in images[:3]]).astype(np.float32)
-        of_floats = model.signatures["images"](images=tf.constant(floats))
-        print(json.dumps({
-            "names": [name.decode() for name in given["predicted_name"].numpy()],
-            "bytes": given["probabilities"].numpy().tolist(),
-            "floats": of_floats["probabilities"].numpy().tolist(),
-        }))
-        """,
-        result.path,
-        tmp_path / "images.json",
+    folder, linear = tmp_path_factory.mktemp("exported"), colour_model()
+    linear.layers[-1].activation = keras.activations.linear
+    checkpoints = {"probabilities": save(colour_model(), folder / "a"), "logits": save(linear, folder / "b")}
+    for name, one in checkpoints.items():
+        export_model(one.path, folder / name)
+    export_model(checkpoints["probabilities"].path, folder / "pyfunc", format="pyfunc")
+    export_model(checkpoints["probabilities"].path, folder / "model.onnx", format="onnx")
+    write_images(folder)
+    stored = [np.asarray(Image.open(io.BytesIO(image))) for image in IMAGES[: len(NAMES)]]
+    np.save(folder / "images.npy", np.concatenate([stored, check_images((SIDE, SIDE, 3))]))
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, folder], capture_output=True, text=True, cwd="/", check=False
     )
-    expected = scored(checkpoint)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return checkpoints, found, np.load(folder / "images.npy")
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "logits"])
+def test_a_savedmodel_predicts_what_score_does_from_bytes_and_from_floats(exported, kind):
+    checkpoints, found, _ = exported
+    expected = scored(checkpoints[kind])
     assert np.ptp(expected, axis=0).max() > 0.1
-    assert found["names"] == [*NAMES, *NAMES]
-    assert np.abs(np.array(found["floats"]) - expected[:3]).max() <= 1e-5
-    assert np.abs(np.array(found["bytes"]) - expected).max() <= 1e-3
+    assert found[kind]["names"] == [*NAMES, *NAMES]
+    assert np.abs(np.array(found[kind]["floats"]) - expected[:3]).max() <= 1e-5
+    assert np.abs(np.array(found[kind]["bytes"]) - expected).max() <= 1e-3
 
 
 @pytest.mark.long
@@ -115,47 +139,18 @@ def test_where_the_graph_resizes_it_gives_the_class_of_score_for_the_demos_held_
     assert (found == expected).mean() >= 0.995
 
 
-def test_a_pyfunc_predicts_without_lakelens(tmp_path):
-    checkpoint = save(colour_model(), tmp_path / "checkpoints")
-    result = export_model(checkpoint.path, tmp_path / "model", format="pyfunc")
-    (tmp_path / "images.json").write_text(json.dumps([base64.b64encode(image).decode() for image in IMAGES]))
-    found = elsewhere(
-        """
-        import base64, json
-        import mlflow, pandas as pd
-        images = [base64.b64decode(text) for text in json.load(open(sys.argv[2]))]
-        given = mlflow.pyfunc.load_model(sys.argv[1]).predict(pd.DataFrame({"image": images}))
-        print(json.dumps(given.to_dict(orient="list"), default=float))
-        """,
-        result.path,
-        tmp_path / "images.json",
-    )
-    assert found["predicted_name"] == [*NAMES, *NAMES]
-    assert np.abs(np.array(found["probabilities"]) - scored(checkpoint)).max() <= 1e-3
+def test_a_pyfunc_predicts_without_lakelens(exported):
+    checkpoints, found, _ = exported
+    assert found["pyfunc"]["predicted_name"] == [*NAMES, *NAMES]
+    assert np.abs(np.array(found["pyfunc"]["probabilities"]) - scored(checkpoints["probabilities"])).max() <= 1e-3
 
 
-def test_an_onnx_file_predicts_what_score_does_from_floats(tmp_path):
-    checkpoint = save(colour_model(), tmp_path / "checkpoints")
-    result = export_model(checkpoint.path, tmp_path / "out" / "colours.onnx", format="onnx")
-    pixels = check_images((SIDE, SIDE, 3))
-    np.save(tmp_path / "images.npy", pixels.astype(np.float32))
-    found = elsewhere(
-        """
-        import json
-        import numpy as np, onnxruntime
-        session = onnxruntime.InferenceSession(sys.argv[1])
-        probabilities, prediction = session.run(["probabilities", "prediction"], {"images": np.load(sys.argv[2])})
-        names = json.loads(session.get_modelmeta().custom_metadata_map["lakelens.class_names"])
-        assert "tensorflow" not in sys.modules
-        print(json.dumps({"probabilities": probabilities.tolist(), "names": [names[one] for one in prediction]}))
-        """,
-        result.path,
-        tmp_path / "images.npy",
-    )
-    expected = compile_model(checkpoint).function(pixels)
+def test_an_onnx_file_predicts_what_score_does_from_floats(exported):
+    checkpoints, found, pixels = exported
+    expected = compile_model(checkpoints["probabilities"]).function(pixels)
     assert np.ptp(expected, axis=0).max() > 0.1
-    assert np.abs(np.array(found["probabilities"]) - expected).max() <= 1e-5
-    assert found["names"] == [NAMES[number] for number in expected.argmax(axis=1)]
+    assert np.abs(np.array(found["onnx"]["floats"]) - expected).max() <= 1e-5
+    assert found["onnx"]["names"] == [NAMES[number] for number in expected.argmax(axis=1)]
 
 
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
@@ -233,8 +228,7 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
     checkpoint = save(colour_model(), tmp_path / "checkpoints")
     exported = export_model(checkpoint.path, tmp_path / "model", format="pyfunc").path
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_LAKELENS)
-    texts = [base64.b64encode(image).decode() for image in IMAGES]
-    (tmp_path / "images.json").write_text(json.dumps(texts))
+    texts = write_images(tmp_path)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # MLflow starts uvicorn by its name
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     with socket.socket() as free:
@@ -255,7 +249,12 @@ def test_a_pyfunc_predicts_in_mlflows_server_and_in_its_spark_udf(tmp_path):
             env=environment,
             cwd=tmp_path,
         )
-        body = {"dataframe_split": {"columns": ["image"], "data": [[text] for text in texts]}}
+        body = {
+            "dataframe_split": {
+                "columns": ["image"],
+                "data": [[text] for text in texts],
+            }
+        }
         served = answer_of(server, port, json.dumps(body).encode(), log)
     finally:
         kill_family(server)

@@ -7,7 +7,7 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from colours import NAMES, SIDE, image_of, mixed_model, mixer, read, row, save, write_table
+from colours import NAMES, image_of, mixed_model, mixer, read, row, save, write_table
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions
 
@@ -180,42 +180,30 @@ def test_a_table_of_others_is_scored_by_the_key_that_tells_its_images_apart(spar
     table, predictions = tmp_path / "images", tmp_path / "predictions"
 
     def append(*numbers):
-        images = ((number, NAMES[number % 3]) for number in numbers)
-        rows = [(f"/{number}", bytearray(image_of(name)), name, 1, "test") for number, name in images]
-        frame = spark.createDataFrame(rows, "uri STRING, picture BINARY, kind STRING, changed INT, split STRING")
-        frame.coalesce(1).write.format("delta").mode("append").save(str(table))
+        of = [NAMES[number % 3] for number in numbers]
+        columns = {"uri": [f"/{number}" for number in numbers], "picture": [image_of(name) for name in of], "kind": of}
+        more = {"changed": pa.array([1] * len(of), pa.int32()), "split": ["test"] * len(of)}
+        write_deltalake(str(table), pa.table(columns | more), mode="append")
 
     append(0, 1, 2)
     labels = json.dumps({name: number for number, name in enumerate(NAMES)})
-    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('lakelens.labels' = '{labels}')")
+    DeltaTable(table).alter.set_table_properties({"lakelens.labels": labels}, raise_if_not_exists=False)
     append(3)
     columns = {"path_column": "uri", "image_column": "picture", "label_column": "kind"}
     first = score(spark, checkpoint.path, table, predictions, 1, key="changed", **columns)
     assert (first.scored, "images shared with other versions" in caplog.text) == (3, False)
     found = [(one["label"], one["label_name"], one["predicted_name"]) for one in read(predictions)]
     assert found == [(number, name, name) for number, name in enumerate(NAMES)]
-    second = score(spark, checkpoint.path, table, predictions, 2, key="changed", **columns)
-    assert (second.scored, second.carried) == (1, 3)
-    # Which rows of a file are of the split is not in the log, so that the keys are compared.
+    given = (spark, checkpoint.path, f"{table}@2")
     kept = {"predictions": predictions, "split": "test", "record": False, **columns}
+    found = evaluate(*given, key="changed", **kept).evaluation
+    rows = read(predictions)
+    assert (found.rows, found.accuracy, len(rows)) == (4, 1.0, 3 + 4)
+    scored_at = [{one["path"]: one["scored_at"] for one in rows if one["version"] == version} for version in (1, 2)]
+    assert {path for path, time in scored_at[1].items() if time == scored_at[0].get(path)} == {"/0", "/1", "/2"}
+    # Which rows of a file are of the split is not in the log, so that the keys are compared.
     with pytest.raises(InvalidArgumentError, match=r"none has the value of key='content_hash': .*--key"):
-        evaluate(spark, checkpoint.path, f"{table}@2", **kept)
-    found = evaluate(spark, checkpoint.path, f"{table}@2", key="changed", **kept).evaluation
-    assert (found.rows, found.accuracy, len(read(predictions))) == (4, 1.0, 3 + 4)
-
-
-def test_raw_images_are_predicted_by_four_columns_and_a_bad_image_is_an_error_of_its_row(spark, checkpoint):
-    udf = predict_udf(spark, checkpoint.path)
-    raw = [(bytearray(image_of(name, form="raw_rgb")), "raw_rgb", SIDE, SIDE) for name in NAMES]
-    frame = spark.createDataFrame(raw, "image BINARY, format STRING, height INT, width INT")
-    found = frame.select(udf("image", "format", "height", "width").alias("given")).collect()
-    assert [row.given.predicted_name for row in found] == list(NAMES)
-    mixed = spark.createDataFrame([(bytearray(image_of("red")),), (bytearray(b"no image"),)], "image BINARY").coalesce(
-        1
-    )
-    bad = [row.given.error for row in mixed.select(udf("image").alias("given")).collect()]
-    assert bad[0] is None
-    assert bad[1].startswith("not_an_image")
+        evaluate(*given, **kept)
 
 
 @pytest.mark.parametrize("has_key", [True, False])

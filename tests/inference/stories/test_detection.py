@@ -140,13 +140,6 @@ def test_boxes_of_an_ingest_lie_on_the_objects_in_the_pixels_of_the_source_file(
             assert red[top:bottom, left:right].all()
 
 
-def test_the_udf_gives_boxes_in_pixels_of_the_image_where_no_file_is_given(spark, photos, detector):
-    udf = predict_udf(spark, detector.path)
-    turned = photos.read().where("path like '%7.png'").selectExpr("*", "if(true, null, source) AS none")
-    ((found,),) = turned.select(udf("image", "format", "height", "width", "none").detections).collect()
-    assert [tuple(box)[3:] for box in found] == [(16, 32, 24, 40)]
-
-
 def test_the_guides_udf_gives_boxes_in_pixels_of_the_file(spark, photos, detector):
     (line,) = re.findall(r"```python\n(boxes = .*?)```", GUIDE.read_text(), re.DOTALL)
     names = {"table": photos, "version": 0, "predict": predict_udf(spark, detector.path)}
@@ -158,14 +151,11 @@ def test_the_guides_udf_gives_boxes_in_pixels_of_the_file(spark, photos, detecto
 
 
 def test_an_evaluation_compares_boxes_of_the_file_with_those_of_the_stored_image(
-    spark, photos, detector, scored_photos, tmp_path
+    spark, photos, detector, scored_photos
 ):
-    blind = save_detector(tmp_path / "blind", kinds=[])
-    found = evaluate(spark, detector.path, photos.location, predictions=scored_photos, compare=blind.path)
-    assert (found.evaluation.rows, found.evaluation.objects) == (len(PHOTOS), 4)
-    assert found.evaluation.scores["map"] == 1
-    assert (found.other.scores["map"], found.comparison.fixed) == (0, len(PHOTOS))
-    assert evaluate(spark, detector.path, photos.location).evaluation.scores["map"] == 1
+    for predictions in (scored_photos, None):
+        found = evaluate(spark, detector.path, photos.location, predictions=predictions, record=False).evaluation
+        assert (found.rows, found.objects, found.scores["map"]) == (len(PHOTOS), 4, 1)
 
 
 def test_the_guides_query_counts_the_objects_of_each_class_and_day(spark, scored):
@@ -239,10 +229,8 @@ def test_a_score_table_has_only_the_boxes_of_the_least_score_and_is_not_evaluate
     assert 0.4 < best.score < 0.93
     assert best.f1 == 1
     (named,) = re.findall(r"lakelens score --min-score ([\d.]+)</code>", Path(page.page).read_text())
-    everything = score(spark, faint.path, table, tmp_path / "best", min_score=float(named))
-    assert sum(len(one["detections"]) for one in read(everything.predictions)) == OBJECTS
-    first = score(spark, faint.path, table, predictions, min_score=0.95)
-    assert (first.scored, score(spark, faint.path, table, predictions, min_score=0.95).scored) == (len(IMAGES), 0)
+    assert 0 <= best.score - float(named) < 0.001
+    assert score(spark, faint.path, table, predictions, min_score=0.95).scored == len(IMAGES)
     reds = [[square for square in squares or () if square[0] == "red"] for squares in IMAGES]
     assert [as_truths(one["detections"]) for one in read(predictions)] == [truths_of(squares) for squares in reds]
     kept = r"sure keeps only boxes with a score of at least 0\.95 \(--min-score 0\.95\); this call writes "
