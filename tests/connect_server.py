@@ -28,6 +28,8 @@ SMALL_TABLES = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # Each query is described at length for a page that nobody opens.
     "spark.sql.ui.explainMode": "simple",
+    # Of each column a place in the caller's code is sent to the JVM, in three calls.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.ui.enabled": "false",
 }
 _SETTINGS = {

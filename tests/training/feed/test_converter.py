@@ -6,12 +6,14 @@ import pickle
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from coloured_tables import coloured_table
 from deltalake import write_deltalake
-from feed_tables import HEIGHT, WIDTH, flat
+from feed_tables import HEIGHT, WIDTH, flat, write_layout
 from leftovers import feed_threads
 
 import lakelens
@@ -57,6 +59,18 @@ def test_epochs_differ_in_order_and_the_same_seed_gives_the_same_order(uneven, c
     assert flat(labels(other, num_epochs=1, schema_fields=["label"], shuffle_row_groups=False)) == flat(
         labels(converter, num_epochs=1, shuffle_row_groups=False, seed=9)
     )
+
+
+def test_a_look_at_the_first_batch_takes_no_row_from_the_next_pass(converter):
+    expected = [flat(labels(converter, num_epochs=2))[first : first + ROWS] for first in (0, ROWS)]
+    with converter.make_tf_dataset(num_epochs=1) as dataset:
+        for batch in dataset.take(1):
+            assert batch.label.numpy().tolist() == expected[0][:32]
+        for epoch in expected:
+            assert flat([batch.label.numpy().tolist() for batch in dataset]) == epoch
+    with converter.make_tf_dataset(prefetch=8, num_epochs=None) as dataset:  # more than an epoch ahead
+        for _ in range(2):
+            assert flat([batch.label.numpy().tolist() for batch in dataset.take(3)]) == expected.pop(0)
 
 
 def test_passes_over_a_transform_that_removes_rows_are_one_epoch_each(converter):
@@ -172,6 +186,14 @@ def test_petastorms_dataset_over_the_reader_has_shapes_and_is_iterated_again_in_
     assert first != second
 
 
+def test_an_error_of_the_feed_stops_a_dataset_and_names_the_file(tmp_path):
+    converter = make_delta_converter(write_layout(tmp_path / "t", [20]), columns=["label"])
+    file = Path(converter.feed.plan.file_location(0))
+    file.unlink()
+    with converter.make_tf_dataset(num_epochs=1) as dataset, pytest.raises(Exception, match=file.name):
+        list(dataset)
+
+
 def test_leaving_a_dataset_in_the_middle_ends_its_threads(converter):
 
     with converter.make_tf_dataset(batch_size=2) as dataset:
@@ -213,3 +235,40 @@ def test_arguments_that_only_say_how_petastorm_reads_change_nothing(converter):
 def test_columns_that_pytorch_has_no_tensors_of_are_refused(converter):
     with pytest.raises(InvalidArgumentError, match=r"no tensors of text, bytes.*: image; .*lakelens.decode_images"):
         converter.make_torch_dataloader()
+
+
+@pytest.mark.horovod
+def test_code_written_for_petastorms_converter_runs_on_horovod_with_one_line_changed(two_ranks, tmp_path):
+    # Before: converter = make_spark_converter(spark.read.format("delta").load(table).select("image", "label"))
+    converter = make_delta_converter(coloured_table(tmp_path / "squares"), split="train", columns=["image", "label"])
+
+    def train(batch_size: int, epochs: int) -> tuple[list[int], float]:
+        import keras
+        import tensorflow as tf
+
+        import lakelens.hvd as hvd
+
+        hvd.init()
+
+        def decode(image: tf.Tensor) -> tf.Tensor:
+            pixels = tf.io.decode_jpeg(image, channels=3)
+            return tf.ensure_shape(tf.cast(pixels, tf.float32) / 255.0, (16, 16, 3))
+
+        with converter.make_tf_dataset(
+            batch_size=batch_size, num_epochs=1, cur_shard=hvd.rank(), shard_count=hvd.size()
+        ) as dataset:
+            mine = [label for batch in dataset for label in batch.label.numpy().tolist()]
+        with converter.make_tf_dataset(batch_size, cur_shard=hvd.rank(), shard_count=hvd.size()) as dataset:
+            rows = dataset.unbatch().map(lambda row: (decode(row.image), row.label)).batch(batch_size)
+            model = keras.Sequential([keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.05 * hvd.size()))
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+            callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+            steps = len(converter) // (batch_size * hvd.size())
+            history = model.fit(rows, epochs=epochs, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
+        return len(mine), history.history["accuracy"][-1]
+
+    for count, accuracy in two_ranks.run(train, 9, 8):
+        assert count == 45
+        assert accuracy > 0.9
