@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from connect_server import connect_server
 from PIL import Image
 
 from lakelens.errors import EmptySourceError
@@ -147,12 +148,7 @@ def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.
         run(args)
 
 
-@pytest.mark.spark
-@pytest.mark.horovod
-@pytest.mark.long
-@pytest.mark.timeout(1000)
-def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
+def demo(out: Path, **variables: str) -> tuple[subprocess.CompletedProcess[str], dict]:
     options = os.environ.get("JAVA_TOOL_OPTIONS", "").split()
     users = " ".join(option for option in options if not option.startswith("-Dspark."))
     done = subprocess.run(
@@ -161,9 +157,18 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
         text=True,
         timeout=900,
         check=False,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": users},
+        env={**os.environ, "JAVA_TOOL_OPTIONS": users, **variables},
     )
-    summary = json.loads(done.stdout.splitlines()[-1])
+    return done, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.spark
+@pytest.mark.horovod
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done, summary = demo(out)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert summary["versions"] == [0, 1]
     for counts in summary["rows"]:
@@ -186,3 +191,18 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert open_snapshot(summary["predictions"]["path"]).rows == summary["predictions"]["rows"]
     client = open_client(f"sqlite:///{out / 'mlflow.db'}")
     assert [client.get_run(run).data.tags["lakelens.version"] for run in summary["runs"]] == ["0", "1"]
+
+
+@pytest.mark.spark
+@pytest.mark.horovod
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_the_demo_runs_on_a_spark_connect_server(tmp_path: Path) -> None:
+    with connect_server(tmp_path) as url:
+        done, summary = demo(tmp_path / "demo", SPARK_REMOTE=url)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert summary["versions"] == [0, 1]
+    assert summary["recall_after"] > summary["recall_before"] + 0.3
+    assert summary["version_0_unchanged"] is True
+    assert f"Spark on {url}, and Delta Lake" in done.stdout
+    assert "--master" not in done.stdout

@@ -74,6 +74,13 @@ def test_a_part_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.system
+def test_a_part_has_the_time_that_was_asked_for(checkout: Path) -> None:
+    code, lines, _ = doctor(checkout, "--part", "tensorflow", "--timeout-s", "0.01")
+    assert (code, len(lines)) == (1, 1)
+    assert "no answer within 0 s" in lines[0]
+
+
+@pytest.mark.system
 def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Path, tmp_path: Path) -> None:
     started = tmp_path / "started"
     hangs = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)\n"

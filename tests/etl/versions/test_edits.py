@@ -29,7 +29,7 @@ from lakelens.errors import (
 )
 from lakelens.etl.commit.known_classes import record_classes
 from lakelens.etl.model import schema
-from lakelens.etl.versions.edits import TableEdit
+from lakelens.etl.versions.edits import TableEdit, check_names
 from lakelens.jobs.cli import main
 from lakelens.ledger.store import change, read
 from lakelens.table import Table
@@ -180,6 +180,7 @@ def test_a_class_keeps_its_number_and_its_names_through_renames_and_restores(tab
         ):
             table.rename_class("cat", name)
     assert (run_refused("rename-class", table.location, "cat", "dog"), table.version) == (2, latest)
+    check_names(Table.of(table.location), "wolf", "dog")  # its own earlier name
     with another_file(source / "dog" / "late.jpg", seed=500):
         result = table.ingest(source, classes=["cat", "dog"])
     assert (result.stored, result.skipped, result.vanished_classes, result.new_classes) == (1, 7, (), ())

@@ -140,6 +140,7 @@ def story(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     write_colour(source / FILES[0], "red", 21)
     os.utime(source / FILES[0], (1_600_000_000, 1_600_000_000))
     (source / FILES[-1]).unlink()
+    preview = table.preview(source, delete_missing=True)
     changed = table.ingest(source, delete_missing=True, verify="content")
     write_colour(landing / "red" / "1.jpg", "red", 40)
     landed = table.ingest_stream(landing)
@@ -155,6 +156,7 @@ def story(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
 def test_a_table_is_ingested_edited_and_restored(story):
     table, first = story["table"], story["first"]
     assert (first.version, first.stored, first.reasons) == (0, 6, {"not_an_image": 1})
+    assert (story["preview"].changed, story["preview"].gone) == (1, 1)
     assert (story["changed"].changed, story["changed"].gone, story["changed"].removed) == (1, 1, 1)
     assert [batch.stored for batch in story["landed"].batches] == [1]
     assert story["deleted"].deleted == {"red": 1}
@@ -170,9 +172,10 @@ def test_a_version_is_scored_evaluated_and_predicted_by_path_and_by_name(spark, 
     try:
         spark.sql(f"CREATE TABLE connected.photos USING delta LOCATION '{story['table'].location}'")
         scored = score(spark, checkpoint.path, "connected.photos", tmp_path / "predictions", rows_per_commit=3)
+        again = score(spark, checkpoint.path, story["table"].location, tmp_path / "predictions")
     finally:
         spark.sql("DROP DATABASE connected CASCADE")
-    assert (scored.scored, scored.errors) == (6, 0)
+    assert (scored.scored, scored.errors, again.scored, again.skipped) == (6, 0, 0, 6)
     assert [one["predicted_name"] for one in read(tmp_path / "predictions")] == sorted(2 * NAMES)
     found = evaluate(
         spark, checkpoint.path, story["table"].location, compare=checkpoint.path, out=tmp_path / "page", split=None

@@ -231,6 +231,7 @@ def test_a_score_table_has_only_the_boxes_of_the_least_score_and_is_not_evaluate
     (named,) = re.findall(r"lakelens score --min-score ([\d.]+)</code>", Path(page.page).read_text())
     assert 0 <= best.score - float(named) < 0.001
     assert score(spark, faint.path, table, predictions, min_score=0.95).scored == len(IMAGES)
+    assert score(spark, faint.path, table, predictions, min_score=0.95).scored == 0
     reds = [[square for square in squares or () if square[0] == "red"] for squares in IMAGES]
     assert [as_truths(one["detections"]) for one in read(predictions)] == [truths_of(squares) for squares in reds]
     kept = r"sure keeps only boxes with a score of at least 0\.95 \(--min-score 0\.95\); this call writes "

@@ -12,6 +12,7 @@ import pytest
 from journals import SPACE, write_journal
 from PIL import Image
 
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.results import counted
 from lakelens.search.journal import Journal, read_events
@@ -202,3 +203,8 @@ def test_axes_have_whole_epochs_and_the_values_that_a_hyperparameter_can_have(tm
     assert texts == [["8", "16"], ["1", "2", "3", "4"], ["0.0001", "0.001", "0.01"]]
     drawn = {round(float(x), 6) for x in figure.axes[0].collections[0].get_offsets()[:, 0]}
     assert drawn <= {0.0, 1.0}
+
+
+def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="there is no journal"):
+        write_report(tmp_path, tmp_path / "out")

@@ -50,3 +50,14 @@ def test_a_grid_tries_every_point_once_in_its_order_and_replaces_none():
     assert run.finish(lambda _: 1.0) == [9] * 7
     points = [tuple(run.searcher.hyperparameters(trial).values()) for trial in run.searcher.states]
     assert points == [(a, b) for a in (0, 10, 20) for b in (0, 5, 10)]
+
+
+def test_an_error_counts_and_invalid_hyperparameters_draw_a_replacement():
+    run = Run(make("random", SPACE, max_trials=3, max_concurrent_trials=1))
+    first = run.searcher.hyperparameters(0)
+    (replacement,) = run.exit(0, "invalid_hyperparameters")
+    assert (replacement.trial, replacement.length) == (1, 9)
+    assert replacement.hyperparameters != first
+    assert [operation.trial for operation in run.exit(1)] == [2]
+    run.finish(lambda _: 1.0)
+    assert list(run.searcher.states.values()) == ["invalid_hyperparameters", "error", "completed", "completed"]

@@ -119,6 +119,7 @@ def test_a_dry_run_finds_what_a_training_finds_before_its_first_step(
 @pytest.mark.tensorflow
 def test_a_dry_run_checks_what_only_several_ranks_refuse(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--entrypoint", f"{experiment.parent}/trials.py:ForOneRank", "--dry-run"]
+    assert main(["train", str(experiment), *flags]) == 0
     assert main(["train", str(experiment), *flags, "--slots-per-trial", "2", "--strategy", "horovod_local"]) == 2
     assert "metric 'own' (Own) keeps 'last' with aggregation 'none'" in capsys.readouterr().err
 

@@ -35,6 +35,9 @@ def test_arrays_and_datasets_give_the_same_pixels_of_each_stored_form(tmp_path):
                 np.testing.assert_array_equal(mine, theirs.numpy(), strict=True)
             for image, label in zip(*arrays[:2], strict=True):
                 assert np.abs(image - np.array(colour_of(label))).max() <= (4 if label < 5 else 0)
+    append(tmp_path / "t", changed(image_rows([15]), image=[b"this is text"]))
+    skipping = DeltaFeed(tmp_path / "t").as_dataset(16, bad_rows="skip")
+    assert [len(weights) for _, _, weights in skipping] == [15]
 
 
 def test_numpy_batches_need_neither_tensorflow_nor_spark(tmp_path):
@@ -158,3 +161,14 @@ def test_odd_files_are_shown_as_ingest_shows_them():
         shown = np.zeros_like(wanted)
         PixelDecoder().decode(StoredImage(data), shown)
         np.testing.assert_array_equal(shown, wanted)
+
+
+def test_images_are_resized_as_inference_resizes_them(tmp_path):
+    files = [jpeg(waves(number)) for number in range(3)]
+    append(tmp_path / "t", changed(image_rows(range(3)), image=files))
+    feed = DeltaFeed(tmp_path / "t", shuffle=False)
+    for size in ((12, 16), (70, 90)):
+        ours, _, _ = next(feed.as_numpy(3, image_size=size, dtype="uint8"))
+        theirs = np.zeros((3, *size, 3), dtype=np.uint8)
+        assert decode_rows(StoredRows(files), theirs, PixelDecoder()) == [None] * 3
+        np.testing.assert_array_equal(ours, theirs)

@@ -172,6 +172,13 @@ def test_a_file_with_a_syntax_error_is_refused_with_its_line(tmp_path):
         EntryPoint.parse(f"{tmp_path}/broken.py:Mine")
 
 
+def test_what_a_file_raises_when_it_is_imported_is_shown_as_it_is(tmp_path):
+    for line, error in (("import not_installed", ModuleNotFoundError), ("1 / 0", ZeroDivisionError)):
+        (tmp_path / "failing.py").write_text(f"import lakelens\nclass Mine(lakelens.KerasTrial): pass\n{line}\n")
+        with pytest.raises(error):
+            EntryPoint.parse(f"{tmp_path}/failing.py:Mine").load()
+
+
 def test_a_class_that_is_no_finished_trial_is_refused(tmp_path):
     path = write_trial(tmp_path)
     with pytest.raises(TrialError, match="must be a subclass of lakelens"):
