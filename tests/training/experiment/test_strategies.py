@@ -201,7 +201,8 @@ def test_padding_and_weights_of_rows_change_neither_gradients_nor_loss_nor_metri
     found = trained(strategy, 2, batch, passes, trial)
     assert_same_curve(plain_keras(experiment, tmp_path, batch, passes, trial), found)
     assert found.metrics["loss"][1] < found.metrics["loss"][0]
-    assert found.drawn == EPOCHS * ROWS or strategy == "horovod_local"  # whose ranks fill up the last batch
+    if strategy == "mirrored":  # ranks fill up the last batch
+        assert found.drawn == EPOCHS * ROWS
     assert found.ranks == (2 if strategy == "horovod_local" else 1)
 
 
