@@ -9,11 +9,28 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
-# Numbers of <malloc.h>, in the order of their names: M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD.
-# Heaps of other arenas have 64 MiB at most, and go when they are empty; mapped blocks go whenever they are freed.
-_PARAMETERS = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
+
+class _Parameter(NamedTuple):
+    number: int  # In <malloc.h>
+    value: int
+    settings: tuple[str, ...]  # The user's settings that it would override, as names of glibc's tunables
+
+
+_PARAMETERS = (
+    # M_ARENA_MAX: a heap of another arena has 64 MiB at most, and goes when it is empty.
+    _Parameter(-8, 1, ("arena_max",)),
+    # M_MMAP_MAX: a block with a mapping of its own goes when it is freed.
+    _Parameter(-4, 0, ("mmap_max", "mmap_threshold")),
+    _Parameter(-1, -1, ("trim_threshold",)),  # M_TRIM_THRESHOLD: -1 never trims the heap
+)
+# Settings with which memory is given back; YARN limits the arenas of its containers, whose heaps alone go.
+_GIVING_BACK = {"mmap_max", "mmap_threshold", "trim_threshold"}
+# What a parameter's environment variable is called: MALLOC_ARENA_MAX, MALLOC_MMAP_MAX_.
+_VARIABLE = re.compile(r"MALLOC_(\w+?)_?")
 
 _is_kept = False
 
@@ -23,21 +40,21 @@ def keep_freed_memory() -> bool:
 
     lakelens calls it in the processes that it starts: ranks, and Spark's Python workers that decode or predict. Call it
     in a process of your own, such as a notebook that reads a `DeltaFeed`, before TensorFlow or PyTorch is imported.
-    Settings of yours win: with `MALLOC_*` or `glibc.malloc` in `GLIBC_TUNABLES`, it changes nothing.
+    Settings of yours (`MALLOC_*`, `glibc.malloc.*` in `GLIBC_TUNABLES`) stay as they are.
 
     Returns:
-        Whether memory is kept. False with settings of yours, or another C library than glibc.
+        Whether memory is kept. False with another C library than glibc, or if settings of yours give it back.
 
     Examples:
         >>> lakelens.keep_freed_memory() in (True, False)
         True
     """
     global _is_kept
-    if why_not_kept() is not None:
+    if not _is_glibc():
         return False
-    libc = ctypes.CDLL(None)
-    results = [libc.mallopt(parameter, value) for parameter, value in _PARAMETERS.items()]
-    _is_kept = all(results)
+    libc, given = ctypes.CDLL(None), settings_of(os.environ)
+    results = [libc.mallopt(one.number, one.value) for one in _PARAMETERS if not given.intersection(one.settings)]
+    _is_kept = all(results) and not given & _GIVING_BACK
     return _is_kept
 
 
@@ -49,9 +66,18 @@ def keep_again() -> None:
 
 def why_not_kept(environment: Mapping[str, str] = os.environ) -> str | None:
     """Says why a process with this environment gives freed memory back; None if it can keep it."""
-    if not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):  # musl has a `mallopt` that does nothing, or none
+    if not _is_glibc():
         return "the C library is not glibc"
-    given = sorted(name for name in environment if name.startswith("MALLOC_"))
-    if "glibc.malloc" in environment.get("GLIBC_TUNABLES", ""):
-        given.append("GLIBC_TUNABLES")
-    return f"{given[0]} is set" if given else None
+    given = sorted(settings_of(environment) & _GIVING_BACK)
+    return f"glibc.malloc.{given[0]} is set" if given else None
+
+
+def settings_of(environment: Mapping[str, str]) -> set[str]:
+    """Names the allocator's settings in an environment, as glibc's tunables call them, such as `arena_max`."""
+    variables = (_VARIABLE.fullmatch(name) for name in environment)
+    tunables = re.findall(r"glibc\.malloc\.(\w+)=", environment.get("GLIBC_TUNABLES", ""))
+    return {*(found[1].lower() for found in variables if found), *tunables}
+
+
+def _is_glibc() -> bool:
+    return hasattr(ctypes.CDLL(None), "gnu_get_libc_version")  # musl has a `mallopt` that does nothing, or none

@@ -185,7 +185,8 @@ def score(
         job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats key and
             arguments of one that has finished returns its result. One that has not finished is repeated: with
             `version` it scores the rest of the same rows.
-        **options: What runs the model, and how model and table are reached; `evaluate` and `promote` take them too.
+        **options: What runs the model, and how model and table are reached; `evaluate` takes them too, and `promote`
+            those from `engine` to `key`.
 
             engine: "onnxruntime" converts a Keras model on the driver (extra `onnxruntime`), and its workers need no
                 TensorFlow; None, the default, runs a model in its own framework.
