@@ -142,7 +142,8 @@ def promote(
         tracking_uri: As for `train`.
         job: The key of a job, such as the id of a scheduler's task, or a `lakelens.Job`. A call that repeats key and
             arguments of one that has finished returns its result.
-        **options: `split` and `predictions` as for `evaluate`, and from `engine` to `key` as for `score`.
+        **options: `split` and `predictions` as for `evaluate`; `engine`, `path_column`, `image_column`, `label_column`
+            and `key` as for `score`.
 
     Raises:
         InvalidArgumentError: If MLflow allows no such name or alias, only one of `if_better` and `on` is given, the

@@ -11,13 +11,13 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class _Parameter(NamedTuple):
     number: int  # In <malloc.h>
     value: int
-    settings: tuple[str, ...]  # The user's settings that it would override, as names of glibc's tunables
+    settings: tuple[str, ...]  # The user's settings that it would override, by the names of glibc's tunables
 
 
 _PARAMETERS = (
@@ -27,20 +27,23 @@ _PARAMETERS = (
     _Parameter(-4, 0, ("mmap_max", "mmap_threshold")),
     _Parameter(-1, -1, ("trim_threshold",)),  # M_TRIM_THRESHOLD: -1 never trims the heap
 )
-# Settings with which memory is given back; YARN limits the arenas of its containers, whose heaps alone go.
-_GIVING_BACK = {"mmap_max", "mmap_threshold", "trim_threshold"}
-# What a parameter's environment variable is called: MALLOC_ARENA_MAX, MALLOC_MMAP_MAX_.
-_VARIABLE = re.compile(r"MALLOC_(\w+?)_?")
+_VARIABLES = {
+    "MALLOC_ARENA_MAX": "arena_max",  # YARN limits the arenas of its containers, whose heaps alone are given back
+    "MALLOC_MMAP_MAX_": "mmap_max",
+    "MALLOC_MMAP_THRESHOLD_": "mmap_threshold",
+    "MALLOC_TRIM_THRESHOLD_": "trim_threshold",
+}
 
-_is_kept = False
+_was_called = False
 
 
 def keep_freed_memory() -> bool:
     """Lets this process keep the memory that it frees, for its next step; its size stays at its peak.
 
-    lakelens calls it in the processes that it starts: ranks, and Spark's Python workers that decode or predict. Call it
-    in a process of your own, such as a notebook that reads a `DeltaFeed`, before TensorFlow or PyTorch is imported.
-    Settings of yours (`MALLOC_*`, `glibc.malloc.*` in `GLIBC_TUNABLES`) stay as they are.
+    lakelens calls it in ranks, in the processes that decode the images of an ingest, and in Spark's Python workers that
+    predict. Call it in a process of your own, such as a notebook that reads a `DeltaFeed`, before TensorFlow or PyTorch
+    is imported. Settings of yours (`MALLOC_*`, `glibc.malloc.*` in `GLIBC_TUNABLES`) stay as they are. An allocator
+    that is loaded instead of glibc's is not noticed.
 
     Returns:
         Whether memory is kept. False with another C library than glibc, or if settings of yours give it back.
@@ -49,35 +52,48 @@ def keep_freed_memory() -> bool:
         >>> lakelens.keep_freed_memory() in (True, False)
         True
     """
-    global _is_kept
-    if not _is_glibc():
+    global _was_called
+    libc = _glibc()
+    if libc is None:
         return False
-    libc, given = ctypes.CDLL(None), settings_of(os.environ)
+    _was_called = True
+    given = {name for names in settings_of(os.environ).values() for name in names}
     results = [libc.mallopt(one.number, one.value) for one in _PARAMETERS if not given.intersection(one.settings)]
-    _is_kept = all(results) and not given & _GIVING_BACK
-    return _is_kept
+    return all(results) and why_not_kept() is None
 
 
 def keep_again() -> None:
     """Repeats `keep_freed_memory` after other code has set the allocator, if this process has called it."""
-    if _is_kept:
+    if _was_called:
         keep_freed_memory()
+
+
+def give_back() -> None:
+    """Gives the freed memory that this process keeps back to the kernel, where its size is about to be compared."""
+    if (libc := _glibc()) is not None:
+        libc.malloc_trim(0)
 
 
 def why_not_kept(environment: Mapping[str, str] = os.environ) -> str | None:
     """Says why a process with this environment gives freed memory back; None if it can keep it."""
-    if not _is_glibc():
+    if _glibc() is None:
         return "the C library is not glibc"
-    given = sorted(settings_of(environment) & _GIVING_BACK)
-    return f"glibc.malloc.{given[0]} is set" if given else None
+    found = (name for name, settings in settings_of(environment).items() if settings - {"arena_max"})
+    name = next(found, None)
+    return None if name is None else f"{name} is set"
 
 
-def settings_of(environment: Mapping[str, str]) -> set[str]:
-    """Names the allocator's settings in an environment, as glibc's tunables call them, such as `arena_max`."""
-    variables = (_VARIABLE.fullmatch(name) for name in environment)
-    tunables = re.findall(r"glibc\.malloc\.(\w+)=", environment.get("GLIBC_TUNABLES", ""))
-    return {*(found[1].lower() for found in variables if found), *tunables}
+def settings_of(environment: Mapping[str, str]) -> dict[str, set[str]]:
+    """Names the allocator's settings in an environment, by variable."""
+    tunables = set(re.findall(r"glibc\.malloc\.(\w+)=", environment.get("GLIBC_TUNABLES", "")))
+    known = tunables & set(_VARIABLES.values())
+    found = {name: {setting} for name, setting in _VARIABLES.items() if name in environment}
+    return {**found, **({"GLIBC_TUNABLES": known} if known else {})}
 
 
-def _is_glibc() -> bool:
-    return hasattr(ctypes.CDLL(None), "gnu_get_libc_version")  # musl has a `mallopt` that does nothing, or none
+def _glibc() -> Any:
+    try:
+        libc = ctypes.CDLL(None)
+    except (OSError, TypeError):  # a static Python, Windows
+        return None
+    return libc if hasattr(libc, "gnu_get_libc_version") else None  # musl has a `mallopt` that does nothing, or none

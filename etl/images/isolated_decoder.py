@@ -26,6 +26,7 @@ from PIL import Image
 
 from ...error_reports import error_of, report_of
 from ...errors import ImageError
+from ...freed_memory import give_back, keep_freed_memory
 from .codec import Decoded, decode_source
 from .colours import encode_jpeg, encode_png, place_image
 from .geometry import Placement, place
@@ -180,6 +181,7 @@ class IsolatedDecoder:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
+        give_back()  # the child would hold a copy, and could use it beyond its limit
         pid = os.fork()
         if pid == 0:
             _child_main(parent, there, self._recipe, self._limits)
@@ -211,6 +213,7 @@ def _child_main(parent: int, connection: Connection[Any, Any], recipe: Recipe, l
     code = 1
     try:
         _bound_child(parent, connection.fileno(), limits)
+        keep_freed_memory()
         _serve(connection, recipe, limits)
         code = 0
     except (EOFError, OSError):

@@ -77,7 +77,8 @@ def evaluate(
             again. Without it the models run on all rows, and the answers are not stored.
         out: Folder for the page and its PNG files; None writes none.
         record: Whether page, PNG files and metrics go into the model's MLflow run, if the model was found through one.
-        **options: As for `score`, from `engine` to `storage_options`, for all models.
+        **options: As for `score`, for all models: `engine`, `path_column`, `image_column`, `label_column`, `key`,
+            `tracking_uri`, `batch_bytes`, `custom_objects`, `storage_options`.
 
     Raises:
         ModelNotFoundError: If a model has no checkpoint.

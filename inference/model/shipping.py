@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ...errors import CheckpointError, ScoringFailedError
-from ...freed_memory import keep_freed_memory
+from ...freed_memory import give_back, keep_freed_memory
 from ...progress import image_counter
 from ...spark.jvm import is_verbose
 from ...spark.port import TaskCounter, TaskNames, is_local, ship_file, temporary_folder
@@ -283,6 +283,7 @@ def _check_memory(checkpoint: Checkpoint) -> None:
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     free = psutil.virtual_memory().available
     if most != resource.RLIM_INFINITY:
+        give_back()  # what this worker keeps counts as taken
         free = min(free, max(0, most - psutil.Process().memory_info().vms))
     needed = checkpoint.model_path.stat().st_size
     if needed > free:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClusterConfigurationError, SessionError
 from ..extras import missing_dependency
-from ..freed_memory import keep_freed_memory
 from .port import application_of, parallelism, python_of, run_tasks, without_logs
 from .session import ship_wheel
 
@@ -42,7 +41,6 @@ def map_in_arrow(frame: DataFrame, task: Task, columns: str | StructType) -> Dat
 
 
 def _run(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    keep_freed_memory()
     try:
         yield from task(batches)
     finally:

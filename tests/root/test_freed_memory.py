@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,6 @@ from deltalake import write_deltalake
 
 from lakelens import HorovodRunner
 from lakelens.freed_memory import why_not_kept
-from lakelens.spark.workers import map_in_arrow
 
 SIZE = 48 << 20  # above glibc's largest threshold for blocks of their own
 PAGES = SIZE // resource.getpagesize()
@@ -53,6 +51,22 @@ print(counts[-1])
 """
 
 
+DECODED = """
+import io, resource
+from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage
+from lakelens.etl.images.recipe import Limits, Recipe
+from PIL import Image
+file = io.BytesIO()
+Image.new("RGB", (1500, 1000), "red").save(file, "PNG")
+def faults_of(images):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+    with IsolatedDecoder(Recipe(size=64), Limits()) as decoder:
+        list(decoder.decode_all([SourceImage(data=file.getvalue())] * images))
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt - before
+print((faults_of(13) - faults_of(3)) / 10)
+"""
+
+
 def run(code: str, **variables: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
@@ -67,8 +81,8 @@ def run(code: str, **variables: str) -> list[str]:
     [
         ({}, None),
         ({"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}, None),
-        ({"GLIBC_TUNABLES": "glibc.pthread.rseq=0:glibc.malloc.mmap_max=4"}, "glibc.malloc.mmap_max is set"),
-        ({"MALLOC_TRIM_THRESHOLD_": "1"}, "glibc.malloc.trim_threshold is set"),
+        ({"GLIBC_TUNABLES": "glibc.pthread.rseq=0:glibc.malloc.mmap_max=4"}, "GLIBC_TUNABLES is set"),
+        ({"MALLOC_TRIM_THRESHOLD_": "1"}, "MALLOC_TRIM_THRESHOLD_ is set"),
         ({"MALLOC_ARENA_MAX": "4"}, None),  # as YARN sets it in each container
     ],
 )
@@ -92,14 +106,10 @@ def test_a_rank_keeps_what_it_frees() -> None:
     assert HorovodRunner(np=-1).run(faults_of_steps) < PAGES / 50
 
 
-@pytest.mark.spark
-def test_a_spark_worker_keeps_what_it_frees(spark: Any) -> None:
-    def task(batches: Any) -> Any:
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"faults": [float(faults_of_steps())]})
-
-    rows = map_in_arrow(spark.range(0, 1, 1, 1), task, "faults DOUBLE").collect()
-    assert rows[0].faults < PAGES / 50
+@pytest.mark.system
+def test_a_decoder_keeps_what_it_frees() -> None:
+    given, kept = (float(run(DECODED, **variables)[-1]) for variables in ({"MALLOC_MMAP_THRESHOLD_": "131072"}, {}))
+    assert kept < given / 5
 
 
 @pytest.mark.tensorflow
@@ -112,3 +122,25 @@ def test_steps_that_read_a_feed_keep_what_they_free(tmp_path: Path) -> None:
         for keep in ("", "lakelens.keep_freed_memory()")
     )
     assert kept < given / 10
+
+
+# What a worker keeps neither counts against a model that is to be loaded nor widens what an image may take.
+LIMITED = """
+import io, resource, lakelens
+from lakelens.etl.images.isolated_decoder import IsolatedDecoder, SourceImage
+from lakelens.etl.images.recipe import Limits, Recipe
+from PIL import Image
+file = io.BytesIO()
+Image.new("RGB", (8000, 5000)).save(file, "PNG")  # 120 MB of pixels
+lakelens.keep_freed_memory()
+len(b"x" * (400 << 20))
+limits = Limits(memory_bytes=64 << 20, max_pixels=10**8)
+with IsolatedDecoder(Recipe(size=32), limits) as decoder:
+    (found,) = decoder.decode_all([SourceImage(data=file.getvalue())])
+print(getattr(found, "reason", "stored"))
+"""
+
+
+@pytest.mark.system
+def test_an_image_may_take_no_more_in_a_worker_that_keeps_memory() -> None:
+    assert run(LIMITED) == ["out_of_memory"]

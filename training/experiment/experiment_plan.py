@@ -31,7 +31,6 @@ from .run_folder import checkpoint_root
 from .strategies import Strategy
 
 if TYPE_CHECKING:
-    from ..configuration.experiment import ExperimentConfig
     from ..configuration.sections import Data
 
 logger = logging.getLogger(__name__)

@@ -6,14 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-from PIL import Image
-
 from ...errors import NotAnImageTableError, TrialError
-from ...etl.images.colours import encode_jpeg
-from ...etl.images.drawn_boxes import FOUND_COLOUR, IGNORED_COLOUR, TRUTH_COLOUR, DrawnBox, draw_boxes
-from .boxes import DETECTED, IGNORED, LABEL, NO_BOX, SCORE, Floats
 from .class_metrics import csv_text, number_text
 from .task import Task, TaskEvaluation
 
@@ -162,6 +155,8 @@ class Detection(Task):
 
     def picture(self, images: Any, outputs: Any, labels: Any, described: Mapping[str, Any]) -> bytes | None:
         """Draws detections next to the truth; see `Task.picture`."""
+        from .box_picture import draw_detections
+
         return draw_detections(images, self.answers(outputs, described), labels, self.class_names)
 
     def metrics(self, counts: Counts) -> dict[str, float]:
@@ -209,40 +204,3 @@ def per_class_csv(classes: Sequence[ClassPrecision]) -> str:
         values = [getattr(each, name) for name in columns]
         rows.append([str(value) if isinstance(value, (str, int)) else number_text(value) for value in values])
     return csv_text(rows)
-
-
-_SIDE = 256
-_COLUMNS = 4
-_QUALITY = 85
-
-
-def draw_detections(images: npt.NDArray[np.float32], detections: Floats, truths: Floats, names: Sequence[str]) -> bytes:
-    """Draws true boxes in green, ignored ones in grey, and detections with a score from 0.3 on in orange.
-
-    Returns a JPEG file, four images in a row, the longer side of each scaled to 256 pixels.
-    """
-    tiles = [
-        _tile(*each, names) for each in zip(np.clip(images, 0, 255).astype(np.uint8), detections, truths, strict=True)
-    ]
-    width, height = tiles[0].size
-    rows = -(-len(tiles) // _COLUMNS)
-    picture = Image.new("RGB", (width * min(len(tiles), _COLUMNS), height * rows), "white")
-    for number, tile in enumerate(tiles):
-        picture.paste(tile, (number % _COLUMNS * width, number // _COLUMNS * height))
-    return encode_jpeg(picture, _QUALITY)
-
-
-def _tile(pixels: npt.NDArray[np.uint8], detections: Floats, truths: Floats, names: Sequence[str]) -> Image.Image:
-    whole = Image.fromarray(pixels)
-    scale = _SIDE / max(whole.size)
-    tile = whole.resize([round(side * scale) for side in whole.size], Image.Resampling.BILINEAR)
-    boxes = [
-        DrawnBox(row[:4].tolist(), IGNORED_COLOUR if row[IGNORED] else TRUTH_COLOUR, names[int(row[LABEL])])
-        for row in truths[truths[:, LABEL] > NO_BOX]
-    ]
-    boxes += [
-        DrawnBox(row[:4].tolist(), FOUND_COLOUR, names[int(row[DETECTED])], float(row[SCORE]))
-        for row in detections[detections[:, DETECTED] > NO_BOX]
-    ]
-    draw_boxes(tile, boxes, whole.size)
-    return tile
