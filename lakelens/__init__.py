@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .etl.image_table import ImageTable
     from .etl.images.recipe import Limits, Recipe
     from .etl.ingest.results import IngestResult, StreamResult
+    from .freed_memory import keep_freed_memory
     from .inference.evaluation.evaluate import evaluate
     from .inference.evaluation.result import EvaluationResult
     from .inference.export.export import ExportResult, export_model

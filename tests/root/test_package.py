@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -26,6 +28,13 @@ def test_import_needs_neither_spark_nor_tensorflow() -> None:
 def test_every_public_name_can_be_imported() -> None:
     for name in lakelens.__all__:
         assert getattr(lakelens, name) is not None, name
+
+
+def test_type_checkers_and_the_pages_of_the_documentation_see_every_public_name() -> None:
+    tree = ast.parse(Path(lakelens.__file__).read_text(encoding="utf-8"))
+    (typed,) = (one for one in tree.body if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING")
+    seen = {alias.name for one in typed.body if isinstance(one, ast.ImportFrom) for alias in one.names}
+    assert {name for names in lakelens._NAMES.values() for name in names} <= seen
 
 
 def test_a_function_that_names_the_search_is_sent_to_ranks_as_one_that_names_a_module() -> None:
