@@ -1,8 +1,7 @@
 """Keeps freed memory in the process, for the processes that decode, train and predict.
 
 glibc gives the memory of large tensors and images back to the kernel when they are freed. The next step takes it again,
-page by page, and the kernel clears each page: up to half of the processor time of training and scoring. Source of the
-parameters: mallopt(3).
+page by page, and the kernel clears each page. Source of the parameters: mallopt(3).
 """
 
 from __future__ import annotations

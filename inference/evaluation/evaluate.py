@@ -115,7 +115,7 @@ def evaluate(
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
-    work = _Evaluating(evaluator(source, slices), predictions, options)
+    work = _Evaluating(evaluator(source, slices), predictions, settings)
     with ExitStack() as stack, typed_failures(source.name):
         answered = [Answered(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
         result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
@@ -133,7 +133,7 @@ class _Evaluating:
 
     evaluator: Evaluator
     predictions: str | Path | None
-    options: ModelOptions
+    settings: ModelSettings
 
     @contextmanager
     def answers(self, model: ModelRef, code: UserCode) -> Iterator[DataFrame]:
@@ -141,8 +141,7 @@ class _Evaluating:
         source = self.evaluator.source
         if self.predictions is None:
             check_model(model, source, strict=False)
-            settings = ModelSettings(**self.options)
-            with predicted_now(model, self.evaluator, settings.batch_bytes, code, settings.engine) as rows:
+            with predicted_now(model, self.evaluator, self.settings.batch_bytes, code, self.settings.engine) as rows:
                 yield rows
             return
         scored = score(
@@ -152,7 +151,7 @@ class _Evaluating:
             self.predictions,
             source.version,
             split=source.split,
-            **self.options,
+            **vars(self.settings),
         )
         if scored.version is None:
             raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")

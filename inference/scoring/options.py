@@ -35,10 +35,10 @@ class ModelSettings:
     """`ModelOptions` with their defaults."""
 
     engine: str | None = None
-    path_column: str = "path"
-    image_column: str = "image"
-    label_column: str = "label"
-    key: str = "content_hash"
+    path_column: str = SourceColumns.path
+    image_column: str = SourceColumns.image
+    label_column: str = SourceColumns.label
+    key: str = SourceColumns.key
     tracking_uri: str | None = None
     batch_bytes: int = DEFAULT_BATCH_BYTES
     custom_objects: Mapping[str, Any] | None = None
