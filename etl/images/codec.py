@@ -268,7 +268,7 @@ def _load(data: bytes, target_size: int | None, max_pixels: int) -> _Loaded:
         if rawmode not in (*_LOW_BYTES, _GREY_ALPHA):
             return _Loaded(image, size, file_format, tiff_orientation)
     with _opened(data, max_pixels) as other:
-        other.tile = [tile._replace(args=_with_rawmode(tile.args)) for tile in other.tile]
+        other.tile = [_with_rawmode(tile) for tile in other.tile]
         other.load()
     if rawmode == _GREY_ALPHA:
         _, grey_low, _, alpha_low = other.split()
@@ -289,16 +289,18 @@ def _require_readable_planes(image: ImageFile.ImageFile) -> None:
 
 def _rawmode_of(image: ImageFile.ImageFile) -> str:
     """Returns Pillow's name for the bytes of an image's samples; empty for a decoder that has none."""
-    args = image.tile[0].args if image.tile else None
+    args = image.tile[0][3] if image.tile else None
     name = args[0] if isinstance(args, tuple) and args else args
     return name if isinstance(name, str) else ""
 
 
-def _with_rawmode(args: Any) -> Any:
-    """Puts the raw mode of the low bytes into a decoder's arguments."""
+def _with_rawmode(tile: Any) -> Any:
+    """Puts the raw mode of the low bytes into the arguments of a tile's decoder."""
+    args = tile[3]  # `tile.args` since Pillow 10.4, a plain tuple before
     name, *others = args if isinstance(args, tuple) else (args,)
     name = _LOW_BYTES.get(name, _BOTH_BYTES)
-    return (name, *others) if isinstance(args, tuple) else name
+    changed = (*tile[:3], (name, *others) if isinstance(args, tuple) else name)
+    return changed if type(tile) is tuple else type(tile)(*changed)
 
 
 @contextmanager
