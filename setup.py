@@ -154,7 +154,7 @@ setup(
     # No upper limits that only an extra needs, and floors that Databricks' ML runtimes have, but for reasons.
     install_requires=[
         "cloudpickle>=2.2",
-        "deltalake>=1.6,<2",  # never its pyarrow extra; 1.6 reads deletion vectors
+        "deltalake>=1.6.6,<2",  # never its pyarrow extra; before, vacuum takes files that are to be kept
         # That of Databricks 15.4: a higher floor would put NumPy 2 there, under a pyarrow and pandas built for 1.
         "numpy>=1.23.5",
         "packaging>=23",

@@ -81,15 +81,16 @@ def _source_of(module: tuple[str, ...], folders: list[Path]) -> str | None:
         # In a checkout lakelens's folders are not its packages.
         found = importlib.util.find_spec(name) if module[:1] == ("lakelens",) else _spec_of(module, folders)
         # The loader finds the text: in a file, or in an archive sent by spark-submit.
-        return getattr(found.loader, "get_source", lambda _: None)(name) if found else None
+        return getattr(found.loader, "get_source", lambda _: None)(found.name) if found else None
     return None
 
 
 def _spec_of(module: tuple[str, ...], folders: list[Path]) -> ModuleSpec | None:
     """Finds a module in folders and archives; unlike `importlib.util.find_spec` without importing its packages."""
     spec, places = None, [str(folder) for folder in folders]
-    for end in range(1, len(module) + 1):
-        spec = PathFinder.find_spec(".".join(module[:end]), places)
+    for part in module:
+        # By the whole name, a package without __init__.py would ask for the packages above it, which are not imported.
+        spec = PathFinder.find_spec(part, places)
         if spec is None:
             return None
         places = list(spec.submodule_search_locations or ())

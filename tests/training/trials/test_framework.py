@@ -23,6 +23,7 @@ pytestmark = pytest.mark.unit
         ("from bases import Mine\nclass T(Mine): pass", "torch"),
         ("import package.bases\nclass T(package.bases.Mine): pass", "torch"),
         ("from .bases import Mine\nclass T(Mine): pass", "torch"),
+        ("from package.inner.bases import Mine\nclass T(Mine): pass", "torch"),
         (
             "from lakelens.training.trials.torch_small_cnn import TorchSmallCnn\nclass T(TorchSmallCnn): pass",
             "torch",
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.unit
 def test_base_classes_are_followed_into_the_modules_that_they_are_imported_from(
     tmp_path: Path, source: str, framework: str
 ) -> None:
-    for path in (tmp_path / "bases.py", tmp_path / "package" / "bases.py"):
+    for folder in (tmp_path, tmp_path / "package", tmp_path / "package" / "inner"):  # without __init__.py
+        path = folder / "bases.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise AssertionError('imported')\nimport lakelens\nclass Mine(lakelens.TorchTrial): pass")
     assert framework_of(source, "T", [tmp_path], ("package",)) == framework

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import random
 from collections.abc import Iterable, Iterator
@@ -145,8 +146,11 @@ class TrainingStep:
         if self._world.size == 1:
             return
         self._world.share([each.data for each in (*self._model.parameters(), *self._model.buffers())])
+        # PyTorch before 2.7 always compares and sends once more what all ranks have by now.
+        known = inspect.signature(DistributedDataParallel).parameters
+        unsynced: dict[str, Any] = {"init_sync": False} if "init_sync" in known else {}
         # Statistics stay this rank's own until they are averaged, as in the other backends.
-        wrapped = DistributedDataParallel(self._loss, broadcast_buffers=False, init_sync=False)
+        wrapped = DistributedDataParallel(self._loss, broadcast_buffers=False, **unsynced)
         wrapped.register_comm_hook(self._rules.gradient_compression == "fp16", _summed)
         self._loss = wrapped
 
