@@ -1,4 +1,4 @@
-"""ETL at 299 pixels: lakelens's ingest beside a row UDF that stores raw bytes, and beside Pillow without Spark.
+"""ETL at 299 pixels: lakelens's ingest beside a row UDF that stores raw bytes, Ray Data, and Pillow without Spark.
 
     python -m benchmarks.etl [--photographs 2000] [--repeats 5] [--json] [--folder KEPT]
 
@@ -16,6 +16,7 @@ import io
 import multiprocessing
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ from urllib.parse import urlsplit
 from . import photographs as photos
 from .contender import Contender
 from .harness import Measure, Report, command, parser, scratch
-from .memory import cpu_seconds
+from .peers import make_peer, start_ray
 from .sparks import OnSpark, stored_columns, stored_files
 
 SIZE = 299
@@ -39,10 +40,14 @@ _MOST_BYTES = 1.05
 
 
 def pillow_row(path: str, resample: str = SHARPEST) -> bytes:
-    """What a row costs at least: decode, scale to fit, pad with white, encode; nothing is checked."""
+    """What a row costs at least: read a file and give its stored form."""
+    return stored_form(Path(path).read_bytes(), resample)
+
+
+def stored_form(data: bytes, resample: str) -> bytes:
+    """Decodes, scales to fit, pads with white, encodes; nothing is checked."""
     from PIL import Image
 
-    data = Path(path).read_bytes()
     image = Image.open(io.BytesIO(data))
     image.draft(None, (2 * SIZE, 2 * SIZE))
     image = image.convert("RGB")
@@ -75,6 +80,31 @@ class Pool:
     def close(self) -> None:
         """Ends the pool."""
         self._pool.terminate()
+
+
+class RayData:
+    """Ray Data: the limit's work on each file, written as Parquet."""
+
+    def __init__(self, folder: str, resample: str) -> None:
+        self.resample = resample
+        start_ray(WORKERS)
+
+    def ingest(self, source: str, table: str) -> dict[str, Any]:
+        """Ingests a folder into a new folder of Parquet files."""
+        import pyarrow.dataset as ds
+        import ray
+
+        started = time.perf_counter()
+        rows = ray.data.read_binary_files(source, include_paths=True).map(_stored_by(self.resample))
+        rows.write_parquet(table)
+        seconds = time.perf_counter() - started
+        stored = sum(file.stat().st_size for file in Path(table).glob("*.parquet"))
+        return {"seconds": seconds, "rows": ds.dataset(table, format="parquet").count_rows(), "stored_bytes": stored}
+
+
+def _stored_by(resample: str) -> Any:
+    """A function of Ray's rows, which travels by value."""
+    return lambda row: {"path": row["path"], "image": stored_form(row["bytes"], resample)}
 
 
 class Recipe(OnSpark):
@@ -135,6 +165,7 @@ CONTENDERS: Mapping[str, tuple[type[Any], str]] = {
     "lakelens": (Lakelens, SHARPEST),
     f"lakelens {FASTEST}": (Lakelens, FASTEST),
     "recipe": (Recipe, SHARPEST),
+    "ray data": (RayData, SHARPEST),
     "pool": (Pool, SHARPEST),
     f"pool {FASTEST}": (Pool, FASTEST),
 }
@@ -144,6 +175,7 @@ _COMPARED = (
     (f"lakelens {FASTEST}", f"pool {FASTEST}", 0.9),
     ("lakelens", "recipe", 5),
     (f"lakelens {FASTEST}", "recipe", 5),
+    ("lakelens", "ray data", None),
 )
 _UNITS = {
     "images_s": ("", "images/s"),
@@ -160,6 +192,7 @@ def _import_pillow(_: int) -> None:
 
 def measure(contender: Contender, whole: photos.Photographs, part: photos.Photographs, tables: Path) -> Measure:
     """Makes the function that ingests the part and the whole once and gives both rates."""
+    from .memory import cpu_seconds  # needs psutil, which the environment of a peer lacks
 
     def ingest(source: photos.Photographs, table: Path) -> tuple[float, float]:
         before_s = cpu_seconds(contender.pid)
@@ -193,14 +226,17 @@ def run(arguments: Any) -> Report:
         running: dict[str, Contender] = {}
         for name in arguments.contenders:
             kind, resample = CONTENDERS[name]
-            running[name] = stack.enter_context(Contender.of(kind, temporary / name, resample=resample))
-            running[name].call("ingest", source=str(warm.folder), table=str(temporary / name / "warm"))
+            python = make_peer("scoring", kept) if name == "ray data" else sys.executable
+            one = Contender.of(kind, temporary / name.replace(" ", "-"), python=python, resample=resample)
+            running[name] = stack.enter_context(one)
+            one.call("ingest", source=str(warm.folder), table=str(temporary / "warmed" / name))
         measures = {name: measure(one, whole, part, temporary / name) for name, one in running.items()}
         report.measure(arguments.repeats, measures, _UNITS)
         for ours, theirs, aim in _COMPARED:
             report.compare(ours, theirs)
             report.compare(f"{ours} steady", f"{theirs} steady", at_least=aim)
             report.compare(f"{ours} steady work", f"{theirs} steady work")
+        report.per_core(f"{name} steady" for name in running)
         if "lakelens" in running:
             _compare_bytes(report, running["lakelens"], whole, temporary / "stored")
     return report

@@ -180,6 +180,12 @@ class Report:
         if at_least is not None or at_most is not None:
             self.aim(name, self.ratios[name], at_least, at_most)
 
+    def per_core(self, names: Iterable[str]) -> None:
+        """Adds the rates of contenders that used all cores of the machine, for each core."""
+        cores = os.cpu_count() or 1
+        found = {name: series for name in names if (series := self.series.get(name))}
+        self.facts |= {f"{name}, {one.unit} and core": rounded(one.median / cores, 3) for name, one in found.items()}
+
     def aim(self, name: str, value: float, at_least: float | None = None, at_most: float | None = None) -> None:
         """Adds an aim."""
         self.aims.append(Aim(name, value, at_least, at_most))

@@ -1,4 +1,4 @@
-"""Inference: `score` and `predict_udf` beside the UDFs of Spark, MLflow and Daft, and the limit.
+"""Inference: `score` and `predict_udf` beside the UDFs of Spark, MLflow and Daft, Ray Data, and the limit.
 
     python -m benchmarks.inference [--models mobilenet tiny] [--photographs 1500] [--store jpeg]
         [--master "local-cluster[2,1,4096]"] [--repeats 3] [--json] [--folder KEPT]
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from . import photographs as photos
 from .contender import Contender, versions_in
 from .harness import Measure, Report, command, parser, scratch
-from .peers import make_peer
+from .peers import make_peer, start_ray
 from .sparks import MASTER, OnSpark, Tables, stored_columns, stored_files
 
 if TYPE_CHECKING:
@@ -206,6 +206,41 @@ def _daft_class() -> Any:
     return Predictor
 
 
+class RayData:
+    """Ray Data's `map_batches` of a class whose actors load the model in each call; it writes Parquet."""
+
+    def __init__(self, folder: str, model: str, master: str) -> None:
+        self.keras, self.predictions = str(Path(model) / _KERAS), str(Path(folder) / "predictions")
+        start_ray(2 * SLOTS)  # one processor for each actor, and as many for reading and writing
+
+    def take(self, table: str) -> dict[str, Any]:
+        """Scores a table into a new folder."""
+        import pyarrow.dataset as ds
+        import ray
+
+        shutil.rmtree(self.predictions, ignore_errors=True)
+        started = time.perf_counter()
+        rows = ray.data.read_parquet([str(file) for file in Path(table).rglob("*.parquet")], columns=["path", "image"])
+        options: dict[str, Any] = {"batch_size": BATCH, "concurrency": SLOTS, "num_cpus": 1}
+        scored = rows.map_batches(_ray_class(), fn_constructor_args=[self.keras], **options)
+        scored.write_parquet(self.predictions)
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "rows": ds.dataset(self.predictions, format="parquet").count_rows()}
+
+
+def _ray_class() -> Any:
+    """A class of actors; it travels by value."""
+
+    class Predictor:
+        def __init__(self, keras: str) -> None:
+            self.predictor = load(keras)
+
+        def __call__(self, rows: dict[str, Any]) -> dict[str, Any]:
+            return {"path": rows["path"], "probabilities": self.predictor(rows["image"])}
+
+    return Predictor
+
+
 class Alone:
     """The limit: decodes and predicts a share of the images in one process with one thread."""
 
@@ -289,6 +324,7 @@ CONTENDERS: Mapping[str, tuple[type[Any], dict[str, str]]] = {
     "predict_batch_udf": (BatchUdf, {}),
     "mlflow spark_udf": (MlflowUdf, {}),
     "daft": (Daft, {}),
+    "ray data": (RayData, {}),
 }
 _OTHERS = [name for name in CONTENDERS if name not in ("score", "predict_batch_udf")]
 # Who is compared with whom, with the aims for MobileNetV2 and the tiny model.
@@ -350,10 +386,10 @@ def run(arguments: Any) -> Report:
             for name in arguments.models:
                 models.call("save", name=name)
         pythons = {}
-        if "daft" in arguments.contenders:
-            pythons["daft"] = make_peer("scoring", kept)
-            versions = versions_in(pythons["daft"], temporary / "log", ["daft", "tensorflow"])
-            report.facts["environment with Daft"] = versions
+        if peers := {"daft", "ray data"} & set(arguments.contenders):
+            pythons = dict.fromkeys(peers, make_peer("scoring", kept))
+            versions = versions_in(make_peer("scoring", kept), temporary / "log", ["daft", "ray", "tensorflow"])
+            report.facts["environment of Daft and Ray Data"] = versions
         for name in arguments.models:
             _one_model(report, arguments, temporary / "models" / name, (whole, quarter, longer), pythons)
     if made.count < _FEWEST:
@@ -365,7 +401,7 @@ def _one_model(
     report: Report, arguments: Any, model: Path, tables: tuple[Path, Path, Path], pythons: Mapping[str, Path]
 ) -> None:
     """Measures all contenders with one model, those of `pythons` in other environments, and adds ratios and aims."""
-    from .memory import PeakMemory  # needs psutil, which Daft's environment does not have
+    from .memory import PeakMemory  # needs psutil, which an environment of peers may lack
 
     (whole, quarter, longer), name = tables, model.name
     with ExitStack() as stack:
@@ -392,6 +428,7 @@ def _one_model(
                 report.facts[f"{name} score memory, {rows} rows"] = memory.as_json()
     for over, under, *aims in _COMPARED:
         report.compare(f"{name} {over}", f"{name} {under}", at_least=aims[MODELS.index(name)])
+    report.per_core(f"{name} {key}" for key in (*arguments.contenders, "limit"))
     again = report.series.get(f"{name} score with nothing to do")
     if again is not None:
         report.aim(f"{name} score with nothing to do, s", again.median, at_most=1.0)

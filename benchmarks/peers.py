@@ -19,6 +19,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -68,6 +69,15 @@ def petastorm_python(folder: Path) -> Path:
     if int(metadata.version("pyarrow").split(".")[0]) <= _PYARROW_OF_PETASTORM:
         return Path(sys.executable)
     return make_peer("petastorm", folder)
+
+
+def start_ray(processors: int) -> None:
+    """Starts Ray on this machine, in an environment that has it."""
+    import ray
+
+    # Its sockets need a path that is shorter than folders of benchmarks are.
+    ray.init(num_cpus=processors, include_dashboard=False, _temp_dir=tempfile.mkdtemp(prefix="ray-"))
+    ray.data.DataContext.get_current().enable_progress_bars = False
 
 
 class Versions:
