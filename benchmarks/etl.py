@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from . import photographs as photos
 from .contender import Contender
 from .harness import Measure, Report, command, parser, scratch
+from .memory import cpu_seconds
 from .peers import make_peer, start_ray
 from .sparks import OnSpark, stored_columns, stored_files
 
@@ -95,8 +96,8 @@ class RayData:
         import ray
 
         started = time.perf_counter()
-        rows = ray.data.read_binary_files(source, include_paths=True).map(_stored_by(self.resample))
-        rows.write_parquet(table)
+        files = ray.data.read_binary_files(source, include_paths=True, file_extensions=["jpg"])
+        files.map(_stored_by(self.resample)).write_parquet(table)
         seconds = time.perf_counter() - started
         stored = sum(file.stat().st_size for file in Path(table).glob("*.parquet"))
         return {"seconds": seconds, "rows": ds.dataset(table, format="parquet").count_rows(), "stored_bytes": stored}
@@ -192,7 +193,6 @@ def _import_pillow(_: int) -> None:
 
 def measure(contender: Contender, whole: photos.Photographs, part: photos.Photographs, tables: Path) -> Measure:
     """Makes the function that ingests the part and the whole once and gives both rates."""
-    from .memory import cpu_seconds  # needs psutil, which the environment of a peer lacks
 
     def ingest(source: photos.Photographs, table: Path) -> tuple[float, float]:
         before_s = cpu_seconds(contender.pid)

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 from . import photographs as photos
 from .contender import Contender, versions_in
 from .harness import Measure, Report, command, parser, scratch
+from .memory import PeakMemory
 from .peers import make_peer, start_ray
-from .sparks import MASTER, OnSpark, Tables, stored_columns, stored_files
+from .sparks import MASTER, OnSpark, Tables, data_files, stored_columns, stored_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -220,7 +221,7 @@ class RayData:
 
         shutil.rmtree(self.predictions, ignore_errors=True)
         started = time.perf_counter()
-        rows = ray.data.read_parquet([str(file) for file in Path(table).rglob("*.parquet")], columns=["path", "image"])
+        rows = ray.data.read_parquet(data_files(table), columns=["path", "image"])
         options: dict[str, Any] = {"batch_size": BATCH, "concurrency": SLOTS, "num_cpus": 1}
         scored = rows.map_batches(_ray_class(), fn_constructor_args=[self.keras], **options)
         scored.write_parquet(self.predictions)
@@ -401,8 +402,6 @@ def _one_model(
     report: Report, arguments: Any, model: Path, tables: tuple[Path, Path, Path], pythons: Mapping[str, Path]
 ) -> None:
     """Measures all contenders with one model, those of `pythons` in other environments, and adds ratios and aims."""
-    from .memory import PeakMemory  # needs psutil, which an environment of peers may lack
-
     (whole, quarter, longer), name = tables, model.name
     with ExitStack() as stack:
         running: dict[str, Contender] = {}

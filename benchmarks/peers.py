@@ -14,9 +14,11 @@ the stack `spark-3.5`, with its Python. horovod.spark.run runs in lakelens's own
 from __future__ import annotations
 
 import argparse
+import atexit
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,7 @@ PACKAGES = {
         "keras==3.15.1",
         "numpy==2.5.5",
         "pillow==13.0.0",
+        "psutil==7.2.2",
         "pyarrow==25.0.1",
         "ray[data]==2.60.0",
         "aiohttp",  # which Ray imports to read local files
@@ -75,8 +78,9 @@ def start_ray(processors: int) -> None:
     """Starts Ray on this machine, in an environment that has it."""
     import ray
 
-    # Its sockets need a path that is shorter than folders of benchmarks are.
-    ray.init(num_cpus=processors, include_dashboard=False, _temp_dir=tempfile.mkdtemp(prefix="ray-"))
+    folder = tempfile.mkdtemp(prefix="ray-")  # its sockets need a path that is shorter than folders of benchmarks are
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    ray.init(num_cpus=processors, include_dashboard=False, _temp_dir=folder)
     ray.data.DataContext.get_current().enable_progress_bars = False
 
 

@@ -42,7 +42,7 @@ COMPARISONS = (
         "ETL, work per processor second\nlimit: a pool of Pillow",
         "etl",
         "lakelens steady work",
-        {"row UDF": "recipe steady work"},
+        {"row UDF": "recipe steady work", "Ray Data": "ray data steady work"},
         "pool steady work",
     ),
     Comparison(

@@ -91,9 +91,13 @@ def stored_columns(table: str | Path, *columns: str) -> list[list[Any]]:
     """Reads columns of a table's newest version into memory."""
     import pyarrow.dataset as ds
 
+    rows = ds.dataset(data_files(table), format="parquet").to_table(columns=list(columns))
+    return [rows[column].to_pylist() for column in columns]
+
+
+def data_files(table: str | Path) -> list[str]:
+    """Lists the data files of a Delta table's newest version."""
     from lakelens.table import Table
 
     snapshot = open_snapshot(Table.of(str(table)))
-    places = [snapshot.file_location(number) for number in range(len(snapshot.files))]
-    rows = ds.dataset(places, format="parquet").to_table(columns=list(columns))
-    return [rows[column].to_pylist() for column in columns]
+    return [snapshot.file_location(number) for number in range(len(snapshot.files))]

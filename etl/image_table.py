@@ -257,6 +257,7 @@ class ImageTable:
             allow_short_retention=allow_short_retention,
         )
 
+    @named_options
     def ingest(
         self,
         source: str | Path | DataFrame,
@@ -333,6 +334,7 @@ class ImageTable:
         request = request_of(source, layout, options)
         return ingest(self.spark, self._named, request)
 
+    @named_options
     def ingest_stream(
         self,
         source: str | Path,
@@ -359,11 +361,12 @@ class ImageTable:
             UsageError: Its other subclasses, as `ingest` does, but for EmptySourceError.
             TableConflictError: If other writers kept committing first.
         """
-        request = request_of(source, layout, options, "ingest_stream", "max_files", "on_batch")
+        request = request_of(source, layout, options)
         if request.job is not None:
             raise InvalidArgumentError(f"job={request.job!r}: a stream goes on where it was; leave the key out")
         return ingest_available(self.spark, self._named, request, max_files, on_batch)
 
+    @named_options
     def preview(
         self,
         source: str | Path | DataFrame,
@@ -383,7 +386,7 @@ class ImageTable:
         Raises:
             UsageError: Its subclasses, as `ingest` does.
         """
-        request = request_of(source, layout, options, "preview", "limit")
+        request = request_of(source, layout, options)
         return preview(self.spark, self._named, request, limit)
 
     @named_options

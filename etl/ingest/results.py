@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...errors import InvalidArgumentError
 from ...job_keys import Job
-from ...options import check_names
 from ...results import ReadableResult
 from ..images.recipe import Limits, Recipe
 from ..sources.source import Source
@@ -228,11 +227,8 @@ class IngestOptions(RecipeOptions, total=False):
     job: str | Job | None
 
 
-def request_of(
-    source: str | Path | DataFrame, layout: str, options: Mapping[str, Any], call: str = "ingest", *own: str
-) -> IngestRequest:
+def request_of(source: str | Path | DataFrame, layout: str, options: Mapping[str, Any]) -> IngestRequest:
     """Makes the request that keywords ask for."""
-    check_names(call, options, ("source", "layout", *own, *IngestOptions.__annotations__))
     asked = dict(options)
     place = {name: asked.pop(name, None) for name in ("annotations", "images")}
     changes = _fields_of("recipe", asked.pop("recipe", None), Recipe)

@@ -43,7 +43,7 @@ def test_the_nearest_name_is_suggested_or_all_are_listed(given: str, hint: str) 
 
 def test_an_option_of_a_recipe_or_of_a_configuration_is_known_to_the_call_that_takes_it() -> None:
     with pytest.raises(UnknownOptionError, match="has no option 'sise'; did you mean 'size'"):
-        request_of("photos", "class_folders", {"sise": 64})
+        ImageTable.ingest(_TABLE, "photos", sise=64)
     with pytest.raises(UnknownOptionError, match="has no option 'image_sise'; did you mean 'image_size'"):
         lakelens.train("photos", image_sise=64)
 

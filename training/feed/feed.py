@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, NotAnImageTableError
 from ...etl.model.classes import LABELS_PROPERTY
@@ -20,7 +20,7 @@ from ...etl.versions.changes import labels_at
 from ...extras import require
 from ...log.delta_types import INTEGERS, type_name
 from ...log.snapshot import Snapshot, open_snapshot
-from ...options import check_names, named_options, whole_number
+from ...options import named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S, watched
 from ...table import Table
 from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from .adapters.reader import FeedReader
     from .image_batches import ImageBatches
     from .torch_batches import TorchBatches
-
-_Output = TypeVar("_Output", ImageOutput, ColumnOutput)
 
 
 class DeltaFeed:
@@ -241,6 +239,7 @@ class DeltaFeed:
         """
         return position_after(self.plan, start, steps, global_batch_size)
 
+    @named_options
     def as_dataset(
         self,
         global_batch_size: int,
@@ -306,8 +305,9 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
         """
         require("DeltaFeed.as_dataset", "tensorflow")
-        return self._images(global_batch_size, rank, size, epochs, _output(ImageOutput, options)).as_dataset()
+        return self._images(global_batch_size, rank, size, epochs, ImageOutput(**options)).as_dataset()
 
+    @named_options
     def as_numpy(
         self,
         global_batch_size: int,
@@ -325,8 +325,9 @@ class DeltaFeed:
             InvalidArgumentError: If an argument is outside its range, or `start` belongs to another order.
             FeedError: Its subclasses, while iterating.
         """
-        return self._images(global_batch_size, rank, size, epochs, _output(ImageOutput, options)).as_arrays()
+        return self._images(global_batch_size, rank, size, epochs, ImageOutput(**options)).as_arrays()
 
+    @named_options
     def as_torch(
         self,
         global_batch_size: int,
@@ -366,9 +367,11 @@ class DeltaFeed:
 
         if rank is None and size is None:
             rank, size = running_rank_and_size() or (None, None)
-        output = _output(ImageOutput, {"dtype": "uint8", **options})
+        options.setdefault("dtype", "uint8")
+        output = ImageOutput(**options)
         return TorchBatches(self._images(global_batch_size, rank, size, epochs, output), layout, pin_memory=pin_memory)
 
+    @named_options
     def as_column_numpy(
         self,
         global_batch_size: int,
@@ -401,11 +404,12 @@ class DeltaFeed:
         """
         from .columns import chosen_columns, filling_of, numpy_columns
 
-        output = _output(ColumnOutput, options)
+        output = ColumnOutput(**options)
         shard = self._shard(global_batch_size, rank, size, epochs, output)
         wanted = chosen_columns(self.plan, output.columns, lambda name: True)
         return numpy_columns(shard, wanted, filling_of(self.plan, output.fill))
 
+    @named_options
     def petastorm_reader(
         self,
         columns: Sequence[Any] | None = None,
@@ -447,8 +451,6 @@ class DeltaFeed:
         """
         from .adapters.reader import FeedReader, shard_of
 
-        known = ("columns", "num_epochs", "cur_shard", "shard_count", "transform_spec", *ReaderOptions.__annotations__)
-        check_names("petastorm_reader", options, known)
         output = ReaderOutput(columns=columns, epochs=num_epochs, transform_spec=transform_spec, **options)
         reader = FeedReader(self.plan, *shard_of(cur_shard, shard_count), output)
         self._report_share(reader.batches, reader.bytes_held)
@@ -497,13 +499,6 @@ def running_rank_and_size() -> tuple[int, int]:
     if distributed is not None and distributed.is_initialized():
         return int(distributed.rank()), int(distributed.size())
     return int(os.environ.get("HOROVOD_RANK", "0")), int(os.environ.get("HOROVOD_SIZE", "1"))
-
-
-def _output(kind: type[_Output], options: Mapping[str, Any]) -> _Output:
-    check_names(
-        "DeltaFeed", options, ["global_batch_size", "rank", "size", "epochs", *(field.name for field in fields(kind))]
-    )
-    return kind(**options)
 
 
 def _mebibytes(count: int) -> str:
