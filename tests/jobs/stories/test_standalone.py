@@ -28,8 +28,8 @@ import sys
 import lakelens
 from lakelens.jobs.cli import main
 conf = lakelens.spark_session().conf
-found = conf.get("spark.sql.shuffle.partitions"), conf.get("spark.databricks.delta.snapshotPartitions")
-assert found == ("3", "2"), found
+found = conf.get("spark.sql.shuffle.partitions"), conf.get("spark.scheduler.mode")
+assert found == ("3", "FAIR"), found
 sys.exit(main())
 """
 SETTINGS = {
