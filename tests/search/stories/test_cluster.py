@@ -84,6 +84,7 @@ def _executor_of_a_rank() -> psutil.Process:
 
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 def test_two_searches_in_one_application_share_its_slots_and_none_waits_with_half_of_its(
     random_search, spark, tmp_path
 ):
@@ -98,7 +99,7 @@ def test_two_searches_in_one_application_share_its_slots_and_none_waits_with_hal
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(280)
+        thread.join(600)
     assert [result.states for result in found] == [{"completed": 2}, {"completed": 2}]
     for keys in both:
         launched = [event for event in events_in(keys) if event["event"] == "launched"]
