@@ -17,7 +17,7 @@ from ...training.tasks.average_precision import (
     curve_at,
     mean_precisions,
 )
-from ...training.tasks.box_matching import HITS, SKIPPED, Matches, flags_of, score_of
+from ...training.tasks.boxes import HITS, SKIPPED, Matches, flags_of, score_of
 from .comparison import mcnemar
 from .result import TaskComparison, TaskMetrics
 

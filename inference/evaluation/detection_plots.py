@@ -11,7 +11,7 @@ from ...etl.images.colours import encode_jpeg
 from ...etl.images.drawn_boxes import FOUND_COLOUR, TRUTH_COLOUR, DrawnBox, draw_boxes
 from ...etl.images.stored_image import decode_image
 from ...etl.model.schema import BOX_CORNERS
-from ...training.tasks.precision_plot import draw_precision_recall
+from ...training.tasks.plots import draw_precision_recall
 from .detection_metrics import DetectionComparison, DetectionMetrics, most_changed
 from .result import ShownBoxes
 

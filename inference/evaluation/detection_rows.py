@@ -14,8 +14,18 @@ from ...etl.annotations.frames import ImageFrames
 from ...etl.model.schema import ANNOTATION_FIELDS, ANNOTATIONS_TYPE, BOX_CORNERS, ddl_of
 from ...log.delta_types import arrow_type
 from ...spark.workers import map_in_arrow
-from ...training.tasks.box_matching import HITS, MATCHED, SKIPPED, Matches, matches_of, score_of
-from ...training.tasks.boxes import COLUMNS, IGNORED, LABEL, Floats
+from ...training.tasks.boxes import (
+    COLUMNS,
+    HITS,
+    IGNORED,
+    LABEL,
+    MATCHED,
+    SKIPPED,
+    Floats,
+    Matches,
+    matches_of,
+    score_of,
+)
 from ..scoring.predictions import from_score_on
 from .detection_metrics import DetectionMetrics, measure_detections
 

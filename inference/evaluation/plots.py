@@ -15,7 +15,7 @@ from ...etl.images.stored_image import decode_image
 from ...figures import INK, empty_figure, to_png
 from ...results import tail_of
 from ...training.tasks.class_metrics import ClassMetrics
-from ...training.tasks.confusion_plot import draw_confusion_matrix
+from ...training.tasks.plots import draw_confusion_matrix
 from .comparison import ModelComparison
 from .metrics import ModelMetrics
 from .result import Shown

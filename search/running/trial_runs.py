@@ -23,8 +23,7 @@ from ...training.configuration.searcher import SINGLE, SearcherConfig
 from ...training.experiment.begun_run import goal_tags
 from ...training.experiment.config_record import log_config
 from ...training.experiment.experiment_plan import ExperimentPlan
-from ...training.experiment.pruning import prune
-from ...training.experiment.run_folder import run_folder
+from ...training.experiment.run_folder import prune, run_folder
 from ...training.experiment.starts import TrainingStart
 from ...training.runner.spark.preflight import active_connect_session, require_classic
 from ...training.segments.decisions import Decisions, Progress

@@ -16,7 +16,7 @@ from lakelens.training.segments.decisions import Decisions
 # Where each phase of the driver begins.
 PHASES = {
     "planning": (begun_run, "log_config"),
-    "start of the ranks": (open_trial, "run_segment"),
+    "start of the ranks": (run_trial, "run_segment"),
     "validation": (Decisions, "answer"),
     "files": (open_trial, "log_run_files"),
     "model": (open_trial, "log_model"),

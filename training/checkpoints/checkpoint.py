@@ -1,7 +1,6 @@
-"""A checkpoint: a folder with a Keras model, the training state and a manifest that fixes every byte of both.
+"""A checkpoint: a folder with a model, the training state and a manifest that fixes every byte of both.
 
-A checkpoint gets its final name only when it is complete and on disk, no name is written twice, and nothing in it is
-pickled. The manifest's digest identifies every copy of it.
+It gets its final name only when it is complete and on disk, and its manifest's digest identifies every copy of it.
 """
 
 from __future__ import annotations
@@ -150,10 +149,7 @@ def state_files(
 def write_checkpoint(
     folder: str | Path, *, files: Mapping[str, Callable[[Path], None]], metadata: Mapping[str, Any], name: str
 ) -> Checkpoint:
-    """Writes files and their manifest under a temporary name, syncs them to disk, then renames.
-
-    A writer that dies leaves a `.partial` folder, which readers ignore (see `sweep`).
-    """
+    """Writes files and their manifest under a temporary name, which readers ignore, syncs them to disk and renames."""
     if not NAME.match(name):
         raise InvalidArgumentError(
             f"checkpoint name {name!r}: a letter or digit, then up to 100 of these, '.', '_' and '-'"
@@ -198,13 +194,16 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     return Checkpoint(folder.absolute(), digest, metadata)
 
 
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """Lists the folders of complete checkpoints in a folder by name, without opening them."""
+    children = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [child for child in children if (child / MANIFEST_FILE).is_file() and not is_partial(child)]
+
+
 def list_checkpoints(folder: str | Path) -> list[Checkpoint]:
     """Opens every checkpoint in `folder`, the earliest in the training first; damaged ones are skipped."""
-    root = Path(folder)
     found = []
-    for child in sorted(root.iterdir()) if root.is_dir() else []:
-        if not (child / MANIFEST_FILE).is_file() or is_partial(child):
-            continue
+    for child in checkpoint_folders(Path(folder)):
         try:
             found.append(open_checkpoint(child))
         except CheckpointError as error:

@@ -21,12 +21,8 @@ _TRANSPARENT = re.compile(
 
 
 def gives_logits(model: keras.Model) -> bool | None:
-    """Returns whether a model gives logits; None if neither its last layer nor its loss shows it.
-
-    The last layer that makes new numbers decides. If it does not show it (a subclassed model, a user's own layer), the
-    loss decides, by what its `from_logits` is. The values of the model never decide: those of untrained weights may lie
-    in any range.
-    """
+    """Returns whether a model gives logits: by its layers, else by its loss; None if neither shows it."""
+    # Its values never decide: those of untrained weights may lie in any range.
     shown = layers_give_logits(model)
     return loss_takes_logits(getattr(model, "loss", None)) if shown is None else shown
 
@@ -51,12 +47,7 @@ def loss_takes_logits(loss: Any) -> bool | None:
 
 
 def layers_give_logits(model: keras.Model) -> bool | None:
-    """Tells from a model's layers whether its values are logits or probabilities; None where they do not tell.
-
-    The layer that decides is the last one that makes new numbers: what only casts, reshapes, drops or pools them, or is
-    a linear `Activation`, is skipped. Without activation it gives logits, with softmax or sigmoid probabilities. The
-    softmax of log-softmax values is the softmax of the logits, so these count as logits.
-    """
+    """Tells from the last layer that makes new numbers whether a model gives logits; None if it does not show it."""
     import keras
 
     probable = (keras.activations.softmax, keras.activations.sigmoid, keras.activations.hard_sigmoid)
@@ -71,6 +62,7 @@ def layers_give_logits(model: keras.Model) -> bool | None:
             _require_rows_of_their_own(layer, len(tensors[0].shape))
         if activation in probable or kind in ("Softmax", "Sigmoid", "HardSigmoid"):
             return False
+        # The softmax of log-softmax values is that of the logits.
         if activation is keras.activations.log_softmax or kind == "LogSoftmax":
             return True
         linear = activation is keras.activations.linear

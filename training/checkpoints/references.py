@@ -1,10 +1,12 @@
-"""Resolves a run, an alias, an experiment or a path to a checkpoint."""
+"""Resolves a run, an alias, an experiment (its best run) or a path to a checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CheckpointError, CheckpointNotFoundError, ModelNotFoundError
 from ...locations import absolute_path, has_scheme, without_password
 from ...tracking.logged_models import CHECKPOINT_RUN_KEY, MODEL_NAME, logged_facts, version_numbers
+from ...tracking.names import metric_of
 from ...tracking.run_listing import all_pages, get_run, open_existing_store
 from ...tracking.runs import (
     CHECKPOINT_ARTIFACT,
     DIGEST_TAG,
+    METRIC_TAG,
     SEARCH_TAG,
     as_tracking_errors,
     resolve_tracking_uri,
 )
 from .checkpoint import Checkpoint, open_checkpoint
-from .run_choice import best_run, named_metric
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,6 +41,9 @@ _RUN = re.compile(r"^runs:/+(?P<run>[^/]+)(?:/(?P<artifact>.+?))?/?$")
 _EXPERIMENT_PREFIX = "experiment:"
 _SEARCH_PREFIX = "search:"
 _RUNS_PER_PAGE = 1000
+_METRIC_KEY = "?metric="
+# The metric that chose the best epoch, for runs that do not record it.
+_DEFAULT_GOAL = "val_loss:min"
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ def resolve_model(uri: str | Path, tracking_uri: str | None = None) -> ModelRef:
         checkpoint = open_checkpoint(path)
     except CheckpointNotFoundError as error:
         raise ModelNotFoundError(f"{error}. A model is {FORMS}") from error
-    return _ref(text, checkpoint, checkpoint.metadata.get("run_id"))
+    return ModelRef(text, checkpoint.path, checkpoint.digest, checkpoint.metadata.get("run_id"), checkpoint.metadata)
 
 
 def _of_run(uri: str, tracking_uri: str | None) -> ModelRef:
@@ -146,16 +152,25 @@ def require_digest_of_run(uri: str, digest: str, run: Run) -> None:
 
 
 def _of_experiment(uri: str, tracking_uri: str | None) -> ModelRef:
-    name, metric = named_metric(uri[len(_EXPERIMENT_PREFIX) :].strip())
+    from mlflow.exceptions import MlflowException
+
+    text = uri.removeprefix(_EXPERIMENT_PREFIX).strip()
+    before, key, after = text.rpartition(_METRIC_KEY)
+    name, metric = (before.strip(), after.strip()) if key else (text, None)
     client = _client(tracking_uri)
-    experiment = (client.get_experiment(name) if name.isdigit() and _exists(client, name) else None) or (
-        client.get_experiment_by_name(name) if name else None
-    )
+    experiment = None
+    if name.isdigit():
+        with contextlib.suppress(MlflowException):
+            experiment = client.get_experiment(name)
+    if experiment is None and name:
+        experiment = client.get_experiment_by_name(name)
     if experiment is None:
         known = ", ".join(f"{one.experiment_id} ({one.name})" for one in client.search_experiments(max_results=20))
         store = without_password(client.tracking_uri)
         raise ModelNotFoundError(f"{uri!r}: {store} has no experiment {name!r}; it has {known or 'none'}")
-    run = best_run(uri, _finished_runs(client, experiment.experiment_id), metric)
+    options = {"filter_string": "attributes.status = 'FINISHED'", "max_results": _RUNS_PER_PAGE}
+    runs = all_pages(client.search_runs, experiment_ids=[experiment.experiment_id], **options)
+    run = _best_run(uri, runs, metric)
     return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
 
 
@@ -171,9 +186,33 @@ def _of_search(uri: str, tracking_uri: str | None) -> ModelRef:
     return _download_run(uri, run, CHECKPOINT_ARTIFACT, tracking_uri)
 
 
-def _finished_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
-    options = {"filter_string": "attributes.status = 'FINISHED'", "max_results": _RUNS_PER_PAGE}
-    return all_pages(client.search_runs, experiment_ids=[experiment_id], **options)
+def _best_run(uri: str, runs: Iterable[Run], metric: str | None) -> Run:
+    """Chooses the run with the best value of the metric that chose its checkpoint; of equals the oldest."""
+    by_goal: dict[str, list[tuple[float, int, str, Run]]] = {}
+    for run in runs:
+        goal = run.data.tags.get(METRIC_TAG, _DEFAULT_GOAL)
+        name, _, mode = goal.rpartition(":")
+        value = metric_of(run, f"best_{name}")
+        if value is not None and not math.isnan(value):
+            loss = -float(value) if mode == "max" else float(value)
+            by_goal.setdefault(goal, []).append((loss, run.info.start_time, run.info.run_id, run))
+    known = ", ".join(f"{goal} ({len(found)})" for goal, found in sorted(by_goal.items()))
+    if not known:
+        raise ModelNotFoundError(
+            f"{uri!r}: the experiment has no finished run with a metric that chose a checkpoint; train one, or name a "
+            "run: runs:/<run id>"
+        )
+    chosen = [goal for goal in sorted(by_goal) if metric in (None, goal, goal.rpartition(":")[0])]
+    if not chosen:
+        raise ModelNotFoundError(f"{uri!r}: no finished run was decided by metric {metric!r}; they were by {known}")
+    if len(chosen) > 1:
+        name = uri.partition(_METRIC_KEY)[0]
+        example = chosen[0] if metric else chosen[0].rpartition(":")[0]
+        raise ModelNotFoundError(
+            f"{uri!r}: its finished runs were decided by different metrics, whose values cannot be compared: {known}. "
+            f"Name one, as {name}{_METRIC_KEY}{example}"
+        )
+    return min(by_goal[chosen[0]], key=lambda entry: entry[:3])[3]
 
 
 def _download_run(uri: str, run: Run, artifact: str, tracking_uri: str | None) -> ModelRef:
@@ -217,31 +256,13 @@ def _open(
             f"{uri!r}: its artifact {source} is missing or not a checkpoint ({error}). Only runs of lakelens.train "
             "have one; a run that failed or is still running has none yet"
         ) from error
-    store = resolve_tracking_uri(tracking_uri)
-    return _ref(uri, checkpoint, run_id or checkpoint.metadata.get("run_id"), store, keeper)
-
-
-def _ref(
-    uri: str,
-    checkpoint: Checkpoint,
-    run_id: str | None,
-    tracking_uri: str | None = None,
-    keeper: tempfile.TemporaryDirectory[str] | None = None,
-) -> ModelRef:
-    return ModelRef(uri, checkpoint.path, checkpoint.digest, run_id, checkpoint.metadata, tracking_uri, _keeper=keeper)
+    store, metadata = resolve_tracking_uri(tracking_uri), checkpoint.metadata
+    trained_by = run_id or metadata.get("run_id")
+    return ModelRef(uri, checkpoint.path, checkpoint.digest, trained_by, metadata, store, _keeper=keeper)
 
 
 def _client(tracking_uri: str | None) -> MlflowClient:
     return open_existing_store(tracking_uri)[1]
-
-
-def _exists(client: MlflowClient, experiment_id: str) -> bool:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_experiment(experiment_id) is not None
-    except MlflowException:
-        return False
 
 
 def _unknown_model(uri: str, client: MlflowClient, reason: str) -> str:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
-from ...errors import InvalidArgumentError
-
 
 @dataclass(frozen=True)
 class CheckpointRecord:
@@ -27,11 +25,6 @@ class Retention:
     save_trial_best: int = 1  # The best of each trial
     save_trial_latest: int = 1  # The latest of each trial
 
-    def __post_init__(self) -> None:
-        for field in ("save_experiment_best", "save_trial_best", "save_trial_latest"):
-            if getattr(self, field) < 0:
-                raise InvalidArgumentError(f"{field} is {getattr(self, field)}; it must be 0 or more")
-
     def while_running(self) -> Retention:
         """Returns the rules of a trial that may be continued: its latest checkpoint always stays."""
         return replace(self, save_trial_latest=max(1, self.save_trial_latest))
@@ -40,14 +33,11 @@ class Retention:
 def checkpoints_to_keep(
     records: Iterable[CheckpointRecord], retention: Retention, *, smaller_is_better: bool
 ) -> set[str]:
-    """Names the checkpoints that at least one rule keeps.
-
-    Of checkpoints with equal metrics the earlier one ranks higher.
-    """
-    everything = list(records)
+    """Names the checkpoints that at least one rule keeps; of equal metrics the earlier one is the better one."""
+    everything, sign = list(records), 1 if smaller_is_better else -1
     ranked = sorted(
         (record for record in everything if record.metric is not None and not math.isnan(record.metric)),
-        key=lambda record: (_cost(record, smaller_is_better), record.step, record.name),
+        key=lambda record: (sign * (record.metric or 0.0), record.step, record.name),
     )
     kept = {record.name for record in ranked[: retention.save_experiment_best]}
     for trial in {record.trial for record in everything}:
@@ -56,8 +46,3 @@ def checkpoints_to_keep(
         kept |= {record.name for record in best[: retention.save_trial_best]}
         kept |= {record.name for record in latest[: retention.save_trial_latest]}
     return kept
-
-
-def _cost(record: CheckpointRecord, smaller_is_better: bool) -> float:
-    value = record.metric if record.metric is not None else math.inf
-    return value if smaller_is_better else -value

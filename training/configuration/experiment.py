@@ -126,11 +126,8 @@ class ExperimentConfig(Section):
                 the key, its line, the value, the rule and the nearest known key.
         """
         if isinstance(source, ExperimentConfig):
-            document = Document("config", source.model_dump(exclude_unset=True))
-        elif isinstance(source, Mapping):
-            document = Document("config", dict(source))
-        else:
-            document = read_yaml(source)
+            source = source.model_dump(exclude_unset=True)
+        document = Document("config", dict(source)) if isinstance(source, Mapping) else read_yaml(source)
         for change in changes:
             document = with_keys(document, change)
         document = with_overrides(document, overrides)

@@ -50,12 +50,10 @@ class Categorical(_Leaf):
         return copy.deepcopy(self.vals[draw * len(self.vals) >> 64])
 
 
-class Int(_Leaf):
-    """A whole number; both ends included."""
-
-    type: Literal["int"] = Field(description="`int`.")
-    minval: int = Field(description="Smallest value.")
-    maxval: int = Field(description="Largest value.")
+class _Range(_Leaf):
+    type: str
+    minval: float
+    maxval: float
     count: int | None = Field(None, ge=1, description="Points of a grid search.")
 
     @property
@@ -64,57 +62,50 @@ class Int(_Leaf):
         return self.minval < self.maxval
 
     @model_validator(mode="after")
-    def _is_ordered(self) -> Int:
-        _require_ordered(self.minval, self.maxval)
+    def _is_ordered(self) -> _Range:
+        if not abs(self.minval) < math.inf or not abs(self.maxval) < math.inf:
+            raise ValueError("minval and maxval must be finite")
+        if self.minval > self.maxval:
+            raise ValueError(f"minval {self.minval} is above maxval {self.maxval}")
         return self
+
+
+class Int(_Range):
+    """A whole number; both ends included."""
+
+    type: Literal["int"] = Field(description="`int`.")
+    minval: int = Field(description="Smallest value.")
+    maxval: int = Field(description="Largest value.")
 
     def at(self, draw: int) -> int:
         """The value at a draw of 64 bits."""
         return self.minval + (draw * (self.maxval - self.minval + 1) >> 64)
 
 
-class Double(_Leaf):
+class Double(_Range):
     """A number between two bounds, uniformly."""
 
     type: Literal["double"] = Field(description="`double`.")
     minval: float = Field(description="Lower bound.")
     maxval: float = Field(description="Upper bound.")
-    count: int | None = Field(None, ge=1, description="Points of a grid search.")
-
-    @property
-    def varies(self) -> bool:
-        """Whether it can have several values."""
-        return self.minval < self.maxval
-
-    @model_validator(mode="after")
-    def _is_ordered(self) -> Double:
-        _require_ordered(self.minval, self.maxval)
-        return self
 
     def at(self, draw: int) -> float:
         """The value at a draw of 64 bits."""
         return between(self.minval, self.maxval, _share(draw))
 
 
-class Log(_Leaf):
+class Log(_Range):
     """`base` to a power that is drawn uniformly: `{base: 10, minval: -4, maxval: -1}` is 0.0001 to 0.1."""
 
     type: Literal["log"] = Field(description="`log`.")
     base: float = Field(10.0, gt=0, description="The base.")
     minval: float = Field(description="Smallest exponent.")
     maxval: float = Field(description="Largest exponent.")
-    count: int | None = Field(None, ge=1, description="Points of a grid search.")
-
-    @property
-    def varies(self) -> bool:
-        """Whether it can have several values."""
-        return self.minval < self.maxval
 
     @model_validator(mode="after")
-    def _is_ordered(self) -> Log:
+    def _has_powers(self) -> Log:
         if self.base == 1:
             raise ValueError("base is 1, whose powers are all 1; 10 and 2 are usual")
-        _require_ordered(self.minval, self.maxval)
         for exponent in (self.minval, self.maxval):
             try:
                 usable = self.power(exponent) > 0
@@ -153,10 +144,3 @@ def between(low: float, high: float, share: float) -> float:
 
 def _share(draw: int) -> float:
     return (draw >> 11) / 2.0**53
-
-
-def _require_ordered(minval: float, maxval: float) -> None:
-    if not abs(minval) < math.inf or not abs(maxval) < math.inf:
-        raise ValueError("minval and maxval must be finite")
-    if minval > maxval:
-        raise ValueError(f"minval {minval} is above maxval {maxval}")

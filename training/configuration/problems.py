@@ -38,7 +38,9 @@ def configuration_error(model: type[BaseModel], document: Document, error: Valid
 
 
 def _line(model: type[BaseModel], document: Document, found: dict[str, Any]) -> str:
-    path: KeyPath = tuple(part for part in found["loc"] if _is_key(document, found["loc"], part))
+    # Without the names of union members, which pydantic also puts into a location.
+    members = ("int", "str", "list[int]")
+    path: KeyPath = tuple(part for part in found["loc"] if not (part in members and part == found["loc"][-1]))
     cause = found.get("ctx", {}).get("error")
     value = found["input"]
     if isinstance(cause, HyperparameterError):
@@ -67,11 +69,6 @@ def _elsewhere(model: type[BaseModel], path: KeyPath) -> str | None:
         return f"there is no such key at the top; write {_MOVED[name]}"
     sections = [section for section in model.model_fields if name in _fields_at(model, (section,))]
     return f"there is no such key at the top; it belongs into {sections[0]}" if len(sections) == 1 else None
-
-
-def _is_key(document: Document, location: tuple[Any, ...], part: Any) -> bool:
-    """Separates keys from the names of union members, which pydantic also puts into a location."""
-    return not (isinstance(part, str) and part in ("int", "str", "list[int]") and part == location[-1])
 
 
 def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:

@@ -38,8 +38,7 @@ class Data(Section):
 
     table: str = Field(min_length=1, description="Path, URI or catalog.schema.table, also as table@version.")
     version: int | str = Field(
-        "latest",
-        description="Version number, `latest`, a time or a pin. The number is always recorded.",
+        "latest", description="Version number, `latest`, a time or a pin. The number is always recorded."
     )
     train_split: str | None = Field("train", description="Split to train on; null is the whole table.")
     validation_split: str | None = Field("validation", description="Split to validate on; null for no validation.")

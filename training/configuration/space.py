@@ -35,16 +35,11 @@ KeyPath = tuple[str, ...]
 
 
 class HyperparameterError(ValueError):
-    """Raised when a hyperparameter is neither a value nor a space that can be drawn from.
-
-    Attributes:
-        path: Its keys, from the top of `hyperparameters`.
-        value: Its value.
-    """
+    """Raised when a hyperparameter is neither a value nor a space that can be drawn from."""
 
     def __init__(self, path: tuple[str | int, ...], value: Any, rule: str) -> None:
         super().__init__(rule)
-        self.path = path
+        self.path = path  # Its keys, from the top of `hyperparameters`
         self.value = value
 
 
@@ -176,10 +171,7 @@ def _leaf(path: KeyPath, value: Mapping[str, Any]) -> Leaf:
 
 
 def _require_plain(path: tuple[str | int, ...], value: Any, *, searched: bool = True) -> None:
-    """Checks that a value is plain: text, a number, true, false, null, a list or a mapping of these.
-
-    With `searched`, a space inside a list is refused, because the trial would get it undrawn.
-    """
+    """Checks that a value is plain; if `searched`, a space inside a list, which would not be drawn, is refused too."""
     if isinstance(value, list | tuple):
         for index, item in enumerate(value):
             _require_plain((*path, index), item, searched=searched)
@@ -202,14 +194,10 @@ def _require_plain(path: tuple[str | int, ...], value: Any, *, searched: bool = 
 
 
 def _check_batch_size(leaf: Leaf | dict[str, Any]) -> None:
-    if isinstance(leaf, Const | Categorical | Int):
-        sizes = leaf.vals if isinstance(leaf, Categorical) else [leaf.val if isinstance(leaf, Const) else leaf.minval]
-        wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
-        if wrong:
-            raise HyperparameterError(
-                (GLOBAL_BATCH_SIZE,), wrong[0], "the global batch size is a whole number of at least 1"
-            )
-        return
-    raise HyperparameterError(
-        (GLOBAL_BATCH_SIZE,), {}, "a batch size is a whole number: choose a value, or type categorical or int"
-    )
+    key = (GLOBAL_BATCH_SIZE,)
+    if not isinstance(leaf, Const | Categorical | Int):
+        raise HyperparameterError(key, {}, "a batch size is a whole number: choose a value, or type categorical or int")
+    sizes = leaf.vals if isinstance(leaf, Categorical) else [leaf.val if isinstance(leaf, Const) else leaf.minval]
+    wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
+    if wrong:
+        raise HyperparameterError(key, wrong[0], "the global batch size is a whole number of at least 1")

@@ -42,19 +42,14 @@ def read_yaml(path: str | Path) -> Document:
         raise ConfigurationError(f"{path} does not exist; give an experiment file, or keys as a dict") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read as a text file: {error}") from error
-    return parse_yaml(text, str(path))
-
-
-def parse_yaml(text: str, name: str) -> Document:
-    """Parses the text of a YAML file; see `read_yaml`."""
-    loaded = _load(text, name)
+    loaded = _load(text, str(path))
     if not isinstance(loaded, Mapping):
+        kind = "nothing" if loaded is None else "a list" if isinstance(loaded, list) else f"the single value {loaded!r}"
         raise ConfigurationError(
-            f"{name} holds {_kind(loaded)} at its top level; an experiment file is a mapping, as in `name: digits`"
+            f"{path} holds {kind} at its top level; an experiment file is a mapping, as in `name: digits`"
         )
     places: dict[KeyPath, str] = {}
-    values = _plain(loaded, (), places)
-    return Document(name, values, places)
+    return Document(str(path), _plain(loaded, (), places), places)
 
 
 def parse_value(text: str, name: str) -> Any:
@@ -152,7 +147,3 @@ def _copy(values: Any) -> Any:
     if isinstance(values, dict):
         return {key: _copy(value) for key, value in values.items()}
     return [_copy(value) for value in values] if isinstance(values, list) else values
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else "a list" if isinstance(value, list) else f"the single value {value!r}"

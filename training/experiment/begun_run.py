@@ -35,11 +35,12 @@ def begun_run(
     """Opens an MLflow run, or the empty one of an id, and records before the training what it trains on which rows."""
     config, read = plan.config, plan.data.described()
     uri = resolve_tracking_uri(config.tracking.uri)
+    words = {DESCRIPTION_TAG: config.description, LABELS_TAG: ", ".join(config.labels)}
     known = {
         **goal_tags(config, plan.entrypoint),
         TABLE_TAG: read.location,
         VERSION_TAG: str(read.version),
-        **_words_of(config),
+        **{name: text[:TAG_LIMIT] for name, text in words.items() if text},
         **tags,
     }
     with tracked_run(
@@ -54,9 +55,3 @@ def begun_run(
 def goal_tags(config: ExperimentConfig, entrypoint: EntryPoint) -> dict[str, str]:
     """Returns the tags by which runs are compared: what was trained, and the metric that decides."""
     return {ENTRYPOINT_TAG: entrypoint.name, METRIC_TAG: f"{config.goal.metric}:{config.goal.mode}"}
-
-
-def _words_of(config: ExperimentConfig) -> dict[str, str]:
-    """Gives the experiment's description and labels as tags, the description under MLflow's name."""
-    words = {DESCRIPTION_TAG: config.description, LABELS_TAG: ", ".join(config.labels)}
-    return {name: text[:TAG_LIMIT] for name, text in words.items() if text}

@@ -25,11 +25,7 @@ def log_config(run: RunReference, config: ExperimentConfig) -> None:
 
 
 def recorded_values(config: ExperimentConfig) -> dict[str, Any]:
-    """Returns the keys of a config as JSON values.
-
-    Values of storage options are hidden unless they are references (`env:NAME`), and so are variables of the ranks'
-    environment with names like secrets.
-    """
+    """Returns the keys of a config as JSON values, without storage options and variables that may be secrets."""
     values: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     if values.get("tracking", {}).get("uri"):
         values["tracking"]["uri"] = without_password(values["tracking"]["uri"])

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import (
-    EmptyFeedError,
-    InvalidArgumentError,
-    NotADeltaTableError,
-    NotAnImageTableError,
-)
+from ...errors import EmptyFeedError, InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...locations import absolute, absolute_path, is_table_name
 from ...spark.session import SessionSource, opened, spark_session
 from ...tracking.datasets import TableVersion
@@ -96,7 +91,20 @@ class ExperimentPlan:
     @property
     def warnings(self) -> list[str]:
         """Probable mistakes that do not prevent training."""
-        return self.data.warnings(largest_global_batch_size(self.config.hyperparameters))
+        found, size = [], largest_global_batch_size(self.config.hyperparameters)
+        training, validation = self.data.training, self.data.validation
+        split = f"training split ({training.split or 'the whole table'})"
+        if size > training.rows:
+            found.append(
+                f"global_batch_size {size} is larger than the {split}, which has {training.rows} rows: an epoch is one "
+                f"step on {training.rows} rows"
+            )
+        if validation is not None and training.split in (None, validation.split):
+            found.append(
+                f"the {split} contains the validation split ({validation.split}): validation metrics are those of rows "
+                "that the model was trained on; give another data.validation_split, or null"
+            )
+        return found
 
     @property
     def params(self) -> dict[str, object]:
@@ -172,22 +180,6 @@ class TrialData:
         if isinstance(data.cache, str):
             update["cache"] = absolute_path(data.cache)
         return data.model_copy(update=update)
-
-    def warnings(self, global_batch_size: int) -> list[str]:
-        """Lists probable mistakes that do not prevent training."""
-        found = []
-        split = f"training split ({self.training.split or 'the whole table'})"
-        if global_batch_size > self.training.rows:
-            found.append(
-                f"global_batch_size {global_batch_size} is larger than the {split}, which has {self.training.rows} "
-                f"rows: an epoch is one step on {self.training.rows} rows"
-            )
-        if self.validation is not None and self.training.split in (None, self.validation.split):
-            found.append(
-                f"the {split} contains the validation split ({self.validation.split}): validation metrics are those "
-                "of rows that the model was trained on; give another data.validation_split, or null"
-            )
-        return found
 
     def described(self) -> TableVersion:
         """Gives what the run records about the rows."""

@@ -34,13 +34,14 @@ def run_keyed(
 ) -> Result:
     """Does the work of a job once: begins it in the empty run that `Claim` gives, or resumes its recorded experiment.
 
-    `arguments` are what the caller has given besides the experiment. `finished` makes the result from what a run that
-    has finished has recorded. `is_begun` tells, by store and run, whether there is something to resume.
+    `finished` makes the result of a finished run; `is_begun` tells, by store and run, if there is something to resume.
     """
     config = config.model_copy(update={"job": job.key})
     uri = resolve_tracking_uri(config.tracking.uri)
     require_store(uri)
-    compared = _compared(config)
+    compared = recorded_values(config)
+    del compared["job"]
+    compared.get("tracking", {}).pop("uri", None)  # the store is found already
     if arguments["command"] == "reproduce":
         compared.pop("name", None)  # which follows that of the origin
     runs = KeyedRuns(uri, job, {**arguments, **compared})
@@ -81,22 +82,11 @@ def run_keyed(
 def require_checkpoints(job: str, plan: ExperimentPlan, run_id: str) -> None:
     """Checks that the checkpoints of a job's run, which has trained, are still there."""
     folder = plan.root / run_id
+    run = RunReference(resolve_tracking_uri(plan.config.tracking.uri), "", run_id, "")
     is_there = folder.exists() and any(folder.iterdir())
-    if is_there or plan.config.checkpoint_policy == "none" or not _has_trained(plan, run_id):
+    if is_there or plan.config.checkpoint_policy == "none" or not steps_of(run):
         return
     raise CheckpointNotFoundError(
         f"run {run_id} of job {job!r} has trained, and its checkpoints in {folder} are gone; put them back or mount "
         f"that folder here, {Job(job).how_to_start_over}"
     )
-
-
-def _has_trained(plan: ExperimentPlan, run_id: str) -> bool:
-    return bool(steps_of(RunReference(resolve_tracking_uri(plan.config.tracking.uri), "", run_id, "")))
-
-
-def _compared(config: ExperimentConfig) -> dict[str, Any]:
-    """Returns the keys that calls of one job have in common; the store is found already."""
-    values = recorded_values(config)
-    values.pop("job")
-    values.get("tracking", {}).pop("uri", None)
-    return values

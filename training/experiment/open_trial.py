@@ -12,28 +12,18 @@ from ...errors import CheckpointError, TrackingError
 from ...ledger.protection import using
 from ...tracking.logged_models import log_model
 from ...tracking.run_writer import RunRecord, RunWriter
-from ...tracking.runs import (
-    CHECKPOINT_ARTIFACT,
-    DIGEST_TAG,
-    RunReference,
-    resolve_tracking_uri,
-    resumed_run,
-    steps_of,
-)
+from ...tracking.runs import CHECKPOINT_ARTIFACT, DIGEST_TAG, RunReference, resolve_tracking_uri, resumed_run, steps_of
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, open_checkpoint
 from ..record.mlflow_model import mlflow_model_of
 from ..record.run_files import log_run_files
-from ..runner.placement.conversation import Controls
 from ..runner.runner import HorovodRunner
 from ..segments.job import TrainingJob
 from ..segments.outcome import SegmentOutcome
 from ..trials.entrypoint import EntryPoint
 from .begun_run import begun_run
 from .experiment_plan import ExperimentPlan
-from .pruning import prune
-from .run_folder import resuming, run_folder
+from .run_folder import prune, resuming, run_folder
 from .starts import TrainingStart
-from .trial_driver import run_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,16 +36,6 @@ class OpenTrial:
     job: TrainingJob  # The training job of every rank
     writer: RunWriter  # Writes into its MLflow run
     runner: HorovodRunner  # Where ranks run
-
-    def last_checkpoint(self) -> Checkpoint | None:
-        """Returns the checkpoint from which the trial continues; None before its first one."""
-        return last_checkpoint(self.job.folder)
-
-    def train(
-        self, start: Checkpoint | None = None, until: int | None = None, controls: Controls | None = None
-    ) -> SegmentOutcome:
-        """Trains a segment; see `trial_driver.run_segment`."""
-        return run_segment(self.runner, self.job, start=start, until=until, controls=controls)
 
     def finish(self, outcome: SegmentOutcome) -> Checkpoint:
         """Writes the trial's final checkpoint and model into its run."""
@@ -72,15 +52,14 @@ def open_trial(
     plan: ExperimentPlan,
     start: TrainingStart,
     *,
-    tags: Mapping[str, str] | None = None,
-    resumes: str | None = None,
-    run_id: str | None = None,
-    spark: SparkSession | None = None,
+    tags: Mapping[str, str],
+    resumes: str | None,
+    run_id: str | None,
+    spark: SparkSession | None,
 ) -> Iterator[OpenTrial]:
     """Opens a trial, and ends its run: FINISHED, or FAILED when the body raises; a `run_id` names an empty run."""
-    tags = {**start.tags, **(tags or {})}
     if resumes is None:
-        opened = begun_run(plan, tags=tags, params=plan.params, run_id=run_id)
+        opened = begun_run(plan, tags={**start.tags, **tags}, params=plan.params, run_id=run_id)
     else:
         opened = resumed_run(resolve_tracking_uri(plan.config.tracking.uri), resumes)
     # Of a job, another process may look for the run as soon as it has begun.

@@ -1,32 +1,44 @@
-"""Trains a run again from its record alone (config, code, table version) and compares the results."""
+"""Trains a run again from its record alone (config, code, table version) and compares the results bit for bit."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError
 from ...job_keys import Job
 from ...spark.session import SessionSource
 from ...stores.data_files import write_files
+from ...tracking.names import changed_names
 from ...tracking.run_listing import get_run, open_existing_store
 from ...tracking.runs import CHECKPOINT_ARTIFACT, ENTRYPOINT_TAG, as_tracking_errors
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoints.manifests import TORCH
+from ..checkpoints.torch_files import OPTIMIZER_FILE, read_tensors
 from ..record.code_record import code_of, installed_packages, read_code, read_packages
 from ..trials.entrypoint import EntryPoint
-from .comparison import changed_packages, differences
 from .config_record import read_config
 from .run_trial import TrainResult, run_trial
 
-_PACKAGE = "lakelens"
+if TYPE_CHECKING:
+    import numpy as np
+    from mlflow import MlflowClient
+
 # Imports the recorded module from the recorded folder, which Python searches first.
 _LOADER = "reproduced.py"
 _NOT_DETERMINISTIC = (
     "the run was not deterministic, so the order of its sums may differ; with "
     "reproducibility: {deterministic: true} a training on CPU is bit-for-bit identical when it is trained again"
 )
+_WEIGHTS = "model.weights.h5"
+# If everything differs, the first lines are enough.
+_MOST_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ def reproduce(
             reproduces=run_id,
             job=Job.of(job),
         )
-    found = differences(uri, run_id, result.run_id)
+    found = _differences(client, uri, run_id, result.run_id)
     if found and not config.reproducibility.deterministic:
         environment.append(_NOT_DETERMINISTIC)
     return Reproduction(run_id, result, found, environment)
@@ -120,7 +132,7 @@ def reproduce(
 def _recorded_entrypoint(tracking_uri: str, run_id: str, name: str) -> Iterator[EntryPoint]:
     """Writes the recorded code into a folder and returns its entry point, under its own name."""
     target, _, class_name = name.rpartition(":")
-    if target.split(".")[0] == _PACKAGE:
+    if target.split(".")[0] == "lakelens":
         yield EntryPoint.parse(name)
         return
     code = read_code(tracking_uri, run_id)
@@ -143,3 +155,90 @@ def _changes(tracking_uri: str, run_id: str, entry: EntryPoint) -> list[str]:
     own = code_of(entry) if recorded else {}
     changed = [f"{entry.target} has changed since" for path, content in own.items() if recorded.get(path) != content]
     return changed + changed_packages(read_packages(tracking_uri, run_id), installed_packages())
+
+
+def changed_packages(recorded: list[str], installed: list[str]) -> list[str]:
+    """Lists the packages of a recorded environment that have another version now, or are no longer installed."""
+    then, now = ({_name_of(line): line for line in lines if line.strip()} for lines in (recorded, installed))
+    return [
+        f"{line} then, {now.get(name, 'not installed')} now"
+        for name, line in sorted(then.items())
+        if now.get(name) != line
+    ]
+
+
+def _name_of(line: str) -> str:
+    return line.partition("==")[0].partition(" @ ")[0].strip().lower()
+
+
+def _differences(client: MlflowClient, tracking_uri: str, first: str, second: str) -> list[str]:
+    """Lists the differences of two runs' metric histories, weights and optimizers, which are compared bit for bit."""
+    with as_tracking_errors(tracking_uri, f"read runs {first} and {second}"), TemporaryDirectory() as folder:
+        checkpoints = []
+        for run in (first, second):
+            place = Path(folder, run)
+            place.mkdir()
+            checkpoints.append(open_checkpoint(client.download_artifacts(run, CHECKPOINT_ARTIFACT, str(place))))
+        names = sorted(set().union(*(kept.metadata["metrics"] for kept in checkpoints)))
+        metrics = [line for name in names for line in _in_metric(client, name, first, second)]
+        one, other = map(_weights, checkpoints)
+    return _shortened(metrics) + _shortened(_in_weights(one, other))
+
+
+def _in_metric(client: MlflowClient, name: str, first: str, second: str) -> list[str]:
+    own = [changed_names(client.get_run(run).data.tags).get(name, name) for run in (first, second)]
+    one, other = (
+        {point.step: point.value for point in client.get_metric_history(run, name)}
+        for run, name in zip((first, second), own, strict=True)
+    )
+    return [
+        f"{name} at {step}: {one.get(step)} and {other.get(step)}"
+        for step in sorted(one.keys() | other.keys())
+        if repr(one.get(step)) != repr(other.get(step))  # NaN is equal to NaN here
+    ]
+
+
+def _in_weights(one: Mapping[str, np.ndarray[Any, Any]], other: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+    import numpy as np
+
+    lines = []
+    for name in sorted(one.keys() | other.keys()):
+        mine, theirs = one.get(name), other.get(name)
+        if mine is None or theirs is None:
+            lines.append(f"weight {name} is in one of the checkpoints only")
+        elif mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            lines.append(f"weight {name}: {mine.dtype} {mine.shape} and {theirs.dtype} {theirs.shape}")
+        elif mine.tobytes() != theirs.tobytes():
+            largest = np.max(np.abs(mine.astype("float64") - theirs.astype("float64")))
+            lines.append(f"weight {name}: by at most {largest:.3g}")
+    return lines
+
+
+def _weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
+    """Reads weights and optimizer of a checkpoint by name, without building the model."""
+    if checkpoint.backend == TORCH:
+        return _torch_weights(checkpoint)
+    import h5py
+
+    found: dict[str, np.ndarray[Any, Any]] = {}
+
+    def take(name: str, entry: object) -> None:
+        if isinstance(entry, h5py.Dataset):
+            found[name] = entry[()]
+
+    with zipfile.ZipFile(checkpoint.model_path) as archive, h5py.File(io.BytesIO(archive.read(_WEIGHTS))) as file:
+        file.visititems(take)
+    return found
+
+
+def _torch_weights(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
+    import torch
+
+    model, optimizer = read_tensors(checkpoint.model_path), read_tensors(checkpoint.path / OPTIMIZER_FILE)
+    found = {**model, **{f"optimizer{name}": tensor for name, tensor in optimizer.items()}}
+    # NumPy has no bfloat16; the conversion to float32 is exact.
+    return {name: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for name, t in found.items()}
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= _MOST_LINES else [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more"]

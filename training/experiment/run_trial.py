@@ -20,6 +20,7 @@ from ...tracking.keyed_runs import count_attempt, record_result
 from ...tracking.logged_models import register_model
 from ...tracking.requests import requests_heard
 from ...tracking.runs import ORIGIN_TAG, RunReference, require_store, resolve_tracking_uri
+from ..checkpoints.checkpoint import last_checkpoint
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..runner.placement.conversation import Controls
 from ..segments.backend import FRAMEWORKS
@@ -28,6 +29,7 @@ from .experiment_plan import ExperimentPlan
 from .keyed import Claim, require_checkpoints, run_keyed
 from .open_trial import open_trial
 from .starts import TrainingStart
+from .trial_driver import run_segment
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +76,7 @@ def run_trial(
     reproduces: str | None = None,
     job: Job | None = None,
 ) -> TrainResult:
-    """Runs the single trial of an experiment, for `train` and `lakelens train`; once, if it is that of a job.
-
-    A run that it resumes or reproduces must have read the same files.
-    """
+    """Runs the single trial of an experiment; once, if it is that of a job."""
     job = job or Job.of(config.job)
     if job is None or resumes is not None:
         return _run(config, entrypoint, spark, resumes=resumes, reproduces=reproduces)
@@ -118,7 +117,7 @@ def _run(
     spark = opened(spark) if plan.ranks >= 0 else None
     claimed = None if claim is None else claim(plan)
     with open_trial(plan, begin, tags=tags, resumes=resumes, run_id=claimed, spark=spark) as trial:
-        run, controls, start = trial.job.run, Controls(), trial.last_checkpoint()
+        run, controls, start = trial.job.run, Controls(), last_checkpoint(trial.job.folder)
         if resumes is not None and config.job is not None:
             count_attempt(run, config.job)
         if resumes is not None and start is None:
@@ -129,7 +128,7 @@ def _run(
                 trial.job.folder,
             )
         with obeying_requests(run, controls):
-            outcome = trial.train(start, controls=controls)
+            outcome = run_segment(trial.runner, trial.job, start=start, controls=controls)
         if outcome.reason == "paused":
             raise TrainingPaused(
                 f"run {run.run_id} was interrupted and has paused after step {outcome.step} of {plan.schedule.length}; "

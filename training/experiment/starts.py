@@ -85,10 +85,7 @@ class TrainingStart:
         return {}
 
     def pinned(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Returns a config whose `warm_start` always resolves to the same model.
-
-        An alias may move, an experiment may find a better run, and a relative path depends on the working folder.
-        """
+        """Returns a config whose `warm_start` always resolves to the same model; an alias, for example, may move."""
         if self.model is None or self.model.uri.startswith("runs:"):
             return config
         if self.model.tracking_uri is None:
@@ -99,10 +96,7 @@ class TrainingStart:
 
     @contextlib.contextmanager
     def laid_into(self, folder: Path, writer: RunWriter) -> Iterator[WarmStart | None]:
-        """Copies it into the run's folder for rank 0; weights stay there until the block ends.
-
-        Returns the model whose weights to take; None if there is none.
-        """
+        """Copies it into the run's folder for rank 0; the weights to take stay there until the block ends."""
         if self.finished is not None:
             self.finished.move_into(folder, writer)
         copies = folder / _WARM_START_FOLDER
@@ -137,7 +131,12 @@ class FinishedRun:
                 f"`lakelens train --resume {run_id}` resumes one that failed or was interrupted"
             )
         recorded = read_recorded(uri, run_id)
-        _require_the_same(run_id, _differences(run, ExperimentConfig.read(recorded), config, reads))
+        for key, old, new in _kept_keys(run, ExperimentConfig.read(recorded), config, reads):
+            if old != new:
+                raise ConfigurationError(
+                    f"continue_from: {key} is {new} and was {old} in run {run_id}, whose training continues with its "
+                    f"whole state; leave the key unchanged, or take its weights alone as warm_start: runs:/{run_id}"
+                )
         require_same_files(uri, run_id, read)
         folder = checkpoint_root(recorded["checkpoint_storage"]["path"]) / run_id
         checkpoints = list_checkpoints(folder)
@@ -169,8 +168,8 @@ class FinishedRun:
         (folder / _CONTINUED).touch()
 
 
-def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:
-    """Yields key, old value and new value of changed keys that a continued training must keep."""
+def _kept_keys(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: Mapping[str, str]) -> Iterator[Any]:
+    """Yields key, old value and new value of keys that a continued training must keep."""
     keys = {ENTRYPOINT_TAG: "entrypoint", TABLE_TAG: "data.table", VERSION_TAG: "data.version"}
     for tag, key in keys.items():
         yield key, run.data.tags.get(tag), reads[tag]
@@ -181,12 +180,3 @@ def _differences(run: Run, old: ExperimentConfig, new: ExperimentConfig, reads: 
     yield "hyperparameters", old.trial_hyperparameters, new.trial_hyperparameters
     # Later values are compared with the best value so far.
     yield "searcher.metric", *(f"{one.goal.metric} ({one.goal.mode})" for one in (old, new))
-
-
-def _require_the_same(run_id: str, values: Iterator[Any]) -> None:
-    for key, old, new in values:
-        if old != new:
-            raise ConfigurationError(
-                f"continue_from: {key} is {new} and was {old} in run {run_id}, whose training continues with its whole "
-                f"state; leave the key unchanged, or take its weights alone as warm_start: runs:/{run_id}"
-            )

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ALONE = "one slot"
-
 
 class TrialRunner(HorovodRunner):
     """The launcher of a trial's ranks: its messages name keys of the experiment."""
@@ -84,11 +82,7 @@ class Strategy:
         return resources.model_copy(update=update)
 
     def runner(
-        self,
-        resources: Resources,
-        name: str,
-        spark: SparkSession | None,
-        environment: Mapping[str, str] | None = None,
+        self, resources: Resources, name: str, spark: SparkSession | None, environment: Mapping[str, str] | None = None
     ) -> HorovodRunner:
         """Makes the launcher of the ranks."""
         return TrialRunner(
@@ -114,7 +108,7 @@ def chosen(config: ExperimentConfig, spark: SessionSource | None) -> tuple[str, 
         if session is not None and not is_connect(session) and not master_of(session).startswith("local["):
             return "horovod_cluster", "the Spark session's executors, on which a search runs its trials"
     if slots == 1:
-        return "single", _ALONE
+        return "single", "one slot"
     there = _cluster_slots(opened(spark), config.resources)
     if there >= slots:
         return "horovod_cluster", f"{there} slots of the Spark session's executors"

@@ -145,12 +145,7 @@ def experiment_of(
     return ExperimentConfig.read(source, overrides, changes=(config or {}, changes))
 
 
-def resume(
-    run_id: str,
-    *,
-    tracking_uri: str | None = None,
-    spark: SessionSource | None = None,
-) -> TrainResult:
+def resume(run_id: str, *, tracking_uri: str | None = None, spark: SessionSource | None = None) -> TrainResult:
     """Resumes a training that failed or was interrupted, or whose driver died, from its last checkpoint.
 
     The run, its config and its version stay the same.

@@ -1,22 +1,17 @@
-"""The driver's part of a trial: launches segments, decides at validations, pauses, and restarts after failures.
-
-ranks --validation--> Decisions --continue | pause | stop--> ranks
-Ctrl-C --Controls--> ranks --checkpoint, paused--> driver
-a rank dies --> the last complete checkpoint --> ranks
-"""
+"""The driver's part of a trial: launches segments, decides at validations, pauses, and restarts after failures."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from ...errors import RankFailedError
 from ...pausing import pausing
 from ...progress import ProgressBar, ProgressLines, shown_progress
 from ..checkpoints.checkpoint import Checkpoint, last_checkpoint, sweep
-from ..runner.placement.conversation import Controls, OnQuestion
+from ..runner.placement.conversation import Controls
 from ..runner.runner import HorovodRunner
 from ..segments.decisions import Decisions, Progress
 from ..segments.job import TrainingJob
@@ -36,10 +31,7 @@ def run_segment(
     until: int | None = None,
     controls: Controls | None = None,
 ) -> SegmentOutcome:
-    """Trains a segment on the runner's ranks, and restarts from the last complete checkpoint if a rank dies.
-
-    The first Ctrl-C or SIGTERM pauses the segment.
-    """
+    """Trains a segment on the runner's ranks; a dead rank restarts it, and the first Ctrl-C or SIGTERM pauses it."""
     controls = controls or Controls()
     restarts, max_restarts = 0, job.config.max_restarts
     notice = "pausing after a checkpoint" if runner.can_pause else None
@@ -49,12 +41,13 @@ def run_segment(
             f"{runner.name or 'train'}: starting the ranks, which load their framework and open {job.config.data.table}"
         )
         while True:
-            decisions = Decisions(job.config, _progress_at(start), records_in(job.folder, job.config.goal))
+            progress = TrainingState.of(start).progress if start is not None else Progress()
+            decisions = Decisions(job.config, progress, records_in(job.folder, job.config.goal))
             try:
                 outcome: SegmentOutcome = runner.run_with(
                     train_segment,
                     {"job": job, "start": start, "until": until},
-                    on_question=_answering(decisions, job, bar),
+                    on_question=partial(_answer, decisions, job, bar),
                     controls=controls,
                     on_message=bar.write if isinstance(bar, ProgressBar) else None,
                     attempt=restarts,
@@ -67,36 +60,22 @@ def run_segment(
                 if error.reason == "cancelled" or controls.since(0) or restarts >= max_restarts:
                     raise
                 restarts += 1
-                start = _place_to_go_on(job.folder) or start
+                sweep(job.folder)  # every rank has ended, so half-written checkpoints stay incomplete
+                start = last_checkpoint(job.folder) or start
                 place = start.name if start is not None else "the beginning"
                 logger.warning("%s Resuming from %s (%d of %d restarts).", error.summary, place, restarts, max_restarts)
 
 
-def _answering(decisions: Decisions, job: TrainingJob, bar: ProgressBar | ProgressLines) -> OnQuestion:
-    def answer(_rank: int, question: dict[str, Any]) -> dict[str, Any]:
-        _show(question, job, bar)
-        return {} if "progress" in question else decisions.answer(question)
-
-    return answer
-
-
-def _show(question: dict[str, Any], job: TrainingJob, bar: ProgressBar | ProgressLines) -> None:
-    """Updates the progress bar."""
+def _answer(
+    decisions: Decisions, job: TrainingJob, bar: ProgressBar | ProgressLines, _rank: int, question: dict[str, Any]
+) -> dict[str, Any]:
+    """Answers a rank's question, and shows its progress."""
     schedule, reached = job.schedule, question.get("progress") or question.get("validation")
-    if reached is None:
-        return
-    step, metric, size = reached["step"], job.config.goal.metric, job.config.global_batch_size
-    if metric in reached.get("metrics", {}):
-        bar.measured(metric, reached["metrics"][metric])
-    place = f"epoch {min(schedule.epochs, schedule.epoch(step) + 1)}/{schedule.epochs}, step {step}/{schedule.length}"
-    bar.reached(place, step * size, schedule.length * size)
-
-
-def _progress_at(start: Checkpoint | None) -> Progress:
-    return TrainingState.of(start).progress if start is not None else Progress()
-
-
-def _place_to_go_on(folder: Path) -> Checkpoint | None:
-    """Finds the last complete checkpoint; every rank has ended, so half-written ones are removed."""
-    sweep(folder)
-    return last_checkpoint(folder)
+    if reached is not None:
+        step, metric, size = reached["step"], job.config.goal.metric, job.config.global_batch_size
+        if metric in reached.get("metrics", {}):
+            bar.measured(metric, reached["metrics"][metric])
+        epoch = min(schedule.epochs, schedule.epoch(step) + 1)
+        place = f"epoch {epoch}/{schedule.epochs}, step {step}/{schedule.length}"
+        bar.reached(place, step * size, schedule.length * size)
+    return {} if "progress" in question else decisions.answer(question)

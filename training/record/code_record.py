@@ -12,7 +12,6 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
@@ -34,20 +33,8 @@ _GIT_TIMEOUT_S = 10.0
 _LARGEST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class GitState:
-    """The git commit of a folder."""
-
-    commit: str  # Its hash
-    dirty: bool  # Whether tracked files differ from it
-
-
 def code_of(entry: EntryPoint) -> dict[str, bytes]:
-    """Collects the entry point's file and the modules next to it that it imports, directly or indirectly.
-
-    "Next to it" means in the folder from which Python imports the entry point, or below. An entry point of lakelens has
-    only its own file. One defined in a notebook or console has none.
-    """
+    """Collects the entry point's file and the modules that it imports from its import root; none of a notebook."""
     first = _file_of(entry)
     if first is None:
         return {} if entry.source is None else {Path(entry.target).name: entry.source.encode()}
@@ -69,15 +56,6 @@ def code_of(entry: EntryPoint) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): content for path, content in found.items()}
 
 
-def git_state(folder: Path) -> GitState | None:
-    """Asks git for the commit that a folder is at; None without git or outside a repository."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return GitState(commit, bool(changed))
-
-
 def installed_packages() -> list[str]:
     """Lists the installed packages as `pip freeze` does, without starting pip."""
     lines: dict[str, str] = {}
@@ -95,12 +73,14 @@ def installed_packages() -> list[str]:
 def record_code(run: RunReference, entry: EntryPoint) -> None:
     """Writes the code, git's state and the environment of this process into a run."""
     path = _file_of(entry)
-    git = git_state(path.parent if path is not None else Path.cwd())
+    folder = path.parent if path is not None else Path.cwd()
+    commit = _git(folder, "rev-parse", "HEAD")  # None without git or outside a repository
+    dirty = None if commit is None else bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
     environment = {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "git_commit": git.commit if git else None,
-        "git_dirty": git.dirty if git else None,
+        "git_commit": commit,
+        "git_dirty": dirty,
     }
     files = {
         **{f"{CODE_ARTIFACT}/{name}": content for name, content in code_of(entry).items()},
@@ -111,16 +91,13 @@ def record_code(run: RunReference, entry: EntryPoint) -> None:
         client = open_client(run.tracking_uri)
         log_files(client, run.run_id, files)
         client.set_tag(run.run_id, SOURCE_TAG, entry.name)
-        if git is not None:
-            client.set_tag(run.run_id, GIT_COMMIT_TAG, git.commit)
-            client.set_tag(run.run_id, GIT_DIRTY_TAG, str(git.dirty).lower())
+        if commit is not None:
+            client.set_tag(run.run_id, GIT_COMMIT_TAG, commit)
+            client.set_tag(run.run_id, GIT_DIRTY_TAG, str(dirty).lower())
 
 
 def read_code(tracking_uri: str, run_id: str) -> dict[str, bytes]:
-    """Reads the code stored by `record_code`, in the form of `code_of`; empty for a run without code.
-
-    The code of a search's trial is that of the search.
-    """
+    """Reads the code stored by `record_code`, in the form of `code_of`; empty for a run without code."""
     return _read_record(tracking_uri, run_id, CODE_ARTIFACT, "*.py")
 
 
@@ -138,7 +115,7 @@ def restore_code(run_id: str, folder: str | Path, *, tracking_uri: str | None = 
 
 
 def read_packages(tracking_uri: str, run_id: str) -> list[str]:
-    """Reads the packages listed by `record_code`; empty for a run without a list. Raises as `read_code` does."""
+    """Reads the packages listed by `record_code`; empty for a run without a list."""
     found = _read_record(tracking_uri, run_id, ENVIRONMENT_ARTIFACT, "requirements.txt")
     return [line for content in found.values() for line in content.decode().splitlines()]
 
@@ -220,11 +197,7 @@ def _content(path: Path) -> bytes | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,8 +1,6 @@
-"""Writes the `.keras` file of a checkpoint for inference, without importing Keras or TensorFlow.
+"""Writes the `.keras` file of a checkpoint for inference; `mlflow.keras.save_model` needs TensorFlow in the driver.
 
-`mlflow.keras.save_model` needs a loaded model, and so TensorFlow in the driver. It would also keep what a file for
-inference leaves out: optimizer, compile settings, and layers that only lakelens has. A classifier's last linear layer
-gets the activation that turns its logits into probabilities.
+Optimizer, compile settings and layers that only lakelens has are left out, and a classifier gives probabilities.
 """
 
 from __future__ import annotations
@@ -90,10 +88,8 @@ def _code(objects: tuple[UserObject, ...], code: Mapping[str, bytes]) -> dict[st
 
 
 def _replace_own_layers(model: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
-    """Turns SyncBatchNormalization into BatchNormalization; yields the weights' groups whose names change.
-
-    Keras stores a layer's weights under its class name and a number that counts the class within its model.
-    """
+    """Turns SyncBatchNormalization into BatchNormalization; yields the weights' groups whose names change."""
+    # Keras stores a layer's weights under its class name and a number that counts the class within its model.
     counts: dict[str, int] = {}
     counts_before: dict[str, int] = {}
     for layer in _layers(model):

@@ -1,7 +1,6 @@
 """Writes a checkpoint as an MLflow model: a folder that MLflow's own `load_model` and `spark_udf` can load.
 
-`mlflow.pyfunc.log_model` does not fit: it writes to the store of the process, and loads the model in the driver, and so
-TensorFlow, to try the example.
+`mlflow.pyfunc.log_model` would write to the process's store, and load TensorFlow in the driver to try the example.
 """
 
 from __future__ import annotations

@@ -29,10 +29,7 @@ History = Mapping[str, Sequence[tuple[int, float, int]]]
 
 
 def log_run_files(writer: RunWriter, task: Task, folder: Path) -> None:
-    """Writes the files into the run, after its metrics.
-
-    Without matplotlib the plots are left out, with a warning.
-    """
+    """Writes the files into the run, after its metrics; without matplotlib it leaves out the plots, with a warning."""
     writer.log_files(validation_files(task, folder))
     pictures = folder / PICTURES_FOLDER
     if pictures.exists():

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """One rank's Trial, model, optimizer, batches and callbacks. Every rank calls the same methods in the same order.
-
-    It is made without waiting for other ranks.
-    """
+    """One rank's Trial, model, optimizer, batches and callbacks; all ranks call the same methods in the same order."""
 
     name: ClassVar[str]  # Its name in the manifests of checkpoints
     described: Mapping[str, Any]  # On rank 0 the task's description of the model's output
@@ -76,10 +73,7 @@ class Backend(Protocol):
         """Averages untrained statistics, such as moving means, over all ranks."""
 
     def validate(self, *, in_epoch: bool) -> dict[str, float]:
-        """Returns the metrics over the validation rows of all ranks, as `val_...`; empty without such rows.
-
-        Callbacks take part in the validation of an epoch, not in one before the first step or after the last.
-        """
+        """Returns the metrics over the validation rows of all ranks, as `val_...`; callbacks take part `in_epoch`."""
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Counts for the task's evaluation, on this rank's validation rows; see `Task.count`."""
@@ -126,22 +120,14 @@ FRAMEWORKS: Mapping[str, Framework] = {
 
 
 def backend_class(framework: str) -> type[Backend]:
-    """Returns the backend of a framework's Trials, and imports the framework.
-
-    A Trial's module is imported only after the process's devices are set up.
-    """
+    """Returns the backend of a framework's Trials, and imports the framework."""
     module, name = FRAMEWORKS[framework].backend
     found: type[Backend] = getattr(importlib.import_module(f".{module}", __package__), name)
     return found
 
 
 class PreparedRank:
-    """Builds a rank's Trial and backend, without waiting for other ranks.
-
-    Attributes:
-        context: The job as the Trial sees it.
-        backend: The Trial's model, optimizer and batches.
-    """
+    """Builds a rank's Trial and backend, without waiting for other ranks."""
 
     def __init__(
         self,

@@ -21,10 +21,7 @@ PROBE_FILE = ".reachable"
 
 
 def require_finite_losses(metrics: Mapping[str, float], step: int, epoch: int) -> None:
-    """Checks the losses that all ranks have measured after a step.
-
-    Other metrics may be NaN, such as the precision of a class without rows.
-    """
+    """Checks losses; other metrics may be NaN, such as the precision of a class without rows."""
     for name, value in metrics.items():
         if (name == "loss" or name.endswith("_loss")) and not math.isfinite(value):
             raise NotFiniteError(

@@ -1,7 +1,4 @@
-"""Decides, at each validation, whether a trial continues and what it keeps. Pure: JSON questions in, JSON answers out.
-
-Every answer holds the trial's progress, which each checkpoint stores, so that decisions continue from it.
-"""
+"""Decides, at each validation, whether a trial continues and what it keeps. Pure: JSON questions and answers."""
 
 from __future__ import annotations
 
@@ -31,14 +28,10 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Progress:
-        """Reads what `as_json` gave; a checkpoint keeps NaN and infinities, which JSON lacks, as their names."""
+        """Reads its fields from JSON; a checkpoint keeps NaN and infinities, which JSON lacks, as their names."""
         metrics = {name: float(value) for name, value in values["best_metrics"].items()}
         floats = {name: None if values[name] is None else float(values[name]) for name in ("best", "reference")}
         return cls(**{**values, **floats, "best_metrics": metrics})
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
-"""Measures a training on the validation rows of all ranks: at each validation, and its final checkpoint at the end.
-
-At the end rank 0 writes the task's counts into the folder of the run, where the driver reads them.
-"""
+"""Measures a training on the validation rows of all ranks: at each validation, and its final checkpoint at the end."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...errors import NotFiniteError, NotProbabilitiesError, TrialError
 from ...tracking.run_writer import write_run_file
@@ -26,8 +25,6 @@ _OF_THE_MODEL = (NotFiniteError, NotProbabilitiesError)
 
 def read_counts(folder: Path) -> Counts:
     """Reads rank 0's counts from a folder; empty if there are none."""
-    import numpy as np
-
     path = folder / EVALUATION_FILE
     if not path.exists():
         return {}
@@ -36,12 +33,7 @@ def read_counts(folder: Path) -> Counts:
 
 
 def validate(prepared: PreparedRank, step: int, *, in_epoch: bool = True) -> dict[str, float]:
-    """Measures the model on the validation rows of all ranks; every rank calls it.
-
-    Rank 0 writes the task's picture of some rows into the folder of the run.
-
-    Returns the model's metrics and those of the task's counts, as `val_...`; empty without such rows.
-    """
+    """Returns the metrics of the model and of the task's counts over the validation rows of all ranks, as `val_...`."""
     task, metrics = prepared.context.task, prepared.backend.validate(in_epoch=in_epoch)
     if not task.metric_names or prepared.job.validation_feed is None:
         return metrics
@@ -70,12 +62,7 @@ def counts_over_ranks(prepared: PreparedRank) -> Counts:
 
 
 def evaluate(prepared: PreparedRank, checkpoint: str, step: int) -> None:
-    """Counts over all ranks, in another read of the validation rows; every rank calls it.
-
-    Nothing is written without validation, or if model and labels do not fit the task.
-    """
-    import numpy as np
-
+    """Writes the task's counts of a checkpoint into the run's folder, for the driver; every rank calls it."""
     if prepared.job.validation_feed is None:
         return
     backend = prepared.backend

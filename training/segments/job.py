@@ -17,10 +17,9 @@ from ..trials.entrypoint import EntryPoint
 
 @dataclass(frozen=True)
 class Schedule:
-    """At which steps a training validates, ends an epoch, writes a checkpoint and ends.
+    """At which steps a training validates, ends an epoch, writes a checkpoint and ends; step 0 is its start.
 
-    Steps are counted from the training's start: step 0 is before the first batch. Boundaries do not depend on the
-    end of a segment, so that a continued training has the same ones as an uninterrupted training.
+    Boundaries do not depend on the end of a segment: a continued training has those of an uninterrupted one.
     """
 
     steps_per_epoch: int  # Steps of an epoch

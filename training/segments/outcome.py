@@ -88,27 +88,28 @@ def _with_checkpoints(outcome: SegmentOutcome, loop: TrainingLoop) -> SegmentOut
 
 
 def _report_left_out_rows(prepared: PreparedRank) -> None:
+    rank = f"rank {prepared.world.rank}"
     for feed in filter(None, (prepared.job.training_feed, prepared.job.validation_feed)):
-        if feed.skipped.count:
+        skipped, left, rows = feed.skipped, feed.left_out, f"{feed.split or 'all'} rows"
+        if skipped.count:
             process_context.log_to_driver(
-                f"bad_rows skip: rank {prepared.world.rank} met bad rows {feed.skipped.count} times and left them out; "
-                f"the first: {feed.skipped.first[0]}"
+                f"bad_rows skip: {rank} met bad rows {skipped.count} times and left them out; the first: "
+                f"{skipped.first[0]}"
             )
-        left = feed.left_out
         if left.small or left.beyond:
             process_context.log_to_driver(
-                f"boxes: rank {prepared.world.rank} read {left.read} on {feed.split or 'all'} rows in all epochs; it "
-                f"left out {left.small} narrower or lower than a pixel and {left.beyond} beyond data.box_limit"
+                f"boxes: {rank} read {left.read} on {rows} in all epochs; it left out {left.small} narrower or lower "
+                f"than a pixel and {left.beyond} beyond data.box_limit"
             )
         if left.read and left.difficult == left.read:
             process_context.log_to_driver(
-                f"boxes: all {left.read} that rank {prepared.world.rank} read on {feed.split or 'all'} rows are "
-                "difficult or of crowds, which a detector does not learn; see the table's profile"
+                f"boxes: all {left.read} that {rank} read on {rows} are difficult or of crowds, which a detector does "
+                "not learn; see the table's profile"
             )
         if left.unannotated:
             process_context.log_to_driver(
-                f"annotations: rank {prepared.world.rank} met rows with null {left.unannotated} times on "
-                f"{feed.split or 'all'} rows, which nobody annotated, and left them out"
+                f"annotations: {rank} met rows with null {left.unannotated} times on {rows}, which nobody annotated, "
+                "and left them out"
             )
 
 

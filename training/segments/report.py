@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psutil
+
 from ...tracking.run_writer import RecordFile, RunRecord
 from ..rank import process_context
 from ..rank.process_context import log_to_driver
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from .job import TrainingJob
 
 _MEGABYTE = 1e6
-_SAMPLE_S = 5.0
+_SAMPLE_S, _PULSE_S = 5.0, 1.0
 
 
 class FeedTimes(NamedTuple):
@@ -56,10 +58,7 @@ class Pace:
 
 
 class SystemMetrics:
-    """Samples this machine in a thread: processors, memory, network, GPUs; with MLflow's names.
-
-    GPUs need the package nvidia-ml-py.
-    """
+    """Samples processors, memory, network and GPUs in a thread, with MLflow's names; GPUs need nvidia-ml-py."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +66,7 @@ class SystemMetrics:
         self._over = threading.Event()
         self._nvml = _nvml()
         self._network = _network()
-        _processors()  # counts from here on
+        psutil.cpu_percent()  # counts from here on
         self._thread = threading.Thread(target=self._work, name="lakelens-system-metrics", daemon=True)
         self._thread.start()
 
@@ -91,26 +90,16 @@ class SystemMetrics:
                 self._samples.append(self._sample())
 
     def _sample(self) -> dict[str, float]:
-        import psutil
-
         memory = psutil.virtual_memory()
         found = {
-            "system/cpu_utilization_percentage": _processors(),
+            "system/cpu_utilization_percentage": psutil.cpu_percent(),
             "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
             "system/system_memory_usage_percentage": float(memory.percent),
         }
         return found | (_gpus(self._nvml) if self._nvml is not None else {})
 
 
-def _processors() -> float:
-    import psutil
-
-    return float(psutil.cpu_percent())
-
-
 def _network() -> dict[str, float]:
-    import psutil
-
     counters: Any = psutil.net_io_counters()
     if counters is None:  # a container without interfaces
         return {}
@@ -139,9 +128,6 @@ def _gpus(nvml: Any) -> dict[str, float]:
         found[f"{name}_memory_usage_megabytes"] = memory.used / _MEGABYTE
         found[f"{name}_memory_usage_percentage"] = 100 * memory.used / memory.total
     return found
-
-
-_PULSE_S = 1.0
 
 
 class Report:

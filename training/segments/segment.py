@@ -1,7 +1,5 @@
 """A segment of a training on one rank, to a step, a pause or a stop; segments of several trials; and a check of one.
 
-Records go through a file to the driver; only the driver writes to MLflow.
-
 Errors that occur on every rank (a hyperparameter, a model that does not fit, a folder out of reach) are found before
 the first step and returned as a value, so that the driver raises the error itself instead of a rank's log.
 """
@@ -69,10 +67,7 @@ _ASK_AGAIN_S = 0.1
 
 
 def segment_request(job: TrainingJob, start: Checkpoint | None, attempt: int) -> dict[str, Any]:
-    """Describes a segment in JSON values, for a rank that serves.
-
-    Trials of a search differ in their hyperparameters; all else is that of the job with which the rank started.
-    """
+    """Describes a segment in JSON values; all else is that of the job with which the serving rank started."""
     return {
         "attempt": attempt,
         "hyperparameters": job.config.hyperparameters,
@@ -102,8 +97,7 @@ def serve_segments(job: TrainingJob) -> int:
     """Trains segments on this rank until the driver has no more.
 
     Rank 0 asks the driver `{"next": outcome}`, with the outcome of the last segment or None; the answer is
-    `{"segment": request}`, `{"wait": True}` to ask again, or `{}` to end. Before each segment except the first the
-    process is reset to its initial state, so that a trial gives the same numbers as in a fresh process.
+    `{"segment": request}`, `{"wait": True}` to ask again, or `{}` to end.
     """
     backend = backend_class(job.entrypoint.framework)
     world, reset = backend.join(), backend.remember_settings()
@@ -115,7 +109,7 @@ def serve_segments(job: TrainingJob) -> int:
         if "segment" not in answer:
             return served
         if served:
-            reset()
+            reset()  # so that a trial gives the same numbers as in a fresh process
         # A process serves several trials, and each has its own number of restarts.
         link = replace(process_context.current(), attempt=answer["segment"]["attempt"])
         process_context.attach(link)

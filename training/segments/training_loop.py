@@ -20,13 +20,7 @@ from .verdicts import Agreement, Verdicts, Wish
 
 
 class TrainingLoop:
-    """Trains a prepared rank step by step; all ranks act alike after each step.
-
-    Attributes:
-        prepared: The rank.
-        step: Steps trained.
-        last: The checkpoint of that step, on rank 0; None if there is none.
-    """
+    """Trains a prepared rank step by step; all ranks act alike after each step."""
 
     def __init__(
         self,
@@ -40,7 +34,7 @@ class TrainingLoop:
         self._schedule = schedule = prepared.job.schedule
         self._until = min(until or schedule.length, schedule.length)
         self.step = state.step if state is not None else 0
-        self.last = checkpoint
+        self.last = checkpoint  # That of `step`, on rank 0
         self._verdicts = Verdicts(prepared, state.progress if state is not None else Progress())
         self._agreement = Agreement(self._world, self.step)
         self._report: Report | None = None
@@ -138,18 +132,15 @@ class TrainingLoop:
 
     def _train_step(self) -> Reason | None:
         if self.step % self._schedule.steps_per_epoch == 0:
-            self._begin_epoch()
+            self._backend.begin_epoch(self.step)
+            if self._report is not None:
+                self._report.begin()
+            self._pace.begin()
         logs = self._backend.train_step(self.step)
         self.step += 1
         if self._pulse is not None:
             self._pulse.reached(self.step)
         return self._after_step(logs)
-
-    def _begin_epoch(self) -> None:
-        self._backend.begin_epoch(self.step)
-        if self._report is not None:
-            self._report.begin()
-        self._pace.begin()
 
     def _after_step(self, logs: Mapping[str, Any]) -> Reason | None:
         """Validates and writes checkpoints as due after a step; returns why the segment ends, or None."""

@@ -6,17 +6,16 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint
 from .decisions import Progress
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
 class NotPlainError(Exception):
@@ -25,8 +24,6 @@ class NotPlainError(Exception):
 
 def encode(value: Any, arrays: Arrays, name: str) -> Any:
     """Returns a value as JSON."""
-    import numpy as np
-
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, str)):
@@ -103,13 +100,18 @@ class RankState:
 
 def random_state(arrays: Arrays) -> dict[str, Any]:
     """Takes the random states of Python and NumPy in this process, as JSON values."""
-    return {"python": encode(random.getstate(), arrays, "python"), "numpy": encode(_numpy_state(), {}, "numpy")}
+    state: Any = np.random.get_state(legacy=False)
+    inner = state["state"]
+    plain = {**state, "state": {"key": inner["key"].tolist(), "pos": int(inner["pos"])}}
+    return {"python": encode(random.getstate(), arrays, "python"), "numpy": encode(plain, {}, "numpy")}
 
 
 def restore_random_state(state: RankState) -> None:
     """Restores what `random_state` took, from the values of a state."""
     random.setstate(decode(state.values["python"], state.arrays))
-    _set_numpy_state(decode(state.values["numpy"], state.arrays))
+    found = decode(state.values["numpy"], state.arrays)
+    key: np.ndarray[Any, Any] = np.asarray(found["state"]["key"], np.uint32)
+    np.random.set_state({**found, "state": {**found["state"], "key": key}})
 
 
 def rank_seed(seed: int, rank: int) -> int:
@@ -121,12 +123,7 @@ def rank_seed(seed: int, rank: int) -> int:
 
 
 def gather(state: RankState, world: World) -> list[RankState]:
-    """Collects the states of all ranks on rank 0; every rank calls it.
-
-    Arrays equal to rank 0's are not sent.
-
-    Returns on rank 0 a state for each rank; on others an empty list.
-    """
+    """Collects the states of all ranks on rank 0, without arrays equal to rank 0's; empty on other ranks."""
     if world.size == 1:
         return [state]
     mine = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in state.arrays.items()}
@@ -141,21 +138,6 @@ def gather(state: RankState, world: World) -> list[RankState]:
 def of_rank(states: Sequence[RankState], rank: int) -> RankState:
     """Returns a rank's state with the arrays that are equal to rank 0's."""
     return RankState(states[rank].values, {**states[0].arrays, **states[rank].arrays})
-
-
-def _numpy_state() -> dict[str, Any]:
-    import numpy as np
-
-    state: Any = np.random.get_state(legacy=False)
-    inner = state["state"]
-    return {**state, "state": {"key": inner["key"].tolist(), "pos": int(inner["pos"])}}
-
-
-def _set_numpy_state(state: Mapping[str, Any]) -> None:
-    import numpy as np
-
-    key: np.ndarray[Any, Any] = np.asarray(state["state"]["key"], np.uint32)
-    np.random.set_state({**state, "state": {"key": key, "pos": state["state"]["pos"]}})
 
 
 @dataclass(frozen=True)
@@ -183,17 +165,8 @@ class TrainingState:
 
     def as_json(self) -> dict[str, Any]:
         """Returns its JSON values."""
-        return {
-            "step": self.step,
-            "epoch": self.epoch,
-            "steps_per_epoch": self.steps_per_epoch,
-            "seed": self.seed,
-            "position": dict(self.position),
-            "progress": self.progress.as_json(),
-            "ranks": [rank.values for rank in self.ranks],
-            "stopped": self.stopped,
-            "replicas": self.replicas,
-        }
+        ranks = [rank.values for rank in self.ranks]
+        return {**vars(self), "position": dict(self.position), "progress": asdict(self.progress), "ranks": ranks}
 
     def arrays(self) -> Arrays:
         """Returns the arrays of all ranks."""
@@ -210,10 +183,8 @@ class TrainingState:
                 f"{checkpoint.path} holds a model and no state to continue a training from; use it as warm_start"
             )
         arrays = checkpoint.arrays()
-        ranks = []
-        for number, own in enumerate(values["ranks"]):
-            prefix = f"{number}/"
-            ranks.append(
-                RankState(own, {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
-            )
+        ranks = [
+            RankState(own, {key.removeprefix(f"{n}/"): each for key, each in arrays.items() if key.startswith(f"{n}/")})
+            for n, own in enumerate(values["ranks"])
+        ]
         return cls(**{**values, "progress": Progress.of(values["progress"]), "ranks": ranks})

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.retention import CheckpointRecord
 from ..rank import process_context
@@ -31,10 +33,7 @@ class Wish:
 
 
 class Agreement:
-    """Decides at which steps ranks compare their requests, and compares them by one small allreduce.
-
-    The number of steps between two comparisons follows rank 0's step time, so that all ranks compare at the same step.
-    """
+    """Decides by rank 0's step time at which steps ranks compare their requests, and compares them by one allreduce."""
 
     def __init__(self, world: World, step: int) -> None:
         self._world = world
@@ -47,9 +46,7 @@ class Agreement:
         return step >= self._due
 
     def reached(self, step: int, wish: Wish) -> Wish:
-        """Compares the requests if due; every rank calls it after every step."""
-        import numpy as np
-
+        """Compares the requests; every rank calls it after the same step."""
         now = time.perf_counter()
         interval = steps_between((now - self._timed_from) / max(1, step - self._last)) if self._world.rank == 0 else 0
         mine = np.asarray([int(wish.pause), int(wish.stop), interval], np.int64)
@@ -64,10 +61,7 @@ def steps_between(step_s: float) -> int:
 
 
 class Verdicts:
-    """A rank's access to the decisions about its trial.
-
-    If no driver answers (a user's training function called `train_segment`), rank 0 decides itself.
-    """
+    """A rank's access to the decisions about its trial."""
 
     def __init__(self, prepared: PreparedRank, progress: Progress) -> None:
         self._prepared, self._goal, self._world = prepared, prepared.job.config.goal, prepared.world
@@ -107,7 +101,7 @@ class Verdicts:
         given = process_context.ask(question)
         if given:
             return given
-        if self._own is None:
+        if self._own is None:  # a user's training function called `train_segment`: no driver answers, rank 0 decides
             job = self._prepared.job
             self._own = Decisions(job.config, self.progress, records_in(job.folder, self._goal))
         return self._own.answer(question)
@@ -116,11 +110,6 @@ class Verdicts:
 def records_in(folder: Path, goal: Goal) -> list[CheckpointRecord]:
     """Describes a trial's checkpoints for the decisions about them."""
     return [
-        CheckpointRecord(kept.name, 0, int(kept.metadata["step"]), _metric(kept.metadata["metrics"], goal))
+        CheckpointRecord(kept.name, 0, int(kept.metadata["step"]), goal.found_in(kept.metadata["metrics"]))
         for kept in list_checkpoints(folder)
     ]
-
-
-def _metric(metrics: Mapping[str, Any], goal: Goal) -> float | None:
-    value = metrics.get(goal.metric)
-    return None if value is None else float(value)  # NaN is stored as its name

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .box_matching import HITS, MATCHED, SKIPPED, THRESHOLDS, Matches, flags_of, score_of
-from .boxes import Flags, Floats
+from .boxes import HITS, MATCHED, SKIPPED, THRESHOLDS, Flags, Floats, Matches, flags_of, score_of
 
 _VOC_POINTS = np.linspace(0, 1, 11)
 _COCO_POINTS = np.linspace(0, 1, 101)

@@ -18,10 +18,7 @@ _QUALITY = 85
 
 
 def draw_detections(images: npt.NDArray[np.float32], detections: Floats, truths: Floats, names: Sequence[str]) -> bytes:
-    """Draws true boxes in green, ignored ones in grey, and detections with a score from 0.3 on in orange.
-
-    Returns a JPEG file, four images in a row, the longer side of each scaled to 256 pixels.
-    """
+    """Draws true and found boxes on images in rows of four, the longer side of each 256 pixels, as a JPEG file."""
     tiles = [
         _tile(*each, names) for each in zip(np.clip(images, 0, 255).astype(np.uint8), detections, truths, strict=True)
     ]

@@ -40,10 +40,14 @@ def class_metrics(
         )
     numbers = range(len(names)) if labels is None else labels
     missed = [0] * len(names) if errors is None else errors
-    return [
-        _metrics_of(name, int(label), confusion, int(none), index)
-        for index, (name, label, none) in enumerate(zip(names, numbers, missed, strict=True))
-    ]
+    found = []
+    for index, (name, label, none) in enumerate(zip(names, numbers, missed, strict=True)):
+        right, given = int(confusion[index, index]), int(confusion[:, index].sum())
+        support = int(confusion[index].sum()) + int(none)
+        recall = right / support if support else None
+        f1 = 2 * right / (support + given) if support else None
+        found.append(ClassMetrics(name, int(label), support, recall, right / given if given else None, f1))
+    return found
 
 
 def per_class_csv(classes: Sequence[ClassMetrics]) -> str:
@@ -58,16 +62,6 @@ def confusion_csv(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> str
     rows: list[Sequence[str]] = [("true class", *names)]
     rows += [(name, *map(str, counts)) for name, counts in zip(names, confusion.tolist(), strict=True)]
     return csv_text(rows)
-
-
-def _metrics_of(name: str, label: int, confusion: npt.NDArray[np.int64], errors: int, index: int) -> ClassMetrics:
-    found = int(confusion[index, index])
-    support = int(confusion[index].sum()) + errors
-    given = int(confusion[:, index].sum())
-    recall = found / support if support else None
-    precision = found / given if given else None
-    f1 = 2 * found / (support + given) if support else None
-    return ClassMetrics(name, label, support, recall, precision, f1)
 
 
 def number_text(value: float | None) -> str:

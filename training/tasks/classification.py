@@ -189,7 +189,7 @@ class Classification(Task):
         tables = {"per_class.csv": per_class, "confusion.csv": confusion_csv(confusion, self.class_names)}
 
         def draw() -> bytes:
-            from .confusion_plot import draw_confusion_matrix
+            from .plots import draw_confusion_matrix
 
             return draw_confusion_matrix(confusion, self.class_names)
 

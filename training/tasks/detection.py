@@ -127,7 +127,7 @@ class Detection(Task):
         """Returns the matches of no detections, and no objects of each class."""
         import numpy as np
 
-        from .box_matching import no_matches
+        from .boxes import no_matches
 
         return {_MATCHES: no_matches(), _OBJECTS: np.zeros(len(self.class_names), np.int64)}
 
@@ -143,8 +143,7 @@ class Detection(Task):
         """Matches the detections of a batch with its objects; see `Task.count`."""
         import numpy as np
 
-        from .box_matching import matches_of, no_matches, real_truths
-        from .boxes import COLUMNS
+        from .boxes import COLUMNS, matches_of, no_matches, real_truths
 
         found = self.answers(outputs, described)
         truths = np.asarray(labels, np.float32)
@@ -184,7 +183,7 @@ class Detection(Task):
     def evaluate(self, counts: Mapping[str, npt.NDArray[np.int64]]) -> TaskEvaluation:
         """Derives average precision and recall of each class, and their curves; see `Task.evaluate`."""
         from .average_precision import curve_at
-        from .precision_plot import curves_csv, draw_precision_recall
+        from .plots import curves_csv, draw_precision_recall
 
         classes = self.precisions(dict(counts))
         curves = {each.name: curve_at(counts[_MATCHES], each.label, each.objects) for each in classes if each.objects}

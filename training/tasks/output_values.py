@@ -30,10 +30,7 @@ def output_values(gives_logits: bool | None, stated: Any) -> str | None:
 
 
 def require_probabilities(values: npt.NDArray[Any]) -> None:
-    """Checks the values of a model that gives probabilities; values that are not finite have an error of their own.
-
-    Independent probabilities, as sigmoids give them, need not sum to 1.
-    """
+    """Checks the finite values of a model that gives probabilities, which need not sum to 1 (sigmoids)."""
     import numpy as np
 
     finite = values[np.isfinite(values)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -20,30 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """A backend's description of the output of a compiled model.
+    """A backend's description of the output of a compiled model."""
 
-    Attributes:
-        shape: Its shape, nested like the output, with a name for what is not a tensor; None if unknown.
-        loss: Name of the loss; "" if unknown.
-        values: `logits` or `probabilities`; None if nothing shows it.
-    """
-
-    shape: Any
-    loss: str
-    values: str | None
+    shape: Any  # Its shape, nested like the output, with a name for what is not a tensor; None if unknown
+    loss: str  # Name of the loss; "" if unknown
+    values: str | None  # `logits` or `probabilities`; None if nothing shows it
 
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """The evaluation of a model on the validation rows, beyond its compiled metrics.
+    """The evaluation of a model on the validation rows, beyond its compiled metrics."""
 
-    Attributes:
-        tables: CSV texts by file name.
-        plots: Functions that draw PNG files, by file name; they raise MissingDependencyError without matplotlib.
-    """
-
-    tables: Mapping[str, str] = field(default_factory=dict)
-    plots: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
+    tables: Mapping[str, str]  # CSV texts by file name
+    # Functions that draw PNG files, by file name; they raise MissingDependencyError without matplotlib
+    plots: Mapping[str, Callable[[], bytes]]
 
 
 class Task(ABC):
@@ -77,11 +67,7 @@ class Task(ABC):
         self.class_names = tuple(class_names)
 
     def check_feed(self, feed: DeltaFeed) -> None:  # noqa: B027 - by default every table has them
-        """Checks that a table has the task's labels.
-
-        Raises:
-            NotAnImageTableError: If it does not.
-        """
+        """Checks that a table has the task's labels."""
 
     @property
     def feed_options(self) -> dict[str, Any]:
@@ -90,47 +76,21 @@ class Task(ABC):
 
     @abstractmethod
     def check_output(self, output: ModelOutput) -> None:
-        """Checks that a model's output fits the task.
-
-        Args:
-            output: The output.
-
-        Raises:
-            TrialError: If it does not.
-        """
+        """Checks that a model's output fits the task."""
 
     @abstractmethod
     def describe_output(self, output: ModelOutput) -> dict[str, Any]:
-        """Describes a model's output values, for readers of its checkpoints.
-
-        Args:
-            output: The output.
-
-        Returns:
-            JSON values.
-        """
+        """Describes a model's output values in JSON values, for readers of its checkpoints: `described` below."""
 
     def gives_probabilities(self, described: Mapping[str, Any]) -> bool | None:
-        """Returns whether a model's values are probabilities; None if its description does not tell.
-
-        Args:
-            described: The `task` of a checkpoint, with the result of `describe_output`.
-        """
+        """Returns whether a model's values are probabilities; None if its description does not tell."""
         return None
 
     @abstractmethod
     def answers(self, outputs: Any, described: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-        """Turns a model's outputs for a batch into its answers.
+        """Turns a model's outputs for a batch, as arrays, into its answers, float32 [rows, ...].
 
-        Args:
-            outputs: The outputs, as arrays.
-            described: The `task` of a checkpoint, with the result of `describe_output`.
-
-        Returns:
-            float32 [rows, ...]; the shape of a row is always the same, and finite for finite outputs.
-
-        Raises:
-            TrialError: If the outputs do not fit the task.
+        The shape of a row is always the same, and its values are finite for finite outputs.
         """
 
     @abstractmethod
@@ -161,26 +121,10 @@ class Task(ABC):
 
     @abstractmethod
     def count(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> Counts:
-        """Counts a batch of validation rows, for `joined`.
-
-        Args:
-            outputs: The model's outputs, as arrays.
-            labels: Their labels, as arrays.
-            described: The result of `describe_output` for the model.
-
-        Raises:
-            TrialError: If these do not fit the task.
-        """
+        """Counts a batch of validation rows, outputs and labels as arrays, for `joined`."""
 
     def picture(self, images: Any, outputs: Any, labels: Any, described: Mapping[str, Any]) -> bytes | None:
-        """Draws what the model makes of a few validation images, as a JPEG file; None for a task without pictures.
-
-        Args:
-            images: float32 [rows, height, width, 3] from 0 to 255.
-            outputs: The model's outputs for them, as arrays.
-            labels: Their labels, as arrays.
-            described: The result of `describe_output` for the model.
-        """
+        """Draws what the model makes of some images, float32 [rows, height, width, 3] from 0 to 255, as a JPEG file."""
         return None
 
     def metrics(self, counts: Counts) -> dict[str, float]:
@@ -192,19 +136,7 @@ class Task(ABC):
         return None
 
     def measure(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> dict[str, float]:
-        """Computes metrics of a batch of validation rows, for models whose framework has no metrics.
-
-        Args:
-            outputs: The model's outputs, as arrays.
-            labels: Their labels, as arrays.
-            described: The result of `describe_output` for the model.
-
-        Returns:
-            Means over the rows, by name; `loss` among them if the task has one.
-
-        Raises:
-            TrialError: If these do not fit the task.
-        """
+        """Computes means over the validation rows of a batch by name, for models whose framework has no metrics."""
         return {}
 
     @abstractmethod
@@ -212,9 +144,5 @@ class Task(ABC):
         """Derives the recorded evaluation from the counts of all rows."""
 
     def explain(self, text: str) -> str | None:
-        """Names the label that caused an error of TensorFlow, in one sentence; None for other causes.
-
-        Args:
-            text: The error's text.
-        """
+        """Names the label that caused an error of TensorFlow, in one sentence, by its text; None for other causes."""
         return None

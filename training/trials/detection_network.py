@@ -45,11 +45,9 @@ class Level:
         return list(astuple(self))
 
 
-def conv(values: Any, filters: int, kernel: int = 3, strides: int = 1) -> Any:
+def conv(values: Any, filters: int, strides: int = 1) -> Any:
     """Adds a convolution, batch normalization and a rectifier."""
-    values = layers.Conv2D(filters, kernel, strides, padding="same", use_bias=False, kernel_initializer="he_normal")(
-        values
-    )
+    values = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False, kernel_initializer="he_normal")(values)
     return layers.ReLU()(layers.BatchNormalization(momentum=_MOMENTUM)(values))
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import InvalidArgumentError, MissingMetricError
 from ...options import closest
@@ -57,13 +58,12 @@ class Goal:
     @classmethod
     def of(cls, metric: str, mode: str | None = None) -> Goal:
         """Makes a goal; without a mode the metric must be one whose direction is known."""
+        mode = _known_mode(metric) if mode is None else mode
         if mode is None:
-            mode = _known_mode(metric)
-            if mode is None:
-                raise InvalidArgumentError(
-                    f"metric {metric!r}{near_metric(metric)} does not imply whether less is better; give mode='min' or "
-                    "'max'"
-                )
+            raise InvalidArgumentError(
+                f"metric {metric!r}{near_metric(metric)} does not imply whether less is better; give mode='min' or "
+                "'max'"
+            )
         if mode not in _MODES:
             raise InvalidArgumentError(f"mode is {mode!r}; it must be one of {', '.join(_MODES)}")
         return cls(metric, mode)
@@ -76,6 +76,11 @@ class Goal:
                 "these, or compile the model with it"
             )
         return float(metrics[self.metric])
+
+    def found_in(self, metrics: Mapping[str, Any]) -> float | None:
+        """Takes the goal's value from the metrics of a checkpoint, where NaN is stored as its name; None without it."""
+        value = metrics.get(self.metric)
+        return None if value is None else float(value)
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Returns whether `value` is better than `best`; NaN is never better, and of equal values the first stays."""
@@ -95,28 +100,20 @@ def _known_mode(metric: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class RankMetrics:
-    """The metrics of one rank."""
-
-    rows: float  # Rows behind the values
-    values: Mapping[str, float]  # Value by name
-
-
-def mean_over_ranks(ranks: Iterable[RankMetrics]) -> dict[str, float]:
-    """Averages metrics over ranks, weighted by their rows.
+def mean_over_ranks(ranks: Iterable[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """Averages metrics over ranks, of which each has its rows and its values by name, weighted by the rows.
 
     Exact for metrics that are means over rows (losses, accuracies); for others (AUC, precision) the mean of the ranks'
     values. Ranks without rows do not count.
     """
     totals: dict[str, float] = {}
     rows: dict[str, float] = {}
-    for measured in ranks:
-        if measured.rows <= 0:
+    for count, values in ranks:
+        if count <= 0:
             continue
-        for name, value in measured.values.items():
-            totals[name] = totals.get(name, 0.0) + value * measured.rows
-            rows[name] = rows.get(name, 0.0) + measured.rows
+        for name, value in values.items():
+            totals[name] = totals.get(name, 0.0) + value * count
+            rows[name] = rows.get(name, 0.0) + count
     return {name: total / rows[name] for name, total in totals.items()}
 
 

@@ -42,10 +42,7 @@ class Transfer(KerasTrial):
         hparam, seed = self.context.get_hparam, self.context.seed
         inputs = keras.Input((*self.context.image_size, 3))
         backbone, preprocess = application(
-            hparam("backbone", "MobileNetV2"),
-            hparam("weights", IMAGENET),
-            self.context.image_size,
-            self.context.rank,
+            hparam("backbone", "MobileNetV2"), hparam("weights", IMAGENET), self.context.image_size, self.context.rank
         )
         images = inputs
         for layer in augmentation(

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lakelens.inference.evaluation.detection_metrics import compare_detections, measure_detections
 from lakelens.inference.evaluation.detection_plots import draw_detection_comparison, draw_detection_plots
-from lakelens.training.tasks.box_matching import matches_of
+from lakelens.training.tasks.boxes import matches_of
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from lakelens.errors import InvalidArgumentError
 from lakelens.training.checkpoints.retention import CheckpointRecord, Retention, checkpoints_to_keep
 
 pytestmark = pytest.mark.unit
@@ -40,8 +39,3 @@ A_RUN = [record("a", 1, 0.9), record("b", 2, 0.3), record("c", 3, 0.5), record("
 )
 def test_the_best_and_the_latest_are_kept(records, rules, smaller_is_better, kept):
     assert checkpoints_to_keep(records, rules, smaller_is_better=smaller_is_better) == kept
-
-
-def test_a_negative_number_is_refused():
-    with pytest.raises(InvalidArgumentError, match="save_trial_best is -1"):
-        Retention(save_trial_best=-1)

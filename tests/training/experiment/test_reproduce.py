@@ -22,8 +22,7 @@ from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
 from lakelens.tracking.runs import open_client, tracked_run
 from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
-from lakelens.training.experiment.comparison import changed_packages
-from lakelens.training.experiment.reproduce import _recorded_entrypoint, reproduce
+from lakelens.training.experiment.reproduce import _recorded_entrypoint, changed_packages, reproduce
 from lakelens.training.experiment.train import train
 
 # What the promise of bit-equal results names.

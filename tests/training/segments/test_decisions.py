@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ def test_decisions_that_go_on_from_their_progress_are_those_of_an_uninterrupted_
     for cut in range(len(values)):
         before = Decisions(rules)
         answers(rules, values[:cut], before)
-        progress = Progress.of(json.loads(json.dumps(before.progress.as_json())))
+        progress = Progress.of(json.loads(json.dumps(asdict(before.progress))))
         assert answers(rules, values[cut:], Decisions(rules, progress)) == whole[cut:]
 
 

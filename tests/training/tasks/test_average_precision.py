@@ -15,8 +15,8 @@ from lakelens.training.tasks.average_precision import (
     curve_at,
     mean_precisions,
 )
-from lakelens.training.tasks.box_matching import THRESHOLDS, matches_of, no_matches, real_truths
-from lakelens.training.tasks.precision_plot import precision_recall_figure
+from lakelens.training.tasks.boxes import THRESHOLDS, matches_of, no_matches, real_truths
+from lakelens.training.tasks.plots import precision_recall_figure
 
 
 def scored(*rows: tuple[float, ...]) -> np.ndarray:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.training.tasks.class_metrics import class_metrics, confusion_csv, per_class_csv
-from lakelens.training.tasks.confusion_plot import draw_confusion_matrix
+from lakelens.training.tasks.plots import draw_confusion_matrix
 
 pytestmark = pytest.mark.unit
 CONFUSION = np.array([[8, 2, 0], [1, 9, 0], [0, 0, 0]])

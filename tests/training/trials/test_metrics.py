@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lakelens.errors import InvalidArgumentError, TrialError
-from lakelens.training.trials.metrics import Goal, RankMetrics, batches_of_rank, mean_over_ranks, rows_of_rank
+from lakelens.training.trials.metrics import Goal, batches_of_rank, mean_over_ranks, rows_of_rank
 
 pytestmark = pytest.mark.unit
 
@@ -86,7 +86,7 @@ def test_a_metric_that_is_missing_is_named_with_those_that_are_there():
 
 
 def test_ranks_weigh_as_many_rows_as_they_measured_among_those_that_have_the_metric():
-    ranks = [RankMetrics(3, {"a": 1.0}), RankMetrics(1, {"a": 5.0, "b": 7.0}), RankMetrics(0, {})]
+    ranks = [(3, {"a": 1.0}), (1, {"a": 5.0, "b": 7.0}), (0, {})]
     assert mean_over_ranks(ranks) == {"a": 2.0, "b": 7.0}
 
 

@@ -1,7 +1,6 @@
 """Averages of the weights that a Keras optimizer keeps: which weights are measured and saved, as in Keras' `fit`.
 
-`SwapEMAWeights` exchanges the weights with their averages for each validation. A checkpoint has what its validation
-measured: its model has the averages, its optimizer the weights in training, which a resume exchanges again.
+`SwapEMAWeights` exchanges both for each validation; a checkpoint then has the averages as the model's weights.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class Averages:
         self._is_loaded = True
 
     def continue_training(self) -> None:
-        """Gives a model that was loaded from a checkpoint the weights in training again.
-
-        Between two epochs the callback itself has them exchanged, and does so when the next one begins.
-        """
+        """Gives a loaded model the weights in training again; between two epochs the callback does it itself."""
         if self._has_weights_in_training():
             self._exchange()
 

@@ -12,18 +12,17 @@ import tensorflow as tf
 
 from ....errors import FeedError
 from ... import distributed as hvd
-from ... import distributed as world
 from ...checkpoints.checkpoint import Checkpoint, save_checkpoint
 from ...checkpoints.keras_files import load_weights
 from ...checkpoints.manifests import KERAS
 from ...keras_internals import logged_metrics
 from ...rank.process_context import log_to_driver
-from ..training_state import RankState, of_rank
+from ..training_state import RankState, of_rank, restore_random_state
 from .averages import Averages
 from .built_trial import BuiltTrial, remember_settings
 from .checks import naming_cause
 from .metric_sums import metrics_over_ranks
-from .model_state import RankCallbacks, capture, restore_callbacks, restore_process, restore_running, restore_variables
+from .model_state import RankCallbacks, capture, restore_callbacks, restore_running, restore_variables
 from .validation import average_statistics
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class KerasBackend:
         self._first = step = state.step if state is not None else 0
         model.stop_training = False
         model.make_train_function()
-        broadcast = world.callbacks.BroadcastGlobalVariablesCallback(0)
+        broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
         broadcast.set_model(model)
         broadcast.on_train_begin()
         if not self._schedule.ends_epoch(step):
@@ -189,8 +188,8 @@ class KerasBackend:
         """Reads a `.keras` file on rank 0 and broadcasts; see `Backend.load`."""
         if path is not None and self._context.rank == 0:
             load_weights(self._model, path)
-        world.broadcast_variables(list(self._model.weights), 0)
-        if world.broadcast_object(path is not None, name="lakelens.loaded"):
+        hvd.broadcast_variables(list(self._model.weights), 0)
+        if hvd.broadcast_object(path is not None, name="lakelens.loaded"):
             self._averages.loaded()
 
     def finalize(self) -> bool:
@@ -206,7 +205,8 @@ class KerasBackend:
         if state.is_of(self._context.size, self._job.replicas):
             mine = of_rank(state.ranks, self._context.rank)
             restore_variables(mine, self._model, self._built.noisy, inside=state.inside)
-            restore_process(mine, callbacks)
+            restore_callbacks(mine, callbacks)
+            restore_random_state(mine)
         else:
             log_to_driver(
                 f"the checkpoint is of {len(state.ranks)} ranks with {state.replicas} devices each, this training has "
@@ -224,31 +224,23 @@ class KerasBackend:
         count = int(given.cardinality())
         return self._built.replicas.shared(given.skip(step % count if count > 0 else step))
 
-    def _epoch_from(self, place: int) -> Any:
-        """Returns a dataset of one epoch from a step of the epoch on, if its end showed that it has one epoch."""
-        if place == 0:
-            return self._dataset
-        return self._built.replicas.shared(self._built.training.skip(place))
-
     def _trained_batch(self, step: int, place: int) -> Mapping[str, Any]:
+        too_short = place > 0 and step != self._first
         with naming_cause(self._job.training_feed, self._context.task):
-            try:
-                logs = self._model.train_function(iter((self._next_batch(),)))
-            except _ENDS:
-                if place > 0 and step != self._first:
-                    raise self._too_short(place) from None
-                self._batches = iter(self._epoch_from(place))  # a custom dataset of one epoch
+            while True:
                 try:
-                    logs = self._model.train_function(iter((self._next_batch(),)))
+                    return dict(self._model.train_function(iter((self._next_batch(),))))
                 except _ENDS:
-                    raise self._too_short(place) from None
-        return dict(logs)
-
-    def _too_short(self, place: int) -> FeedError:
-        return FeedError(
-            f"build_training_dataset gave {place} batches of an epoch of {self._schedule.steps_per_epoch}; every rank "
-            "must give context.training_feed.steps_per_epoch(global_batch_size, size) of them"
-        )
+                    if too_short:
+                        raise FeedError(
+                            f"build_training_dataset gave {place} batches of an epoch of "
+                            f"{self._schedule.steps_per_epoch}; every rank must give "
+                            "context.training_feed.steps_per_epoch(global_batch_size, size) of them"
+                        ) from None
+                # A custom dataset of one epoch begins again, after the steps of the epoch that are trained.
+                shared = self._built.replicas.shared
+                self._batches = iter(shared(self._built.training.skip(place)) if place > 0 else self._dataset)
+                too_short = True
 
     def _next_batch(self) -> Any:
         began = time.perf_counter()

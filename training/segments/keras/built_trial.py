@@ -30,7 +30,6 @@ from .validation import Validation, count_rows, leave_out_padding, without_paddi
 
 if TYPE_CHECKING:
     from ...checkpoints.checkpoint import Checkpoint
-    from ...feed.feed import DeltaFeed
     from ...trials.context import TrialContext
     from ..job import TrainingJob
     from ..training_state import TrainingState
@@ -62,22 +61,8 @@ def share_cores(local_size: int) -> None:
         return  # TensorFlow is already in use, as in a notebook
 
 
-def distributed(optimizer: Any, rules: Optimizations) -> Any:
-    """Makes an optimizer combine gradients over ranks or replicas as the rules say."""
-    return world.DistributedOptimizer(
-        optimizer,
-        compression=world.Compression[rules.gradient_compression],
-        backward_passes_per_step=rules.aggregation_frequency,
-        average_aggregated_gradients=True,
-    )
-
-
 class LearningRate:
-    """A training's learning rate: scaled at once by the number of workers, and raised to that over its first steps.
-
-    It rises linearly with the steps; after the warm-up the optimizer and callbacks control it. It depends only on the
-    step, so that a continued training continues exactly.
-    """
+    """A training's learning rate: scaled by the number of workers, and raised to that linearly over its first steps."""
 
     def __init__(
         self, optimizer: keras.optimizers.Optimizer, rules: Optimizations, workers: int, steps_per_epoch: int
@@ -89,7 +74,12 @@ class LearningRate:
         factor = rules.factor(workers)
         if rules.learning_rate_scaling == "none" and self._steps == 0:
             return
-        _require_a_number(optimizer)
+        schedule = given_learning_rate(getattr(optimizer, "inner_optimizer", optimizer))
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            raise TrialError(
+                f"optimizations.learning_rate_scaling and warmup_epochs change a learning rate that is a number, and "
+                f"the model's optimizer follows {type(schedule).__name__}; scale it in build_model, or remove the keys"
+            )
         given = float(optimizer.learning_rate.numpy())  # the variable may have a copy on each device
         self._target = given * factor
         optimizer.learning_rate = self._target
@@ -105,20 +95,8 @@ class LearningRate:
             self._optimizer.learning_rate = self._target * (step + 1) / self._steps
 
 
-def _require_a_number(optimizer: Any) -> None:
-    schedule = given_learning_rate(getattr(optimizer, "inner_optimizer", optimizer))
-    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        raise TrialError(
-            f"optimizations.learning_rate_scaling and warmup_epochs change a learning rate that is a number, and the "
-            f"model's optimizer follows {type(schedule).__name__}; scale it in build_model, or remove the keys"
-        )
-
-
 class Replicas:
-    """The devices of this process that share each batch.
-
-    One device needs no strategy. Several are this process's GPUs, or logical CPUs where it sees no GPU.
-    """
+    """The devices of this process that share each batch: its GPUs, or logical CPUs where it sees no GPU."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -159,19 +137,7 @@ _CACHE_LIMIT_BYTES = 256 << 20
 
 
 class BuiltTrial:
-    """Builds Trial, model and datasets of a rank, and checks them.
-
-    Attributes:
-        model: The model, built and compiled, its optimizer distributed; on rank 0 with the checkpoint's weights.
-        described: The task's description of the model's output.
-        replicas: The devices of this process.
-        learning_rate: Scales and raises the optimizer's learning rate.
-        noisy: The model, and layers and seed generators outside it that draw noise.
-        callbacks: The Trial's.
-        training: Batches from the state's position on.
-        feeds: Whether these come from the job's feed, not from a custom dataset.
-        validation: None if there is none.
-    """
+    """Builds and checks Trial, model and datasets of a rank; the model has the checkpoint's weights on rank 0."""
 
     def __init__(
         self, job: TrainingJob, context: TrialContext, state: TrainingState | None, checkpoint: Checkpoint | None
@@ -223,7 +189,12 @@ class BuiltTrial:
     def _complete_model(self) -> None:
         """Builds what Keras' `fit` builds from a first batch: optimizer, loss and metrics; no batch is drawn for it."""
         model, rules = self.model, self._job.config.optimizations
-        model.optimizer = distributed(model.optimizer, rules)
+        model.optimizer = world.DistributedOptimizer(
+            model.optimizer,
+            compression=world.Compression[rules.gradient_compression],
+            backward_passes_per_step=rules.aggregation_frequency,
+            average_aggregated_gradients=True,
+        )
         world.callbacks.MetricAverageCallback().set_model(model)  # makes it compile for several ranks
         if self.replicas.count > 1:
             model.jit_compile = False  # XLA compiles no step that spans devices
@@ -250,7 +221,7 @@ class BuiltTrial:
     def _training_dataset(self, state: TrainingState | None) -> None:
         feed = self._job.training_feed.with_equal_weights()
         given = self.trial.build_training_dataset()
-        self.feeds = given is None
+        self.feeds = given is None  # Whether batches come from the job's feed, not from a custom dataset
         if given is not None:
             self.training = without_padding(given) if self._workers == 1 else given
             return
@@ -277,22 +248,19 @@ class BuiltTrial:
         if feed is None:
             return None
         with naming_cause(feed, self._context.task):
-            return self._validation_on(feed)
-
-    def _validation_on(self, feed: DeltaFeed) -> Validation:
-        given = self.trial.build_validation_dataset()
-        if given is not None:
-            return Validation(given, *count_rows(given))
-        share = (self._rank, self._size)
-        batch, size = self._context.global_batch_size, self._context.image_size
-        options = {**self._context.task.feed_options, **self._job.config.data.dataset_options}
-        dataset = feed.as_dataset(batch, *share, image_size=size, **options)
-        rows = rows_of_rank(feed.rows, *share)
-        if rows * size[0] * size[1] * 3 * 4 <= _CACHE_LIMIT_BYTES:
-            dataset = dataset.cache()
-        if options.get("bad_rows") == "skip":  # only the rows show how many count
-            return Validation(dataset, *count_rows(dataset))
-        return Validation(dataset, rows, batches_of_rank(feed.rows, batch, *share))
+            given = self.trial.build_validation_dataset()
+            if given is not None:
+                return Validation(given, *count_rows(given))
+            share = (self._rank, self._size)
+            batch, size = self._context.global_batch_size, self._context.image_size
+            options = {**self._context.task.feed_options, **self._job.config.data.dataset_options}
+            dataset = feed.as_dataset(batch, *share, image_size=size, **options)
+            rows = rows_of_rank(feed.rows, *share)
+            if rows * size[0] * size[1] * 3 * 4 <= _CACHE_LIMIT_BYTES:
+                dataset = dataset.cache()
+            if options.get("bad_rows") == "skip":  # only the rows show how many count
+                return Validation(dataset, *count_rows(dataset))
+            return Validation(dataset, rows, batches_of_rank(feed.rows, batch, *share))
 
 
 def _refuse_keys_of_torch(job: TrainingJob) -> None:

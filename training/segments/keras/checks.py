@@ -38,23 +38,20 @@ def naming_cause(feed: DeltaFeed, task: Task) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        cause = _cause_in_graph(error, feed, task)
+        cause = _cause_in_graph(str(error), feed, task)
         if cause is None:
             raise
         raise cause from None
 
 
-def _cause_in_graph(error: Exception, feed: DeltaFeed, task: Task) -> LakelensError | None:
+def _cause_in_graph(text: str, feed: DeltaFeed, task: Task) -> LakelensError | None:
     """Finds the error that a feed raised inside the graph, or one about a label that does not fit; None for others."""
-    text = str(error)
     for name, message in reversed(re.findall(r"lakelens\.errors\.(\w+): (.+?)\s*(?:\n\s*\n|$)", text, re.DOTALL)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, _OF_ROWS):
             return kind(message)
     explained = task.explain(text)
-    if explained is not None:
-        return FeedError(f"{feed.location}@{feed.version} {explained}")
-    return None
+    return FeedError(f"{feed.location}@{feed.version} {explained}") if explained is not None else None
 
 
 def check_model(given: object, trial: KerasTrial) -> ModelOutput:

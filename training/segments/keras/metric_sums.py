@@ -1,7 +1,4 @@
-"""Computes metrics over ranks from the summed state of Keras' metrics, as if one process had seen all rows.
-
-For metrics that are not means over rows, such as precision or AUC, the mean of the ranks' values would be wrong.
-"""
+"""Computes metrics over ranks from the summed state of Keras' metrics: a mean of AUCs, for example, would be wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import tensorflow as tf
 
 from ....errors import TrialError
 from ... import distributed as world
-from ...trials.metrics import Goal, RankMetrics, mean_over_ranks
+from ...trials.metrics import Goal, mean_over_ranks
 
 _ONE_RANK = "only_first_replica"
 
@@ -60,21 +57,20 @@ def leaf_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
 def metrics_over_ranks(model: keras.Model, logs: Mapping[str, Any], rows: float) -> dict[str, float]:
     """Returns the values of a model's metrics over the rows of all ranks; every rank calls it and gets the same.
 
-    The state of each metric is summed over ranks as its variables say (Keras' `aggregation`, which is `sum` unless a
-    metric sets it), and restored to this rank's own afterwards. Other values that a custom `train_step` or `test_step`
-    returns are averaged over ranks, weighted by rows.
+    Other values that a custom `train_step` or `test_step` returns are averaged over ranks, weighted by rows.
     """
     values = plain(logs)
     if world.size() == 1:
         return values
     variables = model.metrics_variables
     shapes = [tuple(variable.shape) for variable in variables]
-    names = set(plain(model.get_metrics_result())) if _all_built(model) else set()
+    built = all(getattr(metric, "built", True) for metric in model.metrics)
+    names = set(plain(model.get_metrics_result())) if built else set()
     gathered = world.allgather_object((values, rows, shapes, names), name="lakelens.metrics")
     logged = {name for others, *_ in gathered for name in others}
     alike = all(other == shapes for _, _, other, _ in gathered) and all(names == logged for *_, names in gathered)
     if not alike:
-        return mean_over_ranks(RankMetrics(count, others) for others, count, *_ in gathered)
+        return mean_over_ranks((count, others) for others, count, *_ in gathered)
     with _summed(variables, len(gathered)):
         return plain(model.get_metrics_result())
 
@@ -115,7 +111,3 @@ def _summed(variables: Sequence[keras.Variable], ranks: int) -> Iterator[None]:
 
 def _aggregation(variable: keras.Variable) -> str:
     return str(getattr(variable, "aggregation", "sum"))
-
-
-def _all_built(model: keras.Model) -> bool:
-    return all(getattr(metric, "built", True) for metric in model.metrics)

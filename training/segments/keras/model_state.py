@@ -11,7 +11,7 @@ import tensorflow as tf
 from ...distributed.optimizer import added_up
 from ...keras_internals import flattened_layers, untrained_variables
 from ...rank.process_context import log_to_driver
-from ..training_state import RankState, decode, encode_attributes, random_state, rank_seed, restore_random_state
+from ..training_state import RankState, decode, encode_attributes, random_state, rank_seed
 
 if TYPE_CHECKING:
     from ..training_state import Arrays
@@ -20,10 +20,7 @@ NoiseSource: TypeAlias = keras.layers.Layer | keras.random.SeedGenerator
 
 
 def separate_noise(sources: Iterable[NoiseSource], rank: int) -> None:
-    """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed.
-
-    The copies on several devices of a process are reseeded like those of as many ranks would be.
-    """
+    """Reseeds the random layers (dropout, augmentation) of models that every rank has built from one seed."""
     for state in noise_states(sources):
         copies = copies_of(state)
         seed, drawn = (int(number) for number in copies[0].numpy())
@@ -46,16 +43,14 @@ def copies_of(variable: keras.Variable) -> list[tf.Variable]:
 
 
 def noise_states(sources: Iterable[NoiseSource]) -> list[keras.Variable]:
-    """Finds the states of seed generators, each once, in the order of the sources.
-
-    Keras counts them among a layer's variables, and not among its weights.
-    """
+    """Finds the states of seed generators, each once, in the order of the sources."""
     return list({id(state): state for source in sources for state in _noise_states(source)}.values())
 
 
 def _noise_states(source: NoiseSource) -> list[keras.Variable]:
     if isinstance(source, keras.random.SeedGenerator):
         return [source.state]
+    # Keras counts them among a layer's variables, and not among its weights.
     weights = {id(weight) for weight in source.weights}
     return [variable for variable in source.variables if id(variable) not in weights]
 
@@ -76,10 +71,8 @@ class RankCallbacks(keras.callbacks.CallbackList):  # type: ignore[misc]
 
 
 def writing_on_rank_0(callbacks: Sequence[keras.callbacks.Callback], rank: int) -> list[keras.callbacks.Callback]:
-    """Replaces Keras' own writers of files on the other ranks: two that write one file at once damage it.
-
-    A replacement has the name of what it replaces, by which the state of the callbacks is restored.
-    """
+    """Replaces Keras' own writers of files on the other ranks: two that write one file at once damage it."""
+    # A replacement has the name of what it replaces, by which the state of the callbacks is restored.
     return [
         type(type(each).__name__, (keras.callbacks.Callback,), {})() if rank > 0 and type(each) in _WRITERS else each
         for each in callbacks
@@ -92,10 +85,7 @@ _ADDED_UP = "added_up/"
 
 
 def capture(
-    model: keras.Model,
-    noisy: Sequence[NoiseSource],
-    callbacks: Sequence[keras.callbacks.Callback],
-    inside: bool,
+    model: keras.Model, noisy: Sequence[NoiseSource], callbacks: Sequence[keras.callbacks.Callback], inside: bool
 ) -> RankState:
     """Takes the state of this rank."""
     arrays: Arrays = {}
@@ -134,14 +124,8 @@ def restore_running(state: RankState, model: keras.Model) -> None:
             variable.assign(state.arrays[name])
 
 
-def restore_process(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Restores counters of callbacks and the random state of Python and NumPy; call it after `on_train_begin`."""
-    restore_callbacks(state, callbacks)
-    restore_random_state(state)
-
-
 def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Restores the plain attributes of callbacks; callbacks of another class keep their own."""
+    """Restores the plain attributes of callbacks of the same classes; call it after `on_train_begin`."""
     kept = state.values["callbacks"]
     names = [type(each).__name__ for each in callbacks]
     if names != [each["class"] for each in kept]:
@@ -153,10 +137,7 @@ def restore_callbacks(state: RankState, callbacks: Sequence[keras.callbacks.Call
 
 
 def statistics_of(model: keras.Model) -> list[keras.Variable]:
-    """Finds floating-point variables that gradients never train, such as moving means; not weights of frozen layers.
-
-    Layers may be frozen and unfrozen during a training; the result stays the same.
-    """
+    """Finds floating-point variables that gradients never train, such as moving means; not weights of frozen layers."""
     variables = [variable for layer in flattened_layers(model) for variable in untrained_variables(layer)]
     return [v for v in {id(v): v for v in variables}.values() if tf.as_dtype(v.dtype).is_floating]
 

@@ -39,8 +39,7 @@ def leave_out_padding(model: keras.Model, workers: int) -> None:
     """Makes a model's training step ignore rows of weight 0 if several workers share each batch.
 
     Each worker's loss is weighted by its number of real rows, so that the average of their gradients is the gradient of
-    the mean over all real rows of the global batch, and a penalty on weights counts once. A worker without
-    real rows changes neither metrics nor moving statistics.
+    the mean over all real rows of the global batch, and a penalty on weights counts once.
     """
     plain_step = model.train_step
 
@@ -63,12 +62,8 @@ def leave_out_padding(model: keras.Model, workers: int) -> None:
 
 def _has_row_weights(batch: Any) -> bool:
     """Checks for (images, labels, weights) with a weight per row; a custom dataset may lack weights."""
-    return (
-        isinstance(batch, tuple)
-        and len(batch) == 3
-        and getattr(batch[2], "shape", None) is not None
-        and (batch[2].shape.rank == 1)
-    )
+    shape = getattr(batch[2], "shape", None) if isinstance(batch, tuple) and len(batch) == 3 else None
+    return shape is not None and shape.rank == 1
 
 
 def _real_rows(batch: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
@@ -100,32 +95,22 @@ _SHOWN = 8
 
 
 class Validation:
-    """Measures the model on the validation rows of all ranks.
-
-    Attributes:
-        picture: On rank 0 the task's picture of the first rows that `count` has met; None if it has none.
-    """
+    """Measures the model on the validation rows of all ranks."""
 
     def __init__(self, dataset: tf.data.Dataset, rows: int, batches: int) -> None:
-        self.picture: bytes | None = None
+        self.picture: bytes | None = None  # On rank 0 the task's picture of the first rows of the last `count`
         self._draws = world.rank() == 0
-        real = dataset.map(lambda *batch: rows_where(batch[2] > 0, batch)).filter(_has_rows)
+        real = dataset.map(lambda *batch: rows_where(batch[2] > 0, batch))
+        real = real.filter(lambda *batch: tf.size(batch[2]) > 0)
         # Without a known length Keras warns after each epoch that the data ran out.
         self._dataset = real.apply(tf.data.experimental.assert_cardinality(batches)) if rows else None
         self._rows = rows
         self._first_images: Any = None
 
     def measure(
-        self,
-        model: keras.Model,
-        task: Task,
-        described: Mapping[str, Any],
-        callbacks: RankCallbacks | None,
+        self, model: keras.Model, task: Task, described: Mapping[str, Any], callbacks: RankCallbacks | None
     ) -> dict[str, float]:
-        """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged.
-
-        Callbacks hear of the validation as `fit` tells them, those of a rank without rows too, and get these metrics.
-        """
+        """Returns each metric over the rows of all ranks, as `val_...`; the model's running metrics stay unchanged."""
         running = [(copy, np.asarray(copy)) for variable in model.metrics_variables for copy in copies_of(variable)]
         model.reset_metrics()  # a rank without rows adds nothing
         values: dict[str, Any] = {}
@@ -166,8 +151,7 @@ class Validation:
                 raise NotFiniteError("output is NaN or infinite for validation rows")
             if not parts and self._draws:
                 few = tf.nest.map_structure(lambda part: np.asarray(part)[:_SHOWN], (images, outputs, given))
-                shown, found, true = few
-                self.picture = task.picture(shown, found, true, described)
+                self.picture = task.picture(*few, described)
             parts.append(task.count(outputs, given, described))
         return task.joined(parts)
 
@@ -193,7 +177,3 @@ def count_rows(dataset: tf.data.Dataset) -> tuple[int, int]:
     zero = tf.constant(0, tf.int64)
     rows, batches = dataset.reduce((zero, zero), add)
     return int(rows.numpy()), int(batches.numpy())
-
-
-def _has_rows(images: tf.Tensor, labels: Any, weights: tf.Tensor) -> tf.Tensor:
-    return tf.size(weights) > 0

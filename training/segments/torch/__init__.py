@@ -1,7 +1,7 @@
 """The backend of PyTorch models: the only part of `segments` that imports PyTorch.
 
     backend --> built_trial (Trial, model, optimizer, batches) --> checks
-    backend --> training_step (loss, gradients over ranks, update), metric_sums, rank_noise
+    backend --> validation, world (the ranks)
 
 Start: `backend.TorchBackend`.
 """

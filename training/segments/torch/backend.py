@@ -31,46 +31,6 @@ _RANDOM, _RANDOM_GPU = "torch_random", "torch_random_gpu"
 _GRADIENT, _STATISTIC, _RUNNING = "gradient/", "statistic/", "running/"
 
 
-def capture(model: torch.nn.Module, running: Mapping[str, Any], *, inside: bool) -> RankState:
-    """Takes the state of this rank."""
-    arrays: Arrays = {_RANDOM: torch.get_rng_state().numpy()}
-    values = random_state(arrays)
-    if torch.cuda.is_available():
-        arrays[_RANDOM_GPU] = torch.cuda.get_rng_state().numpy()
-    if inside:
-        arrays |= {f"{_RUNNING}{name}": each for name, each in running.items()}
-        arrays |= {f"{_STATISTIC}{name}": _array(each) for name, each in statistics_of(model).items()}
-    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
-    arrays |= {f"{_GRADIENT}{name}": _array(each) for name, each in gradients.items()}
-    return RankState(values, arrays)
-
-
-def restore(state: RankState, model: torch.nn.Module) -> None:
-    """Restores random states, statistics and gradients of an identically built model."""
-    restore_random_state(state)
-    torch.set_rng_state(torch.from_numpy(state.arrays[_RANDOM].copy()))
-    if _RANDOM_GPU in state.arrays and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.from_numpy(state.arrays[_RANDOM_GPU].copy()))
-    for name, parameter in model.named_parameters():
-        if f"{_GRADIENT}{name}" in state.arrays:
-            # In the memory layout of the parameter: in another one, sums over the gradient round differently.
-            parameter.grad = torch.empty_like(parameter).copy_(torch.from_numpy(state.arrays[f"{_GRADIENT}{name}"]))
-    restore_statistics(state, model)
-
-
-def restore_statistics(state: RankState, model: torch.nn.Module) -> None:
-    """Restores this rank's statistics of an epoch in progress."""
-    for name, buffer in statistics_of(model).items():
-        if f"{_STATISTIC}{name}" in state.arrays:  # else the model's file has it
-            buffer.copy_(torch.from_numpy(state.arrays[f"{_STATISTIC}{name}"].copy()))
-
-
-def running_of(state: RankState) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the sums of metrics of an epoch in progress; empty at the end of one."""
-    found = {name: each for name, each in state.arrays.items() if name.startswith(_RUNNING)}
-    return {name.removeprefix(_RUNNING): each for name, each in found.items()}
-
-
 def statistics_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Finds floating-point buffers, such as the running means of batch normalization, by name."""
     return {name: each for name, each in model.named_buffers() if each.is_floating_point()}
@@ -170,12 +130,8 @@ class TorchBackend:
 
     def count(self, described: Mapping[str, Any]) -> Counts:
         """Runs the model on the validation rows; see `Backend.count`."""
-        validation = self._built.validation
-        return (
-            self._built.trial.context.task.no_counts()
-            if validation is None
-            else validation.count(self._model, described)
-        )
+        validation, task = self._built.validation, self._built.trial.context.task
+        return task.no_counts() if validation is None else validation.count(self._model, described)
 
     @property
     def picture(self) -> bytes | None:
@@ -184,11 +140,22 @@ class TorchBackend:
 
     def capture(self, *, inside: bool) -> RankState:
         """Takes random states, statistics and gradients of this rank; see `Backend.capture`."""
-        return capture(self._model, self._running.arrays(), inside=inside)
+        arrays: Arrays = {_RANDOM: torch.get_rng_state().numpy()}
+        values = random_state(arrays)
+        if torch.cuda.is_available():
+            arrays[_RANDOM_GPU] = torch.cuda.get_rng_state().numpy()
+        if inside:
+            arrays |= {f"{_RUNNING}{name}": each for name, each in self._running.arrays().items()}
+            arrays |= {f"{_STATISTIC}{name}": _array(each) for name, each in statistics_of(self._model).items()}
+        gradients = {name: each.grad for name, each in self._model.named_parameters() if each.grad is not None}
+        arrays |= {f"{_GRADIENT}{name}": _array(each) for name, each in gradients.items()}
+        return RankState(values, arrays)
 
     def restore_running(self, state: RankState) -> None:
         """Restores the statistics; see `Backend.restore_running`."""
-        restore_statistics(state, self._model)
+        for name, buffer in statistics_of(self._model).items():
+            if f"{_STATISTIC}{name}" in state.arrays:  # else the model's file has it
+                buffer.copy_(torch.from_numpy(state.arrays[f"{_STATISTIC}{name}"].copy()))
 
     def save(self, metadata: Mapping[str, Any], state: Mapping[str, Any], arrays: Arrays, name: str) -> Checkpoint:
         """Writes model and optimizer as safetensors, with the state; see `Backend.save`."""
@@ -228,9 +195,19 @@ class TorchBackend:
             )
             return
         mine = of_rank(state.ranks, self._world.rank)
-        restore(mine, self._model)
+        arrays = mine.arrays
+        restore_random_state(mine)
+        torch.set_rng_state(torch.from_numpy(arrays[_RANDOM].copy()))
+        if _RANDOM_GPU in arrays and torch.cuda.is_available():
+            torch.cuda.set_rng_state(torch.from_numpy(arrays[_RANDOM_GPU].copy()))
+        for name, parameter in self._model.named_parameters():
+            if f"{_GRADIENT}{name}" in arrays:
+                # In the memory layout of the parameter: in another one, sums over the gradient round differently.
+                parameter.grad = torch.empty_like(parameter).copy_(torch.from_numpy(arrays[f"{_GRADIENT}{name}"]))
+        self.restore_running(mine)
         if state.inside:
-            self._running.restore(running_of(mine))
+            running = {name.removeprefix(_RUNNING): each for name, each in arrays.items() if name.startswith(_RUNNING)}
+            self._running.restore(running)
 
     def _next_batch(self) -> tuple[Any, Any]:
         began = time.perf_counter()

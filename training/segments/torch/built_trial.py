@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from ....errors import FeedError, TrialError
 from ...checkpoints.torch_files import OPTIMIZER_FILE, load_weights, read_values
-from ...checkpoints.torch_warm_start import take_weights
+from ...checkpoints.warm_start import take_tensors
 from ...process_group.group import entered, left
 from ...rank.process_context import log_to_driver
 from ...trials.torch_trial import TorchTrial
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 class LearningRate:
-    """The rates of an optimizer's parameter groups.
-
-    Attributes:
-        scheduler: The Trial's scheduler; None if it has none.
-        described: What changes the rates, for the driver's log; "" if nothing does.
-    """
+    """The rates of an optimizer's parameter groups, with the Trial's scheduler, if it has one."""
 
     def __init__(
         self,
@@ -120,11 +115,7 @@ class _Loss(torch.nn.Module):
 
 
 class TrainingStep:
-    """Trains a model step by step on this rank's rows.
-
-    The loss of each rank counts by its share of the rows, so that the gradient is that of the mean over all rows of the
-    global batch.
-    """
+    """Trains a model step by step on this rank's rows, whose share of all rows is the weight of their loss."""
 
     def __init__(
         self,
@@ -200,16 +191,7 @@ _summed.__annotations__.update({"bucket": dist.GradBucket, "return": torch.futur
 
 
 class BuiltTrial:
-    """Builds Trial, model, optimizer and batches of a rank, and checks them.
-
-    Attributes:
-        model: The model, on the rank's device; on rank 0 with the checkpoint's weights.
-        described: The task's description of the model's output.
-        optimizer: Its optimizer.
-        learning_rate: Its learning rate, with the scheduler.
-        step: Trains on a batch.
-        validation: None if there is none.
-    """
+    """Builds and checks Trial, model, optimizer and batches of a rank; the model has the checkpoint's weights."""
 
     def __init__(
         self,
@@ -220,9 +202,9 @@ class BuiltTrial:
         checkpoint: Checkpoint | None,
     ) -> None:
         self._job, self._world = job, world
-        rules = job.config.optimizations
+        rules, seed = job.config.optimizations, job.config.reproducibility.experiment_seed
         set_up(deterministic=job.config.reproducibility.deterministic)
-        _seed(job.config.reproducibility.experiment_seed)
+        _seed(seed)
         self.trial = _torch_trial(job, context)
         self.model = self.trial.build_model()
         if isinstance(self.model, torch.nn.Module):
@@ -230,23 +212,19 @@ class BuiltTrial:
         output = check_model(self.model, self.trial, world.device)
         self.described = context.task.describe_output(output)
         if rules.sync_batch_norm and world.size > 1:
-            _require_rows_on_each_rank(job, world.size)
             self._synchronise_batch_norm()
         self.optimizer = self.trial.build_optimizer(self.model)
         self.learning_rate = LearningRate(self.trial, self.optimizer, rules, world.size, job.schedule.steps_per_epoch)
         check_scheduler(self.trial, self.learning_rate.scheduler, job.config.goal)
         self.step = TrainingStep(self.trial, self.model, self.optimizer, rules, world)
-        self.validation = Validation.of(self.trial, job, world)
+        feed = job.validation_feed
+        self.validation = Validation(self.trial, job, feed, world) if feed is not None else None
         self._given = self.trial.build_training_dataset()
         require_saved(self.trial, self.model)
         context.require_all_used()
         # From here on seeds are for noise: everything that must be equal on all ranks is built.
-        resized = state is not None and not state.is_of(world.size, 1)
-        seed = (
-            job.config.reproducibility.experiment_seed
-            if state is None or not resized
-            else rank_seed(job.config.reproducibility.experiment_seed, state.step)
-        )
+        if state is not None and not state.is_of(world.size, 1):
+            seed = rank_seed(seed, state.step)
         _seed(rank_seed(seed, world.rank))
         if checkpoint is not None:
             load_weights(self.model, checkpoint.model_path)
@@ -258,12 +236,20 @@ class BuiltTrial:
         """Starts a training on rank 0: takes weights of another model, reports enabled optimizations."""
         job = self._job
         if job.warm_start is not None:
-            log_to_driver(f"warm_start {job.warm_start.uri}: {take_weights(self.model, job.warm_start)}")
+            log_to_driver(f"warm_start {job.warm_start.uri}: {take_tensors(self.model, job.warm_start)}")
         rate = [self.learning_rate.described] if self.learning_rate.described else []
         for line in [*job.config.optimizations.described(self._world.size, job.schedule.length), *rate]:
             log_to_driver(line)
 
     def _synchronise_batch_norm(self) -> None:
+        """Converts the layers, if no rank is without rows in a step: batch normalization waits for each rank."""
+        ranks = self._world.size
+        last = self._job.training_feed.rows % self._job.config.global_batch_size
+        if 0 < last < ranks:
+            raise TrialError(
+                f"optimizations.sync_batch_norm: each rank needs rows in every step, and the last batch of an epoch "
+                f"has {last} for {ranks} ranks; change global_batch_size, or remove the key"
+            )
         if self._world.device.type == "cpu":
             raise TrialError(
                 "optimizations.sync_batch_norm needs a GPU for each rank: PyTorch's SyncBatchNorm has no CPU version; "
@@ -321,13 +307,3 @@ def _seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-
-
-def _require_rows_on_each_rank(job: TrainingJob, ranks: int) -> None:
-    """Checks that no rank is without rows in a step: batch normalization waits for each rank."""
-    last = job.training_feed.rows % job.config.global_batch_size
-    if 0 < last < ranks:
-        raise TrialError(
-            f"optimizations.sync_batch_norm: each rank needs rows in every step, and the last batch of an epoch has "
-            f"{last} for {ranks} ranks; change global_batch_size, or remove the key"
-        )

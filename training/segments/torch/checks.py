@@ -82,12 +82,10 @@ def _require_rows_of_their_own(node: Any, output: torch.Tensor) -> None:
 
 
 def loss_takes_logits(trial: TorchTrial, model: torch.nn.Module, images: torch.Tensor) -> bool | None:
-    """Tells from the operations that `training_step` applies to the model's output; None if they do not show it.
-
-    The step runs on copies of Trial and model, so that neither its counters nor running statistics change here.
-    """
+    """Tells from the operations that `training_step` applies to the model's output; None if they do not show it."""
     outputs: list[Any] = []
     try:
+        # So that neither the Trial's counters nor running statistics change here.
         copied, step = copy.deepcopy(model).train(), copy.copy(trial)
         copied.register_forward_hook(lambda _, __, output: outputs.append(output))
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
@@ -203,10 +201,7 @@ def loss_and_means(given: object) -> tuple[torch.Tensor, dict[str, torch.Tensor]
 
 
 def require_gradients(loss: torch.Tensor, model: torch.nn.Module, world: TorchWorld) -> None:
-    """Checks that a loss depends on every trained parameter: otherwise ranks would wait for gradients that never come.
-
-    Every rank calls it, and all raise or none does.
-    """
+    """Checks on all ranks that a loss depends on every trained parameter: DistributedDataParallel waits for them."""
     used = {id(leaf) for leaf in _leaves(loss)}
     unused = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in used]
     found = max(world.allgather_object(unused, name="lakelens.unused"), key=len)

@@ -14,6 +14,7 @@ from .checks import require_saved
 from .world import in_evaluation, on_device, without_padding
 
 if TYPE_CHECKING:
+    from ...feed.feed import DeltaFeed
     from ...tasks.task import Counts
     from ...trials.torch_trial import TorchTrial
     from ..job import TrainingJob
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class MetricSums:
-    """Sums of metrics over rows, in float64; they stay on the device until they are read.
-
-    Attributes:
-        rows: Rows in the sums.
-    """
+    """Sums of metrics over rows, in float64; they stay on the device until they are read."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -70,22 +67,13 @@ _SHOWN = 8
 
 
 class Validation:
-    """Measures a Trial's model on the validation rows of all ranks.
+    """Measures a Trial's model on the validation rows of all ranks."""
 
-    Attributes:
-        picture: On rank 0 the task's picture of the first rows that `count` has met; None if it has none.
-    """
-
-    def __init__(self, trial: TorchTrial, job: TrainingJob, world: TorchWorld) -> None:
-        self._trial, self._job, self._world = trial, job, world
+    def __init__(self, trial: TorchTrial, job: TrainingJob, feed: DeltaFeed, world: TorchWorld) -> None:
+        self._trial, self._job, self._feed, self._world = trial, job, feed, world
         self._metrics = {name: self._over_ranks(metric) for name, metric in trial.build_metrics().items()}
-        self.picture: bytes | None = None
+        self.picture: bytes | None = None  # On rank 0 the task's picture of the first rows of the last `count`
         self._kept: list[tuple[torch.Tensor, Any]] | None = None
-
-    @classmethod
-    def of(cls, trial: TorchTrial, job: TrainingJob, world: TorchWorld) -> Validation | None:
-        """Returns the validation of a job; None without validation rows."""
-        return cls(trial, job, world) if job.validation_feed is not None else None
 
     def measure(self, model: torch.nn.Module, described: Mapping[str, Any]) -> dict[str, float]:
         """Returns each metric over the rows of all ranks, as `val_...`."""
@@ -115,11 +103,7 @@ class Validation:
         return metric
 
     def _gathered(self, state: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-        """Gathers a state of all ranks.
-
-        A rank without rows has an empty one, whose type and shape are not those of the others: torchmetrics' own
-        gathering ends that process.
-        """
+        """Gathers a state of all ranks; torchmetrics' own gathering ends a rank without rows, whose state is empty."""
         found = self._world.allgather_object(state.cpu(), name="lakelens.metric")
         return [each.to(state.device) for each in found if each.numel()] or [state]
 
@@ -151,8 +135,7 @@ class Validation:
             yield from self._kept
             return
         job, world = self._job, self._world
-        assert job.validation_feed is not None  # noqa: S101  `of` has looked
-        feed = job.validation_feed.with_equal_weights().as_torch(
+        feed = self._feed.with_equal_weights().as_torch(
             job.config.global_batch_size,
             world.rank,
             world.size,
@@ -161,7 +144,7 @@ class Validation:
         )
         height, width = job.config.image_size
         kept: list[tuple[torch.Tensor, Any]] = []
-        keeps = job.validation_feed.rows // world.size * height * width * 3 <= _CACHE_LIMIT_BYTES
+        keeps = self._feed.rows // world.size * height * width * 3 <= _CACHE_LIMIT_BYTES
         for batch in feed:
             images, labels = without_padding(*batch)
             if len(images):

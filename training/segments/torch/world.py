@@ -76,13 +76,7 @@ def set_to_training(model: torch.nn.Module) -> None:
 
 
 class TorchWorld:
-    """The ranks of the process group; see `World`. Makes this process one of them; a single one needs no group.
-
-    Attributes:
-        rank: This rank.
-        size: Number of ranks.
-        device: Where this rank's model is.
-    """
+    """The ranks of the process group; see `World`. Makes this process one of them; a single one needs no group."""
 
     def __init__(self) -> None:
         link = process_context.current()
