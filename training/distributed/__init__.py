@@ -41,9 +41,9 @@ from .reductions import allreduce, grouped_allreduce, reducescatter
 if TYPE_CHECKING:
     from ..checkpoints.model_loading import load_model
     from . import callbacks
+    from .gradient_averaging import DistributedGradientTape
     from .optimizer import DistributedOptimizer
     from .sync_batch_norm import SyncBatchNormalization
-    from .tape import DistributedGradientTape
 
 __all__ = [
     "Average",
@@ -85,7 +85,7 @@ __all__ = [
 
 # Parts that import Keras or TensorFlow, by the module that holds them.
 _HEAVY = {
-    "DistributedGradientTape": ".tape",
+    "DistributedGradientTape": ".gradient_averaging",
     "DistributedOptimizer": ".optimizer",
     "SyncBatchNormalization": ".sync_batch_norm",
     "load_model": "..checkpoints.model_loading",

@@ -17,11 +17,7 @@ from ..rank.process_context import RankLink
 
 
 class CollectiveCounter:
-    """Two counters on the CPU that the traced graph increments.
-
-    Args:
-        link: Where they are reported.
-    """
+    """Two counters on the CPU that the traced graph increments."""
 
     def __init__(self, link: RankLink) -> None:
         with tf.init_scope(), tf.device("/CPU:0"):

@@ -13,13 +13,7 @@ from ...errors import InvalidArgumentError
 from ...extras import require
 from .horovod_options import check_name, refuse
 from .membership import counted, joined, rank, size
-from .reduce_ops import (
-    MOVED,
-    Sum,
-    cast,
-    wire_type,
-    with_rows,
-)
+from .reduce_ops import MOVED, Sum, cast, wire_type, with_rows
 from .reductions import allreduce
 
 
@@ -52,11 +46,7 @@ def grouped_allgather(
 
 
 def alltoall(
-    value: Any,
-    splits: Any = None,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: Any = None,
+    value: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None
 ) -> Any:
     """Sends rows to every rank and receives rows from every rank.
 
@@ -101,11 +91,7 @@ def alltoall(
 
 
 def broadcast(
-    value: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: Any = None,
+    value: Any, root_rank: int = 0, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = None
 ) -> Any:
     """Broadcasts the tensor of `root_rank` to every rank; shape and type must be the same on every rank.
 
@@ -161,10 +147,6 @@ def _move(tensor: Any, collective: Callable[[Any, Any], Any]) -> Any:
 
 
 def check_root(root_rank: Any) -> None:
-    """Checks that a rank exists.
-
-    Raises:
-        InvalidArgumentError: If it does not.
-    """
+    """Checks that a rank exists."""
     if not isinstance(root_rank, numbers.Integral) or not 0 <= int(root_rank) < size():
         raise InvalidArgumentError(f"root_rank={root_rank}: ranks are 0 to {size() - 1} (this is rank {rank()})")

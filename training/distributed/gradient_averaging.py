@@ -1,4 +1,4 @@
-"""Combines the gradients of all ranks; shared by optimizer and tape."""
+"""Combines the gradients of all ranks, for optimizers and in a tf.GradientTape."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ...errors import InvalidArgumentError, NotSupportedError
+from .horovod_options import refuse
 from .membership import size
 from .reduce_ops import Average, Compression, ReduceOp, Sum
 from .reductions import grouped_allreduce
@@ -22,25 +23,13 @@ MOST_GROUPS = 32
 
 @dataclass(frozen=True)
 class GradientSettings:
-    """How one optimizer's or tape's gradients are combined.
-
-    Attributes:
-        op: `Average` or `Sum`.
-        compression: The type in which they are sent.
-        sparse_as_dense: Whether sparse gradients are converted to dense ones before sending.
-        predivide: Splits the averaging: gradients are divided by it before the sum, and by size / it after the sum.
-        groups: Number of operations that send them; 0 sends each separately. None groups neighbours up to
-            `GROUP_BYTES`, or up to a 32nd of all bytes if that is more.
-
-    Raises:
-        InvalidArgumentError: If a value breaks its rule.
-    """
+    """How one optimizer's or tape's gradients are combined; `DistributedOptimizer` describes the values."""
 
     op: ReduceOp = Average
     compression: Compression = Compression.none
     sparse_as_dense: bool = False
-    predivide: float = 1.0
-    groups: int | None = None
+    predivide: float = 1.0  # Gradients are divided by it before the sum, and by size / it after the sum
+    groups: int | None = None  # None groups neighbours up to `GROUP_BYTES`, or a 32nd of all bytes if that is more
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
@@ -53,9 +42,7 @@ class GradientSettings:
             raise InvalidArgumentError(f"gradient_predivide_factor={self.predivide!r}: must be above 0")
         if self.predivide != 1.0 and self.op is not Average:
             raise InvalidArgumentError("gradient_predivide_factor splits an average; use op=hvd.Average with it")
-        if self.groups is None:
-            return
-        if isinstance(self.groups, bool) or not isinstance(self.groups, int) or self.groups < 0:
+        if self.groups is not None and (type(self.groups) is not int or self.groups < 0):
             raise InvalidArgumentError(
                 f"groups={self.groups!r}: a number of groups, 0 for none; which variables share one does not change "
                 f"the result"
@@ -67,11 +54,6 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list
 
     In a traced step each group is sent as soon as its gradients are ready. Groups start with the last variables, the
     order in which a backward pass computes gradients, so that sending overlaps with computing the others.
-
-    Args:
-        grads: Tensors, tf.IndexedSlices or None, the same kinds on every rank.
-        settings: How to combine them.
-        name: Names the operations, the same on every rank.
     """
     results = [tf.convert_to_tensor(g) if settings.sparse_as_dense and _is_sparse(g) else g for g in grads]
     present = [index for index, gradient in enumerate(results) if gradient is not None]
@@ -89,10 +71,7 @@ def combine(grads: Sequence[Any], settings: GradientSettings, name: str) -> list
         }
     for number, group in enumerate(_groups(results, present, settings)):
         combined = grouped_allreduce(
-            [results[index] for index in group],
-            f"{name}.{number}",
-            compression=settings.compression,
-            **scaling,
+            [results[index] for index in group], f"{name}.{number}", compression=settings.compression, **scaling
         )
         for index, gradient in zip(group, combined, strict=True):
             results[index] = gradient
@@ -140,10 +119,6 @@ def group_by_bytes(sizes: Mapping[int, int], full_bytes: int) -> list[list[int]]
 
     No group has a single member if there are more: Horovod fuses single tensors by the time at which they are ready,
     which may change the order of the sum over three or more ranks, and with it the last bits.
-
-    Args:
-        sizes: Bytes by index.
-        full_bytes: Bytes at which a group is full.
     """
     groups: list[list[int]] = [[]]
     held = 0
@@ -162,18 +137,69 @@ def _bytes(gradient: Any) -> int:
     """The size of a dense gradient as far as the graph knows it; the same on every rank, as the groups must be."""
     if _is_sparse(gradient):
         return 0
-    count: int = gradient.shape.num_elements() or 0
-    item_bytes: int = gradient.dtype.size
-    return count * item_bytes
+    return int((gradient.shape.num_elements() or 0) * gradient.dtype.size)
 
 
-def group_count(num_groups: int | None, groups: Any) -> int | None:
+def group_count(num_groups: int | None, groups: int | list[Any] | tuple[Any, ...] | None) -> int | None:
     """Reads Horovod's two options for grouping; None without both."""
-    if groups is None:
-        return num_groups
     if isinstance(groups, (list, tuple)):
         raise NotSupportedError(
             "groups=[[...], ...]: lists of variables are not supported; give a number of groups, the result is the same"
         )
-    count: int = groups
-    return count
+    return num_groups if groups is None else groups
+
+
+class _DistributedTape:
+    """Mixed into the class of a tape by `DistributedGradientTape`."""
+
+    _lakelens: GradientSettings
+
+    def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+        """Returns the gradients of `target` by `sources`, combined over ranks, in the structure of `sources`."""
+        grads = super().gradient(target, sources, *arguments, **options)  # type: ignore[misc]
+        # Without a name operations would be named after Keras' layers, which each process counts separately. TensorFlow
+        # makes the name unique in a graph.
+        combined = combine(tf.nest.flatten(grads), self._lakelens, "tape.gradients")
+        return tf.nest.pack_sequence_as(grads, combined)
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compression = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int | None = None,
+    groups: int | None = None,
+    process_set: Any = None,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """Makes a tape combine gradients over all ranks; arguments are those of `DistributedOptimizer`.
+
+    Returns:
+        `gradtape` itself, whose `gradient` combines.
+
+    Raises:
+        InvalidArgumentError: If an argument breaks its rule, or the tape is distributed already.
+        NotSupportedError: If an option of Horovod is not supported here.
+    """
+    if not isinstance(gradtape, tf.GradientTape):
+        raise InvalidArgumentError(f"DistributedGradientTape takes a tf.GradientTape, got {type(gradtape).__name__}")
+    if isinstance(gradtape, _DistributedTape):
+        raise InvalidArgumentError("this tape is distributed already; wrap it once")
+    refuse(
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        **options,
+    )
+    settings = GradientSettings(
+        op, compression, sparse_as_dense, gradient_predivide_factor, group_count(num_groups, groups)
+    )
+    base = type(gradtape)
+    gradtape.__class__ = type(base.__name__, (_DistributedTape, base), {"_lakelens": settings})
+    return gradtape

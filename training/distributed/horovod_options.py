@@ -55,12 +55,7 @@ _KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse(**options: Any) -> None:
-    """Refuses options of Horovod that would change the result and are not supported here.
-
-    Raises:
-        NotSupportedError: If an option has a value with an effect; names the replacement.
-        InvalidArgumentError: If Horovod has no such option either.
-    """
+    """Refuses options of Horovod that would change the result and are not supported here, and unknown ones."""
     for name, value in options.items():
         if name not in _KNOWN:
             raise InvalidArgumentError(f"{name}={value!r}: there is no such option")
@@ -70,10 +65,6 @@ def refuse(**options: Any) -> None:
 
 
 def check_name(name: str | None) -> None:
-    """Checks the name of an operation, Horovod's second positional argument.
-
-    Raises:
-        InvalidArgumentError: If it is not a text.
-    """
+    """Checks the name of an operation, Horovod's second positional argument."""
     if name is not None and not isinstance(name, str):
         raise InvalidArgumentError(f"name={name!r}: the second argument names the operation; pass others by keyword")

@@ -174,11 +174,7 @@ def _place(variable: str, launched: int, alone: int) -> int:
 
 
 def joined() -> Any:
-    """Returns Horovod's module once this process has joined.
-
-    Raises:
-        LaunchError: If it has not.
-    """
+    """Returns Horovod's module once this process has joined; None in a world of one process."""
     if not _World.initialized:
         raise LaunchError("call hvd.init() before any other hvd function that communicates with other ranks")
     return _World.horovod

@@ -69,11 +69,7 @@ def seal(value: Any) -> bytes:
 
 
 def unseal(sealed: bytes) -> Any:
-    """Checks the HMAC and unpickles.
-
-    Raises:
-        LaunchError: If the HMAC is not this job's.
-    """
+    """Checks the HMAC and unpickles."""
     mac, data = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
     if not hmac.compare_digest(mac, hmac.digest(process_context.current().job_key, data, "sha256")):
         raise LaunchError(

@@ -89,15 +89,13 @@ def DistributedOptimizer(
         raise InvalidArgumentError(
             "wrap the LossScaleOptimizer, not the optimizer inside it: ranks must agree on which steps to skip"
         )
-    policy = keras.mixed_precision.dtype_policy()
-    if policy.name == "mixed_float16" and inner is None:
+    if keras.mixed_precision.dtype_policy().name == "mixed_float16" and inner is None:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         inner = optimizer.inner_optimizer
     if inner is not None:
         # As `_DistributedOptimizer` does for an optimizer without loss scale; past Keras' tracking of attributes.
         object.__setattr__(inner, "_all_reduce_sum_gradients", list)
     base = type(optimizer)
-    passes = (backward_passes_per_step, average_aggregated_gradients)
     # Keras records a class by module and name: with the plain class' names a saved model loads without lakelens.
     # The settings belong to the class, so that a copy made by from_config combines gradients like the original.
     optimizer.__class__ = type(
@@ -108,7 +106,7 @@ def DistributedOptimizer(
             "__doc__": base.__doc__,
             "_lakelens": settings,
             "_lakelens_name": name,
-            "_lakelens_passes": passes,
+            "_lakelens_passes": (backward_passes_per_step, average_aggregated_gradients),
         },
     )
     return optimizer
@@ -204,11 +202,7 @@ def weighted(optimizer: Any, share: tf.Tensor) -> Iterator[None]:
 
 
 def added_up(optimizer: Any) -> list[tf.Variable]:
-    """Returns the gradients that a built optimizer has added up on this rank since its last update.
-
-    Returns:
-        A counter of steps and a sum for each trainable variable; nothing for an optimizer that updates at every step.
-    """
+    """Returns a built optimizer's steps since its last update and the summed gradients; [] if every step updates."""
     if not is_distributed(optimizer) or optimizer._lakelens_passes[0] == 1:  # noqa: SLF001
         return []
     if optimizer._lakelens_sums is None:  # noqa: SLF001

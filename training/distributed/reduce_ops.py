@@ -37,11 +37,7 @@ SCATTERED = ("int32", "int64", "float16", "float32", "float64")
 
 
 def check_reducible(dtype: Any, op: ReduceOp) -> None:
-    """Checks that values of a type can be combined.
-
-    Raises:
-        InvalidArgumentError: If they are not numbers, or are whole numbers to be averaged.
-    """
+    """Checks that values of a type can be combined."""
     if not (dtype.is_integer or dtype.is_floating):
         raise InvalidArgumentError(
             f"{dtype.name} cannot be combined over ranks, only numbers; tf.cast it, or use hvd.allgather"
@@ -64,11 +60,7 @@ def by_wire_type(tensors: Iterable[Any], known: Sequence[str]) -> dict[Any, list
 
 
 def wire_type(dtype: Any, known: Sequence[str]) -> str:
-    """Finds a type that Horovod supports and that can represent every value of `dtype`.
-
-    Raises:
-        InvalidArgumentError: If there is none.
-    """
+    """Finds a type that Horovod supports and that can represent every value of `dtype`."""
     if dtype.name in known:
         return str(dtype.name)
     if dtype.is_floating:  # bfloat16 and smaller
@@ -86,11 +78,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
 
 
 def with_rows(value: Any, what: str) -> Any:
-    """Converts a value to a tensor and checks that it has a first dimension.
-
-    Raises:
-        InvalidArgumentError: If it is a scalar.
-    """
+    """Converts a value to a tensor and checks that it has a first dimension."""
     require("hvd's collectives", "tensorflow")
     import tensorflow as tf
 

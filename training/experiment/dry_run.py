@@ -13,8 +13,8 @@ from ...tracking.runs import RunReference, require_store, resolve_tracking_uri
 from ..checkpoints.warm_start import WarmStart
 from ..configuration.experiment import ExperimentConfig, require_single
 from ..feed.plan.epoch_order import lanes_of_rank
+from ..runner.placement.job import EXPERIMENT_TERMS
 from ..runner.spark.preflight import check_horovod
-from ..runner.terms import EXPERIMENT_TERMS
 from ..segments.backend import FRAMEWORKS
 from ..segments.outcome import SegmentOutcome
 from ..segments.segment import check_trial

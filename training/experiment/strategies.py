@@ -17,9 +17,9 @@ from ..configuration.searcher import SINGLE
 from ..configuration.sections import Resources
 from ..configuration.space import largest_global_batch_size
 from ..runner.placement.gpus import list_driver_gpus
+from ..runner.placement.job import EXPERIMENT_TERMS
 from ..runner.runner import HorovodRunner
 from ..runner.spark.preflight import active_connect_session
-from ..runner.terms import EXPERIMENT_TERMS
 from ..segments.backend import FRAMEWORKS
 
 if TYPE_CHECKING:

@@ -89,10 +89,7 @@ def is_image_table(schema: Mapping[str, str]) -> bool:
 
 
 def lacks_values(schema: Mapping[str, str], name: str) -> bool:
-    """Returns whether a column is null in rows of a table that lakelens writes, and nothing stands for it there.
-
-    Such are the lists in the prediction of a row that could not be scored.
-    """
+    """Returns whether nothing stands for a column's nulls: the lists of a prediction, null if scoring failed."""
     return not has_tensors(schema[name]) and _PREDICTIONS.issubset(schema)
 
 
@@ -102,10 +99,7 @@ def has_tensors(declared: str) -> bool:
 
 
 def filling_of(plan: FeedPlan, fill: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Checks what stands for null, by column, and adds what stands for it in the tables that lakelens writes.
-
-    Those are image tables, predictions tables and quarantines: -1 for a class, and empty text.
-    """
+    """Checks what stands for null, by column, and adds what stands for it in the tables that lakelens writes."""
     found: dict[str, Any] = dict(_NO_CLASS) if is_image_table(plan.schema) else {}
     if _PREDICTIONS.issubset(plan.schema):
         found = dict(_NO_PREDICTION)

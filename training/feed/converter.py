@@ -72,14 +72,11 @@ class DeltaConverter:
         self.dataset_size = feed.rows
         self._columns = columns
         if columns is not None:
-            self._check_names(columns)
-
-    def _check_names(self, columns: Sequence[Any]) -> None:
-        try:
-            from .adapters.fields import matching_columns
-        except ImportError:  # without Petastorm, of which the methods speak
-            return
-        matching_columns(self.feed.plan, columns)
+            try:
+                from .adapters.fields import matching_columns
+            except ImportError:  # without Petastorm, of which the methods speak
+                return
+            matching_columns(feed.plan, columns)
 
     def __len__(self) -> int:
         return self.dataset_size

@@ -30,9 +30,9 @@ import numpy.typing as npt
 import PIL
 
 from ...errors import ImageError, InvalidArgumentError, LakelensError
-from ...etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage, size_of
+from ...etl.images.stored_image import CHANNELS, PixelDecoder, StoredImage
 from ..rank import process_context
-from .image_plan import ImagePlan
+from .image_plan import ImagePlan, known_size
 from .plan.epoch_order import GlobalOrder, IntArray, RankBatches
 from .plan.feed_plan import FeedPlan, Position, Shard
 from .rank_batches import BatchReader
@@ -45,6 +45,7 @@ _BATCH_ROWS = 256
 _SECONDS_BETWEEN_REPORTS = 10.0
 # Only folders of such names are removed: a user may name a folder that holds other things.
 _KEY = "[0-9a-f]" * 32
+_DAMAGED = (ValueError, NotADirectoryError, IsADirectoryError, EOFError, LookupError, TypeError, AttributeError)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -73,15 +74,7 @@ class DecodedImages:
             numbers = _load(folder / "rows.npy", (rows,), np.int64)
         except FileNotFoundError:
             return None
-        except (
-            ValueError,
-            NotADirectoryError,
-            IsADirectoryError,
-            EOFError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ) as error:
+        except _DAMAGED as error:
             logger.warning("the entry %s of the cache is damaged: %s", folder, error)
             return None
         return cls(images.reshape(rows, -1), sizes, numbers, bad, _first_rows(wanted.plan))
@@ -138,11 +131,6 @@ def folder_of(cache: bool | str | Path) -> Path:
     if not isinstance(cache, bool):
         return Path(cache).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakelens" / "decoded"
-
-
-def stored_order(plan: FeedPlan) -> FeedPlan:
-    """Gives the plan of the same rows in stored order."""
-    return replace(plan, order=GlobalOrder(plan.files.rows, lanes=1, seed=0, shuffle=False))
 
 
 def _key(wanted: ImagePlan) -> str:
@@ -244,15 +232,13 @@ def _allocate(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.
 
 
 def _decode_all(
-    wanted: ImagePlan,
-    images: npt.NDArray[np.uint8],
-    sizes: npt.NDArray[np.int32],
-    numbers: IntArray,
+    wanted: ImagePlan, images: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int32], numbers: IntArray
 ) -> dict[int, str]:
     """Decodes the rows in stored order; returns why rows do not decode, by row."""
     plan, first_rows = wanted.plan, _first_rows(wanted.plan)
     columns = plan.columns.of_image(plan.image_column)
-    shard = Shard(stored_order(plan), RankBatches(plan.rows, _BATCH_ROWS), Position(), 1, wanted.output)
+    in_stored_order = replace(plan, order=GlobalOrder(plan.files.rows, lanes=1, seed=0, shuffle=False))
+    shard = Shard(in_stored_order, RankBatches(plan.rows, _BATCH_ROWS), Position(), 1, wanted.output)
     bad: dict[int, str] = {}
     # The ranks of other hosts may wait for this one: a message to the driver counts as progress.
     report = process_context.log_to_driver if process_context.current().launched else logger.info
@@ -284,7 +270,7 @@ def _decode(
 ) -> str | None:
     """Decodes one image; returns why it does not decode."""
     with suppress(ImageError):
-        size[:] = (image.height, image.width) if image.height and image.width else size_of(image)
+        size[:] = known_size(image)
     try:
         decoder.decode(image, pixels)
     except ImageError as error:
@@ -294,10 +280,7 @@ def _decode(
 
 
 def _make_room(cache: Path, key: str, needed: int, limit: int) -> None:
-    """Removes what interrupted writers left, then the entries that were used longest ago until `needed` bytes fit.
-
-    The locks of the folder and of `key` are held.
-    """
+    """Removes what interrupted writers left, then the entries used longest ago, under the locks of folder and `key`."""
     if needed > limit:
         raise InvalidArgumentError(
             f"cache: the decoded images take {needed} bytes, cache_bytes={limit}; raise it, give a smaller image_size, "

@@ -23,7 +23,7 @@ from ...log.snapshot import Snapshot, open_snapshot
 from ...options import named_options, whole_number
 from ...stores.watched import STALL_TIMEOUT_S, watched
 from ...table import Table
-from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows
+from .image_plan import ImagePlan, LeftOutBoxes, SkippedRows, size_of_first_image
 from .plan.epoch_order import RankBatches, lanes_of_rank
 from .plan.feed_plan import DEFAULT_MEMORY_BYTES, FeedColumns, Shard, position_after, position_of
 from .plan_builder import make_plan, require_column, require_images
@@ -187,8 +187,6 @@ class DeltaFeed:
         Raises:
             BadRowError: If none of the first rows of each file has a size.
         """
-        from .image_plan import size_of_first_image
-
         return size_of_first_image(self.plan)
 
     @named_options

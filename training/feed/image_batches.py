@@ -27,34 +27,6 @@ if TYPE_CHECKING:
 _ROWS_PER_TASK = 4
 
 
-class DecodingPool:
-    """Decodes batches in threads, the rows of a batch divided among them, so that few batches are in memory at once."""
-
-    def __init__(self, images: ImagePlan, threads: int, buffers: BatchBuffers) -> None:
-        self._plan = images
-        self._threads = threads
-        self._buffers = buffers
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelens-decode")
-
-    def start(self, batch: StoredBatch) -> DecodedBatch:
-        """Begins to decode a batch."""
-        weights = batch.weights.copy()
-        images = self._buffers.take()[: len(weights)]
-        rows = len(batch.images)
-        images[rows:] = 0
-        share = max(_ROWS_PER_TASK, -(-rows // self._threads))
-        shares = [range(first, min(first + share, rows)) for first in range(0, rows, share)]
-        if batch.copy is not None:
-            tasks = [self._pool.submit(batch.copy, images, part) for part in shares]
-        else:
-            tasks = [self._pool.submit(_decode_rows, self._plan, batch, images, weights, part) for part in shares]
-        return DecodedBatch(batch, images, weights, tasks)
-
-    def close(self) -> None:
-        """Ends the threads; what has not begun is left out."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
 @dataclass(frozen=True)
 class DecodedBatch:
     """A batch that is being decoded."""
@@ -79,11 +51,7 @@ class DecodedBatch:
 
 
 def _decode_rows(
-    plan: ImagePlan,
-    batch: StoredBatch,
-    images: npt.NDArray[Any],
-    weights: npt.NDArray[np.float32],
-    rows: Iterable[int],
+    plan: ImagePlan, batch: StoredBatch, images: npt.NDArray[Any], weights: npt.NDArray[np.float32], rows: Iterable[int]
 ) -> None:
     """Decodes some rows of a batch into `images`, and takes the weight of those that are skipped."""
     direct = images.dtype == np.uint8
@@ -152,16 +120,30 @@ class ImageBatches:
         buffers = BatchBuffers(self.shape, self.images.output.dtype)
         columns = self.images.columns if self.decoded is None else self.images.small_columns
         with BatchReader(self.shard, columns) as batches:
-            pool = DecodingPool(self.images, self.images.output.threads, buffers)
+            pool = ThreadPoolExecutor(self.images.output.threads, thread_name_prefix="lakelens-decode")
             try:
                 for batch in stored_batches(self.images, batches, self.decoded):
-                    ahead.append(pool.start(batch))
+                    ahead.append(self._start(batch, pool, buffers.take()))
                     if len(ahead) == DECODING_BATCHES:
                         yield self._complete(ahead.popleft().wait())
                 while ahead:
                     yield self._complete(ahead.popleft().wait())
             finally:
-                pool.close()
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, batch: StoredBatch, pool: ThreadPoolExecutor, buffer: npt.NDArray[Any]) -> DecodedBatch:
+        """Begins to decode a batch, its rows divided among the threads, so that few batches are in memory at once."""
+        weights = batch.weights.copy()
+        images = buffer[: len(weights)]
+        rows = len(batch.images)
+        images[rows:] = 0
+        share = max(_ROWS_PER_TASK, -(-rows // self.images.output.threads))
+        shares = [range(first, min(first + share, rows)) for first in range(0, rows, share)]
+        if batch.copy is not None:
+            tasks = [pool.submit(batch.copy, images, part) for part in shares]
+        else:
+            tasks = [pool.submit(_decode_rows, self.images, batch, images, weights, part) for part in shares]
+        return DecodedBatch(batch, images, weights, tasks)
 
     def _complete(self, batch: DecodedBatch) -> Batch:
         target: Any = batch.stored.labels if batch.stored.boxes is None else batch.stored.boxes

@@ -125,6 +125,11 @@ _SIZED_ROWS = 16
 Size = tuple[int, int]
 
 
+def known_size(image: StoredImage) -> Size:
+    """Gives an image's height and width from the table, else from the image."""
+    return (image.height, image.width) if image.height and image.width else size_of(image)
+
+
 def size_of_first_image(plan: FeedPlan) -> Size:
     """Finds the height and width of the first image of a plan's rows that has them."""
     looked_at = 0
@@ -158,10 +163,7 @@ def _first_images(plan: FeedPlan, file: int) -> Iterator[StoredImage]:
 
 
 def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
-    """Finds the height and width that all images of some plans of one table have.
-
-    The table's own columns have them: they are read for every row, the images are not.
-    """
+    """Finds the height and width that all images of some plans of one table have, in the table's own columns."""
     first = size_of_first_image(plans[0])
     for plan in plans:
         found = of_files(plan, lambda file, plan=plan: _sizes_in(plan, file), np.arange(len(plan.files)))  # type: ignore[misc]

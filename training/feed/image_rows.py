@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ImageError
-from ...etl.images.stored_image import StoredImage, size_of
+from ...etl.images.stored_image import StoredImage
 from ...etl.model.classes import LABELS_PROPERTY
 from ...etl.model.schema import BOX_CORNERS
 from .decoded_cache import DecodedImages
-from .image_plan import ImagePlan
+from .image_plan import ImagePlan, known_size
 from .plan.epoch_order import IntArray
 from .rank_batches import RowBatch
 
@@ -54,17 +54,12 @@ def box_rows_of(images: ImagePlan, batch: RowBatch, stored: Sequence[StoredImage
     return rows, refused
 
 
-def _size_for_boxes(image: StoredImage) -> tuple[int, int]:
-    """Gives an image's height and width from the table, else from the image."""
-    return (image.height, image.width) if image.height and image.width else size_of(image)
-
-
 def _row(images: ImagePlan, annotated: Sequence[dict[str, Any]], image: StoredImage) -> Rows:
     """Gives the boxes of one row."""
     if not annotated:
         return np.zeros((0, BOX_COLUMNS), np.float32)
     try:
-        height, width = _size_for_boxes(image)
+        height, width = known_size(image)
     except ImageError as error:
         raise ImageError(error.reason, f"has boxes and an image that does not tell its size: {error}") from error
     corners = np.array([[box[name] for name in BOX_CORNERS] for box in annotated], np.float64)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...errors import (
-    EmptyFeedError,
-    InvalidArgumentError,
-    NotAnImageTableError,
-)
+from ...errors import EmptyFeedError, InvalidArgumentError, NotAnImageTableError
 from ...log.data_files import open_stored, require_files
 from ...log.delta_types import arrow_type, parse_partition_value, type_name
 from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
@@ -39,7 +35,7 @@ def make_plan(
     shuffle: bool,
     lanes: int | None,
     memory_bytes: int,
-    timeout_s: float = STALL_TIMEOUT_S,
+    timeout_s: float,
 ) -> FeedPlan:
     """Plans a feed."""
     memory_bytes = whole_number("memory_bytes", memory_bytes, 1)
@@ -57,8 +53,8 @@ def make_plan(
     plan = _count_rows(plan, timeout_s)
     if not plan.files.rows.any():
         raise EmptyFeedError(f"{plan.name} holds no rows with {_described(filters)}; there is nothing to feed")
-    sizes = _sizes(plan, timeout_s)
-    chosen, chunk_bytes = lanes_within(memory_bytes, sizes.row_group, sizes.table, sizes.row)
+    row_group_bytes, row_bytes, table_bytes = _sizes(plan, timeout_s)
+    chosen, chunk_bytes = lanes_within(memory_bytes, row_group_bytes, table_bytes, row_bytes)
     if not shuffle:
         lanes = 1
     if lanes is not None:
@@ -68,9 +64,9 @@ def make_plan(
         plan,
         order=order,
         chunk_bytes=chunk_bytes,
-        row_group_bytes=sizes.row_group,
-        row_bytes=sizes.row,
-        table_bytes=sizes.table,
+        row_group_bytes=row_group_bytes,
+        row_bytes=row_bytes,
+        table_bytes=table_bytes,
     )
 
 
@@ -111,16 +107,12 @@ def _filter_files(snapshot: Snapshot, filters: Mapping[str, Any]) -> tuple[DataF
     files, row_filters = snapshot.files, []
     for name, wanted in filters.items():
         require_column(snapshot, name, "filters")
-        values = _values_of(wanted)
+        row_filter = RowFilter(name, _typed(snapshot, name, _values_of(wanted)))
         if name not in snapshot.partition_columns:
-            row_filters.append(RowFilter(name, _typed(snapshot, name, values)))
+            row_filters.append(row_filter)
             continue
-        column = files.partitions[name]
-        present = [
-            None if text is None else parse_partition_value(text, snapshot.schema[name]) for text in column.values
-        ]
-        row_filter = RowFilter(name, _typed(snapshot, name, values))
-        declared = snapshot.schema[name]
+        column, declared = files.partitions[name], snapshot.schema[name]
+        present = [None if text is None else parse_partition_value(text, declared) for text in column.values]
         codes = np.flatnonzero(matches(pa.array(present, arrow_type(declared)), row_filter, declared))
         if not len(codes):
             raise InvalidArgumentError(
@@ -167,7 +159,7 @@ def _count_rows(plan: FeedPlan, timeout_s: float) -> FeedPlan:
         return plan
     stored, kept = plan.files.rows.copy(), plan.files.rows.copy()
     counts = list(of_files(plan, lambda file: _rows_in(plan, file), unknown, timeout_s))
-    stored[unknown], kept[unknown] = [c.stored for c in counts], [c.kept for c in counts]
+    stored[unknown], kept[unknown] = zip(*counts, strict=True)
     with_rows = np.flatnonzero(kept)
     files = replace(plan.files, rows=kept).take(with_rows)
     return replace(plan, snapshot=replace(plan.snapshot, files=files), stored_rows=stored[with_rows])
@@ -179,17 +171,13 @@ def _stored_rows(files: DataFiles) -> npt.NDArray[np.int64]:
     return np.where(files.rows < 0, files.rows, files.rows + deleted)
 
 
-class _Rows(NamedTuple):
-    stored: int
-    kept: int
-
-
-def _rows_in(plan: FeedPlan, file: int) -> _Rows:
+def _rows_in(plan: FeedPlan, file: int) -> tuple[int, int]:
+    """Counts the rows of a file, and those of them that are not deleted and that the filters keep."""
     with open_stored(plan.snapshot, file) as parquet:
         stored = int(parquet.metadata.num_rows)
         if not plan.filters:
-            return _Rows(stored, stored - len(plan.files.deleted_rows(file)))
-        return _Rows(stored, sum(map(len, kept_rows(plan, file, parquet))))
+            return stored, stored - len(plan.files.deleted_rows(file))
+        return stored, sum(map(len, kept_rows(plan, file, parquet)))
 
 
 def of_files(
@@ -207,16 +195,8 @@ def of_files(
     return watched_each(read, files.tolist(), named, timeout_s)
 
 
-class _Sizes(NamedTuple):
-    """Uncompressed bytes."""
-
-    row_group: int  # Of the largest row group
-    row: int  # Of a row, on average over the row group whose rows are largest
-    table: int  # Of all row groups
-
-
-def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
-    """Estimates sizes from the footers of the largest files."""
+def _sizes(plan: FeedPlan, timeout_s: float) -> tuple[int, int, int]:
+    """Estimates uncompressed bytes of the largest row group, a row and the table from the largest files' footers."""
     sizes = plan.files.sizes
     sampled = np.argsort(-sizes, kind="stable")[:_SAMPLED_FILES]
 
@@ -228,7 +208,7 @@ def _sizes(plan: FeedPlan, timeout_s: float) -> _Sizes:
 
     seen = [group for of_file in of_files(plan, groups, sampled, timeout_s) for group in of_file]
     growth = max(1.0, sum(size for size, _ in seen) / max(1, int(sizes[sampled].sum())))
-    return _Sizes(
+    return (
         max((size for size, _ in seen), default=0),
         max((-(-size // rows) for size, rows in seen), default=0),
         int(sizes.sum() * growth),

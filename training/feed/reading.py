@@ -145,9 +145,6 @@ class OpenRowGroup:
     """One row group, read in stored order. Close it.
 
     Parquet cannot be read from the middle of a row group, so the file stays open between the chunks of one.
-
-    Attributes:
-        rows: Rows of the row group.
     """
 
     def __init__(self, plan: FeedPlan, file: int, layout: FileLayout, row_group: int, columns: Sequence[str]) -> None:
@@ -263,10 +260,7 @@ class LaneReader:
         self._requests.put(request)
 
     def take(self) -> tuple[int, LaneRows | None]:
-        """Waits for the oldest request.
-
-        Returns the lane, and its next rows; None at the lane's end.
-        """
+        """Waits for the oldest request; returns its lane, and the lane's next rows or None at its end."""
         request = self._waiting.popleft()
         timeout_s = self._shard.reading.read_timeout_s
         try:

@@ -88,14 +88,9 @@ def seeds_of(shard: Shard) -> Iterator[npt.NDArray[np.int32]]:
 
 
 class _Epochs:
-    """The epochs that a dataset's iterations have been through.
+    """The epochs that a dataset's iterations have been through."""
 
-    Attributes:
-        following: The first epoch that no iteration has been taken through to its end.
-    """
-
-    def __init__(self) -> None:
-        self.following = 0
+    following = 0  # The first epoch that no iteration has been taken through to its end
 
     def end(self, following: np.int64) -> np.int64:
         """Notes that the epoch before `following` has been taken to its end."""

@@ -14,11 +14,8 @@ from ...errors import LaunchError
 
 
 def machine_key() -> str:
-    """Names this process' loopback interface: equal for two processes if they can connect through it.
-
-    Host names and addresses are not enough: containers share a host's, and executors behind a gateway share its
-    address.
-    """
+    """Names this process' loopback interface: equal for two processes if they can connect through it."""
+    # Containers share a host's name and addresses, and executors behind a gateway share its address.
     try:
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/net").readlink())]
     except OSError:
@@ -43,17 +40,13 @@ def interface_addresses(family: socket.AddressFamily = socket.AF_INET) -> dict[s
 def host_name_is_on(interface: str) -> bool:
     """Returns whether this machine's host name resolves to an address of `interface`."""
     try:
-        resolved = {entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+        entries = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
     except OSError:
         return False
-    addresses = interface_addresses().get(interface, [])
-    own = [ipaddress.ip_address(address) for address in addresses]
+    resolved = {ipaddress.ip_address(entry[4][0]) for entry in entries}
+    own = [ipaddress.ip_address(address) for address in interface_addresses().get(interface, [])]
     # Debian's 127.0.1.1 is on the loopback interface too, which answers for all of 127.0.0.0/8.
-    return any(
-        ipaddress.ip_address(found) in own
-        or (ipaddress.ip_address(found).is_loopback and any(a.is_loopback for a in own))
-        for found in map(str, resolved)
-    )
+    return any(found in own or (found.is_loopback and any(a.is_loopback for a in own)) for found in resolved)
 
 
 def loopback_interface() -> str:

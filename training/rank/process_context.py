@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +54,9 @@ def attach(link: RankLink) -> None:
 
 
 def ask(body: dict[str, Any]) -> dict[str, Any]:
-    """Asks the driver and waits for its answer, from any thread.
+    """Asks the driver, from any thread, and waits for its answer: empty if it has no handler, or outside a job.
 
     While the driver computes the answer, no rank counts as stalled.
-
-    Returns the driver's answer, also JSON values; empty if the driver has no handler, or outside a job.
     """
     line = current().line
     return {} if line is None else line.ask(body)
@@ -86,7 +85,5 @@ def log_to_driver(message: str) -> None:
     if link.launched:
         link.send(Kind.MESSAGE, text.encode("utf-8", "replace"))
     else:
-        import sys
-
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

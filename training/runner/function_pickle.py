@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import InvalidArgumentError, MissingDependencyError, UnpicklableFunctionError
+import cloudpickle
+
+from ...errors import InvalidArgumentError, UnpicklableFunctionError
 
 _MAX_DEPTH = 3
 # cloudpickle's name for the file of every function.
@@ -23,10 +25,6 @@ def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> byte
     """Pickles a training function with its arguments, and the lines of its source for tracebacks."""
     if not callable(main):
         raise InvalidArgumentError(f"run(main, ...) takes a function, got {type(main).__name__}: {main!r}")
-    try:
-        import cloudpickle
-    except ImportError as error:
-        raise MissingDependencyError("cloudpickle is missing; pip install cloudpickle") from error
     lines: dict[str, list[str]] = {}
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -45,11 +43,12 @@ def pickle_function(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> byte
         Pickler(buffer).dump((main, dict(kwargs), lines))
         return buffer.getvalue()
     except Exception as error:
-        culprit = find_unpicklable(main, kwargs)
+        candidates = {f"argument {name}={_short(value)}": value for name, value in kwargs.items()} | _captured(main)
+        culprit = _first_culprit(candidates, _MAX_DEPTH)
         named = f"{culprit.label} ({culprit.kind})" if culprit else f"something that it refers to ({error})"
         raise UnpicklableFunctionError(
-            f"the training function {_name(main)} cannot be sent to the ranks: {named} cannot be pickled. "
-            f"{_ADVICE[culprit.family if culprit else None]}"
+            f"the training function {getattr(main, '__qualname__', main)!r} cannot be sent to the ranks: {named} "
+            f"cannot be pickled. {_ADVICE[culprit.family if culprit else None]}"
         ) from error
 
 
@@ -93,15 +92,9 @@ def _family(value: Any) -> str | None:
     return family
 
 
-def find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> Culprit | None:
-    """Finds the innermost object of the user that cannot be pickled; None if it cannot be named."""
-    candidates = {f"argument {name}={_short(value)}": value for name, value in kwargs.items()}
-    candidates |= _captured(main)
-    for label, value in candidates.items():
-        found = _culprit(label, value, _MAX_DEPTH)
-        if found is not None:
-            return found
-    return None
+def _first_culprit(candidates: Mapping[str, Any], depth: int) -> Culprit | None:
+    """Finds the innermost object that cannot be pickled; None if it cannot be named."""
+    return next(filter(None, (_culprit(label, value, depth) for label, value in candidates.items())), None)
 
 
 def _culprit(label: str, value: Any, depth: int) -> Culprit | None:
@@ -109,10 +102,9 @@ def _culprit(label: str, value: Any, depth: int) -> Culprit | None:
         return None
     family = _family(value)
     if depth > 0 and family is None:
-        for name, inner in _parts(value).items():
-            found = _culprit(f"{label} -> {name}", inner, depth - 1)
-            if found is not None:
-                return found
+        found = _first_culprit({f"{label} -> {name}": inner for name, inner in _parts(value).items()}, depth - 1)
+        if found is not None:
+            return found
     return Culprit(label, f"{type(value).__module__}.{type(value).__qualname__}", family)
 
 
@@ -123,11 +115,8 @@ def _parts(value: Any) -> dict[str, Any]:
         return {f"[{index}]": inner for index, inner in enumerate(value)}
     if isinstance(value, types.FunctionType):
         return _captured(value)
-    return (
-        {f".{name}": inner for name, inner in getattr(value, "__dict__", {}).items()}
-        if not isinstance(value, type)
-        else {}
-    )
+    attributes = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+    return {f".{name}": inner for name, inner in attributes.items()}
 
 
 def _captured(function: Any) -> dict[str, Any]:
@@ -160,8 +149,6 @@ def _global_names(code: types.CodeType) -> list[str]:
 
 
 def _picklable(value: Any) -> bool:
-    import cloudpickle
-
     try:
         cloudpickle.dumps(value)
     except Exception:  # noqa: BLE001 - a user's object may raise anything from its __reduce__
@@ -172,7 +159,3 @@ def _picklable(value: Any) -> bool:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _name(function: Any) -> str:
-    return repr(getattr(function, "__qualname__", function))

@@ -11,12 +11,11 @@ from ..rank.frames import Kind
 from ..rank.network import loopback_interface
 from .placement.gpus import driver_gpus, list_driver_gpus, visible_to_rank
 from .placement.job import assignment, horovod_environment, place, rank_spec
-from .processes.failure_verdict import Failure
 from .processes.gloo_store import LoopbackStore
 from .processes.process_watch import ProcessWatch
 from .processes.rank_process import temporary_file
 from .processes.return_value import read_value
-from .supervisor import Supervisor
+from .supervisor import Ranks, Supervisor
 
 
 @contextlib.contextmanager
@@ -26,7 +25,7 @@ def start_on_driver(supervisor: Supervisor) -> Iterator[LocalRanks]:
         yield LocalRanks(supervisor, stack)
 
 
-class LocalRanks:
+class LocalRanks(Ranks):
     """Ranks as processes of the driver."""
 
     reachable = True
@@ -65,10 +64,6 @@ class LocalRanks:
         """Closes the store."""
         if self._store is not None:
             self._store.close()
-
-    def explain(self, failure: Failure) -> Failure:
-        """Returns the failure: its rank's events are all there is to know."""
-        return failure
 
     def end(self, stacks_of: Sequence[int]) -> None:
         """Ends all ranks."""

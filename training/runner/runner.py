@@ -17,11 +17,10 @@ from ...spark.session import ship_wheel
 from .function_pickle import pickle_function
 from .local_ranks import start_on_driver
 from .placement.conversation import Controls, OnQuestion
-from .placement.job import Job, Listener
-from .processes.startup_lines import is_startup_line
+from .placement.job import RUNNER_TERMS, Job, Listener, Terms
+from .processes.failure_words import is_startup_line
 from .spark.preflight import active_connect_session, check_horovod, check_settings, require_count, require_progress
 from .supervisor import Supervisor
-from .terms import RUNNER_TERMS, Terms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,20 +158,11 @@ class HorovodRunner:
         attempt: int = 0,
         tells: bool = False,
     ) -> Any:
-        """Like `run`, and exchanges messages with the ranks. For lakelens' own use.
+        """Like `run`, and exchanges messages with the ranks (see `Listener`); for lakelens' own use.
 
-        Args:
-            main: The training function.
-            kwargs: Its arguments.
-            on_question: Called with rank and body of each question that a rank asks (`process_context.ask`); returns
-                the answer. Its exceptions end the job and are raised here. On a Spark Connect session ranks get an
-                empty answer instead.
-            controls: Messages to ranks (`process_context.told`), at every start of the job.
-            on_message: Called with messages of ranks to the driver, instead of printing them.
-            attempt: Value of `hvd.attempt()` at the first start, for callers that restart the job themselves.
-            tells: Whether to print when the ranks run.
+        On a Spark Connect session ranks get empty answers. `attempt` is the value of `hvd.attempt()` at the first
+        start, for callers that restart the job themselves; `tells` prints when the ranks run.
         """
-        controls = controls or Controls()
         payload = pickle_function(main, kwargs)
         size = self._size()
         job = Job(
@@ -187,9 +177,19 @@ class HorovodRunner:
             preload=tuple(name for name in self.preload if size > 1 or not name.startswith("horovod")),
             attempt=attempt,
         )
+        listener = Listener(
+            on_line=_print_line if self.driver_log_verbosity == "all" else None,
+            on_message=on_message or _print,
+            on_notice=_notice,
+            on_question=on_question,
+            controls=controls or Controls(),
+            on_ready=functools.partial(_notice, f"{job.name}: {size} {'rank runs' if size == 1 else 'ranks run'}")
+            if tells
+            else None,
+        )
         while True:
             try:
-                return self._launch(job, on_question, controls, on_message or _print, tells)
+                return self._launch(job, listener)
             except RankFailedError as error:
                 # A cancelled job is not restarted.
                 if error.reason == "cancelled" or job.attempt >= self.max_restarts:
@@ -235,24 +235,7 @@ class HorovodRunner:
         ship_wheel(self._spark)
         return self._spark
 
-    def _launch(
-        self,
-        job: Job,
-        on_question: OnQuestion | None,
-        controls: Controls,
-        on_message: Callable[[str], None],
-        tells: bool,
-    ) -> Any:
-        listener = Listener(
-            on_line=_print_line if self.driver_log_verbosity == "all" else None,
-            on_message=on_message,
-            on_notice=_notice,
-            on_question=on_question,
-            controls=controls,
-            on_ready=(lambda: _notice(f"{job.name}: {job.size} {'rank runs' if job.size == 1 else 'ranks run'}"))
-            if tells
-            else None,
-        )
+    def _launch(self, job: Job, listener: Listener) -> Any:
         supervisor = Supervisor(job, listener)
         if self.np < 0:
             return supervisor.run(start_on_driver)

@@ -28,7 +28,7 @@ _SHOW_REST_S = 5.0
 
 
 class Ranks(Protocol):
-    """The started ranks of a job. Leaving their context ends every rank that still runs."""
+    """The started ranks of a job; a base class. Leaving their context ends every rank that still runs."""
 
     @property
     def reachable(self) -> bool:
@@ -49,6 +49,7 @@ class Ranks(Protocol):
 
     def explain(self, failure: Failure) -> Failure | LaunchError:
         """Adds to a failure what the starter knows about it; an error replaces the failure."""
+        return failure
 
     def end(self, stacks_of: Sequence[int]) -> None:
         """Ends all ranks; some first write the stacks of their threads into their logs. Returns after the last."""
@@ -58,23 +59,12 @@ class Ranks(Protocol):
 
 
 class Supervisor:
-    """Supervises one start of a job, in the thread that calls `run`.
-
-    Attributes:
-        job: The job.
-        listener: The caller's callbacks.
-        record: What the ranks have reported, and who is to blame.
-        output: Their lines and messages.
-    """
+    """Supervises one start of a job, in the thread that calls `run`."""
 
     def __init__(self, job: Job, listener: Listener) -> None:
         self.job, self.listener = job, listener
-        self.record = JobRecord(
-            job.size,
-            job.stall_timeout_s,
-            job.attempt + 1,
-            shows_lines=listener.on_line is not None and listener.is_seen,
-        )
+        shows_lines = listener.on_line is not None and listener.is_seen
+        self.record = JobRecord(job.size, job.stall_timeout_s, job.attempt + 1, shows_lines=shows_lines)
         self.output = Output(job, listener, self._record)
         self._conversation = Conversation(job.size, listener.on_question, listener.controls, self._send)
         self._ranks: Ranks | None = None

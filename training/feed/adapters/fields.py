@@ -41,15 +41,11 @@ _FILES = 4
 _ROWS = 1024
 
 
-def arrays_of(plan: FeedPlan, columns: Sequence[str]) -> list[str]:
-    """Lists those of some columns that hold arrays of simple values."""
-    kinds = {name: json.loads(plan.schema[name]) for name in columns if plan.schema[name].startswith("{")}
-    return [name for name, kind in kinds.items() if isinstance(kind.get("elementType"), str)]
-
-
 def uneven_columns(plan: FeedPlan, columns: Sequence[str]) -> set[str]:
-    """Finds columns of arrays that differ in length or have nulls, among the first rows of some files."""
-    arrays, shapes = arrays_of(plan, columns), dict[str, set[int | None]]()
+    """Finds columns of arrays of simple values that differ in length or have nulls, in the first rows of some files."""
+    kinds = {name: json.loads(plan.schema[name]) for name in columns if plan.schema[name].startswith("{")}
+    arrays = [name for name, kind in kinds.items() if isinstance(kind.get("elementType"), str)]
+    shapes: dict[str, set[int | None]] = {}
     with_rows = np.flatnonzero(plan.files.rows).tolist() if arrays else []
     for file in with_rows[:: max(1, len(with_rows) // _FILES)][:_FILES]:
         with naming_file(plan, file):
@@ -88,18 +84,9 @@ _NOT_IN_TORCH = (np.str_, np.bytes_, np.datetime64)
 
 
 def matching_columns(plan: FeedPlan, columns: Sequence[Any] | None, transform: Any = None) -> list[str]:
-    """Finds the columns that are meant by names, by regular expressions or by fields of a Unischema.
+    """Finds the columns, in the table's order, that names, regular expressions or fields of a Unischema mean.
 
-    Args:
-        plan: The feed's plan.
-        columns: As Petastorm's `schema_fields`; None is all that have a tensor form, or a transform makes one of.
-        transform: A TransformSpec, or None.
-
-    Returns:
-        Names in the order of the table.
-
-    Raises:
-        InvalidArgumentError: If one is not in the table, or it is an NGram.
+    None means all that have a tensor form, or a transform makes one of.
     """
     if isinstance(columns, NGram):
         raise InvalidArgumentError(
@@ -131,20 +118,7 @@ def _edited(transform: Any) -> set[str]:
 
 
 def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[Any, Any]:
-    """Describes the columns before and after a transform.
-
-    Args:
-        plan: The feed's plan.
-        columns: Names of the columns.
-        transform: A TransformSpec, or None.
-
-    Returns:
-        Two of Petastorm's Unischemas.
-
-    Raises:
-        InvalidArgumentError: If the transform selects or removes a column that is not there, or one that comes out has
-            no tensor form.
-    """
+    """Describes the columns before and after a TransformSpec, or None, as two of Petastorm's Unischemas."""
     stored = Unischema("feed", [_field(name, plan.schema[name]) for name in columns])
     given = stored
     if transform is not None:
@@ -169,11 +143,7 @@ def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[A
 
 
 def torch_columns(plan: FeedPlan, transform: Any) -> list[str]:
-    """Lists the columns of a feed that PyTorch has tensors for as a transform leaves them; warns of the others.
-
-    Raises:
-        InvalidArgumentError: If there are none.
-    """
+    """Lists the columns of a feed that PyTorch has tensors for as a transform leaves them; warns of the others."""
     edited, uneven = _edited(transform), _left_uneven(plan, transform)
 
     def has_tensors(name: str) -> bool:
@@ -185,11 +155,7 @@ def torch_columns(plan: FeedPlan, transform: Any) -> list[str]:
 
 
 def require_torch_types(schema: Any) -> None:
-    """Checks that PyTorch has tensors for all fields.
-
-    Raises:
-        InvalidArgumentError: If not; names the fields and the ways out.
-    """
+    """Checks that PyTorch has tensors for all fields."""
     refused = [name for name, field in schema.fields.items() if field.numpy_dtype in _NOT_IN_TORCH]
     if refused:
         raise InvalidArgumentError(
@@ -200,10 +166,7 @@ def require_torch_types(schema: Any) -> None:
 
 
 def tensor_specs(schema: Any) -> Any:
-    """Describes items with the fields of a Unischema to TensorFlow: a named tuple, with the types that Petastorm gives.
-
-    Times are int64, nanoseconds since 1970.
-    """
+    """Describes items with the fields of a Unischema to TensorFlow, of Petastorm's types: times are int64, in ns."""
     import tensorflow as tf
 
     return schema.make_namedtuple(
@@ -223,12 +186,7 @@ def as_tensors(item: Any, schema: Any) -> Any:
 
 
 def as_vectors(rows: Sequence[Any], kind: Any) -> npt.NDArray[Any]:
-    """Makes one array of rows of equal shape; text and bytes as objects, which keep trailing zeros.
-
-    Args:
-        rows: What each row holds.
-        kind: NumPy type of the elements, as a Unischema names it.
-    """
+    """Makes one array of rows of equal shape; text and bytes as objects, which keep trailing zeros."""
     return np.asarray(rows, dtype=np.object_ if kind in (np.str_, np.bytes_) else kind)
 
 

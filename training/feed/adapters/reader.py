@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,10 +125,7 @@ class FeedReader:
         """Gives the items as a tf.data.Dataset of named tuples, of Petastorm's types.
 
         Iterating again begins with the first epoch that was not taken to its end, as in `DeltaFeed.as_dataset`. The
-        dataset and `next` take from the same reader: use one of them.
-
-        Args:
-            prefetch: Items that are kept ready.
+        dataset and `next` take from the same reader: use one of them. `prefetch` items are kept ready.
         """
 
         def items(shard: Shard) -> Iterator[Any]:
@@ -167,10 +163,7 @@ class FeedReader:
     def __enter__(self) -> FeedReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def __exit__(self, *_: object) -> None:
         self.join()
 
     def _items_of(self, shard: Shard) -> Iterator[Columns]:
@@ -258,11 +251,7 @@ def _vector_of(value: Any, kind: Any) -> Any:
 
 
 def shard_of(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
-    """Checks a shard and the number of shards; neither means all rows.
-
-    Raises:
-        InvalidArgumentError: If one of them is missing, or they do not fit.
-    """
+    """Checks a shard and the number of shards; neither means all rows."""
     if cur_shard is None and shard_count is None:
         sizes = {name: os.environ.get(name) for name in _WORLD_SIZES}
         running = [f"{name}={size}" for name, size in sizes.items() if size and size != "1"]

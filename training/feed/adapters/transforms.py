@@ -26,11 +26,6 @@ class ImageDecoding(TransformSpec):  # type: ignore[misc]
     """A TransformSpec that decodes a column of stored images; `lakelens.decode_images` makes it.
 
     The feed's reader decodes straight into the batch. Anything else that takes a TransformSpec calls `func` on frames.
-
-    Args:
-        height: Height in pixels of every image that comes out.
-        width: Width in pixels.
-        image_column: Name of the column.
     """
 
     def __init__(self, height: int, width: int, image_column: str) -> None:
@@ -42,16 +37,7 @@ class ImageDecoding(TransformSpec):  # type: ignore[misc]
     def decode(
         self, images: Sequence[StoredImage], pixels: npt.NDArray[np.uint8], describe: Callable[[int], str]
     ) -> None:
-        """Decodes images into `pixels`: uint8 [rows, height, width, 3].
-
-        Args:
-            images: What each row stores.
-            pixels: Where the images go.
-            describe: Names a row in the error.
-
-        Raises:
-            BadRowError: If an image does not decode.
-        """
+        """Decodes images into `pixels`: uint8 [rows, height, width, 3]; `describe` names a row in the error."""
         for row, image in enumerate(images):
             try:
                 self._decoder.decode(image, pixels[row])
@@ -73,19 +59,7 @@ class ImageDecoding(TransformSpec):  # type: ignore[misc]
 
 
 def apply_transform(spec: Any, columns: Columns, given: Any) -> Columns:
-    """Applies a TransformSpec to some rows.
-
-    Args:
-        spec: The TransformSpec; its function takes a pandas frame and gives one.
-        columns: The columns before it.
-        given: Unischema of the columns after it.
-
-    Returns:
-        The columns after it, of the declared types and shapes.
-
-    Raises:
-        InvalidArgumentError: If the function gives something else than it declares.
-    """
+    """Applies a TransformSpec to some rows; returns columns of the types and shapes of the Unischema `given`."""
     import pandas as pd
 
     frame = pd.DataFrame({name: list(array) if array.ndim > 1 else array for name, array in columns.items()})

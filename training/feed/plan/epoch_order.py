@@ -48,10 +48,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def permutation(count: int, *keys: int) -> IntArray:
-    """Permutes 0 .. count-1 as a function of `keys` alone.
-
-    Returns int64 [count].
-    """
+    """Permutes 0 .. count-1 as a function of `keys` alone: int64 [count]."""
     state = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for key in keys:
@@ -61,11 +58,9 @@ def permutation(count: int, *keys: int) -> IntArray:
 
 
 def spread(count: int) -> IntArray:
-    """Orders 0 .. count-1 so that neighbouring numbers come to lie far apart: by their bits read backwards.
+    """Orders 0 .. count-1, int64 [count], so that neighbouring numbers come to lie far apart.
 
-    This is the sequence of van der Corput (1935) in base 2.
-
-    Returns int64 [count].
+    This is the sequence of van der Corput (1935) in base 2: by bits read backwards.
     """
     numbers = np.arange(count, dtype=np.int64)
     bits = max(1, (count - 1).bit_length())

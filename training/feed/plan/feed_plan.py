@@ -210,11 +210,9 @@ def chunks_of(rows: int, row_group_bytes: int, chunk_bytes: int) -> int:
 
 
 def lanes_within(memory_bytes: int, row_group_bytes: int, table_bytes: int, row_bytes: int = 0) -> tuple[int, int]:
-    """Chooses the number of lanes, and the size from which a row group is read in chunks.
+    """Chooses the number of lanes, a power of two, and the bytes beyond which a row group is read in chunks.
 
     Both depend on the table and the limit alone, not on the number of ranks, so that the order is the same for all.
-
-    Returns the number of lanes, a power of two, and the bytes of a chunk.
     """
     if GROUPS_PER_LANE * table_bytes <= memory_bytes:
         return MAX_LANES, memory_bytes

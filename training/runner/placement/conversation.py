@@ -16,22 +16,15 @@ OnQuestion = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 class Controls:
-    """The driver's messages to the ranks of a job. Every rank gets all of them, in order, at every start of the job.
-
-    Attributes:
-        signal_number: The signal that has interrupted the job; SIGINT by default.
-    """
+    """The driver's messages to the ranks of a job. Every rank gets all of them, in order, at every start of the job."""
 
     def __init__(self) -> None:
         self._told: list[bytes] = []
         self._ended = False
-        self.signal_number: int = signal.SIGINT
+        self.signal_number: int = signal.SIGINT  # The signal that has interrupted the job
 
     def tell(self, body: dict[str, Any]) -> None:
-        """Sends a message to every rank, within a quarter of a second or as soon as it has joined.
-
-        Can be called from any thread and from a signal handler: it takes no lock.
-        """
+        """Sends a message to every rank, now or once it has joined; takes no lock: signal handlers may call it."""
         self._told.append(said("a message to ranks", body))
 
     def pause(self, signal_number: int) -> None:
@@ -57,11 +50,7 @@ class Conversation:
     """The driver's part in one start of a job. Belongs to the thread that waits for the job."""
 
     def __init__(
-        self,
-        size: int,
-        on_question: OnQuestion | None,
-        controls: Controls,
-        send: Callable[[int, Kind, bytes], None],
+        self, size: int, on_question: OnQuestion | None, controls: Controls, send: Callable[[int, Kind, bytes], None]
     ) -> None:
         self._size, self._on_question, self._controls, self._send = size, on_question, controls, send
         self._asked: deque[RankEvent] = deque()
@@ -83,10 +72,7 @@ class Conversation:
             self._send(event.rank, Kind.ANSWER, body)
 
     def now(self) -> float:
-        """Returns the time, in seconds, of a clock that stops while the driver computes an answer.
-
-        With it, ranks that wait for the driver, directly or through another rank, do not count as stalled.
-        """
+        """Returns seconds of a clock that stops while the driver computes an answer: waiting for it is no stall."""
         return time.monotonic() - self._thought_s
 
     def _answer(self, event: RankEvent) -> dict[str, Any]:

@@ -64,19 +64,18 @@ def list_driver_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [line.strip() for line in answer.stdout.splitlines() if line.strip().isdigit()]
 
 
-def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str] | None = None) -> list[str]:
+def driver_gpus(ranks: int, *, wanted: bool | None, available: Sequence[str]) -> list[str]:
     """Assigns the driver's GPUs to local ranks, one each, by local rank; empty for CPU."""
     if wanted is False:
         return []
-    found = list_driver_gpus() if available is None else list(available)
-    if not found and not wanted:
+    if not available and not wanted:
         return []
-    if len(found) < ranks:
+    if len(available) < ranks:
         raise ClusterConfigurationError(
-            f"{ranks} ranks need {ranks} GPUs on the driver and it has {len(found)}; "
-            f"start at most {max(len(found), 1)} ranks, or set use_gpu to False to train on the CPU"
+            f"{ranks} ranks need {ranks} GPUs on the driver and it has {len(available)}; "
+            f"start at most {max(len(available), 1)} ranks, or set use_gpu to False to train on the CPU"
         )
-    return found[:ranks]
+    return list(available[:ranks])
 
 
 def visible_to_rank(gpus: Sequence[str], local_rank: int, *, wanted: bool | None) -> dict[str, str]:
@@ -92,15 +91,12 @@ def visible_to_rank(gpus: Sequence[str], local_rank: int, *, wanted: bool | None
 
 
 def group_by_machine(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names, for each rank, the group in which local ranks are counted: its machine.
-
-    If executors of one machine report the same GPU addresses, each sees separate devices (containers number them from
-    0), and the executor is the group.
-    """
+    """Names, for each rank, the group in which local ranks count: its machine, or an executor with its own GPUs."""
     seen: dict[tuple[str, str], set[str]] = {}
     for hello in hellos:
         for address in hello["gpus"][:1]:
             seen.setdefault((hello["machine"], address), set()).add(hello["executor"])
+    # Executors that report the same addresses see separate devices: containers number them from 0.
     renumbered = {machine for (machine, _), executors in seen.items() if len(executors) > 1}
     return [
         f"{hello['machine']}-{hello['executor']}" if hello["machine"] in renumbered else hello["machine"]

@@ -10,7 +10,6 @@ from typing import IO, Any
 
 from ..processes.rank_process import RankSpec
 from ..processes.rank_record import RankEvent
-from ..terms import RUNNER_TERMS, Terms
 from .conversation import Controls, OnQuestion
 
 
@@ -25,6 +24,20 @@ class RankPlacement:
     cross_rank: int  # Number of this host among those that have this local rank
     cross_size: int  # Number of hosts that have this local rank
     host: str  # Name of the host, equal for the ranks that share it
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The words of a caller's API for ranks, for messages; `{}` stands for their number."""
+
+    ranks: str  # A number of ranks
+    one_rank: str  # One rank
+    every_slot: str  # A rank on every slot
+    on_driver: str  # Ranks on the driver
+
+
+RUNNER_TERMS = Terms("np={}", "np=-1 or np=1", "np=0", "np=-{}")
+EXPERIMENT_TERMS = Terms("slots_per_trial={}", "slots_per_trial=1", "slots_per_trial=0", "strategy=horovod_local")
 
 
 @dataclass(frozen=True)
@@ -121,12 +134,7 @@ def rank_environment(job: Job, base: Mapping[str, str] = os.environ) -> dict[str
 def rank_spec(job: Job, rank: int, payload: IO[bytes], value: IO[bytes]) -> RankSpec:
     """How to start one rank of a job."""
     return RankSpec(
-        rank=rank,
-        payload=payload,
-        value=value,
-        environment=rank_environment(job),
-        preload=job.preload,
-        title=job.name,
+        rank=rank, payload=payload, value=value, environment=rank_environment(job), preload=job.preload, title=job.name
     )
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from ....errors import RankFailedError
 from ....user_frames import with_cells
-from .failure_words import describe_end, describe_raised, signal_name, tells_of_the_machine
+from .failure_words import describe_end, describe_raised, is_startup_line, signal_name, tells_of_the_machine
 from .rank_record import RankEvent, RankRecord
-from .startup_lines import is_startup_line
 
 # A death is reported within milliseconds, but after the connection errors that it causes in other ranks.
 SETTLE_PRIMARY_S = 0.3
@@ -151,8 +150,7 @@ class JobRecord:
             rank.rank,
             "stopped",
             f"was stopped by {signal_name(rank.stop_signal or signal.SIGSTOP)} and did not continue for "
-            f"{seconds:.0f} s "
-            f"(stall_timeout_s={self.stall_timeout_s:g})",
+            f"{seconds:.0f} s (stall_timeout_s={self.stall_timeout_s:g})",
         )
 
     def _consequence(self, now: float) -> Failure:
@@ -186,21 +184,13 @@ class JobRecord:
         waited = now - self._joining_at
         for rank in absent:
             if rank.returned_at is not None and now - rank.returned_at >= SETTLE_PRIMARY_S:
-                return Failure(
-                    rank.rank, "left_early", "returned without calling hvd.init() while other ranks wait there"
-                )
+                return Failure(rank.rank, "left_early", _RETURNED_UNJOINED)
         if waited < self.patience_s:
             return None
         if absent:
             return Failure(absent[0].rank, "stalled", self._stall_sentence(_NEVER_JOINED))
         late = next(rank for rank in self.ranks if not rank.joined)
-        return Failure(
-            late.rank,
-            "stalled",
-            self._stall_sentence(
-                "could not connect to the other ranks; the network between the hosts must let them through"
-            ),
-        )
+        return Failure(late.rank, "stalled", self._stall_sentence(_NOT_CONNECTED))
 
     def _stalled(self) -> Failure | None:
         """Finds the rank that others wait for in a collective: one that has entered fewer collectives."""
@@ -224,11 +214,7 @@ class JobRecord:
     # --- the error ------------------------------------------------------------------------------------------------
 
     def error(self, failure: Failure) -> RankFailedError:
-        """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines.
-
-        If an error of lakelens concerns the machine, such as a full disk, the message is only that sentence. Lines that
-        the user has seen are not repeated after a traceback.
-        """
+        """Makes the error of a failure: the user's traceback first, then which rank, where, why, and its last lines."""
         rank = self.ranks[failure.rank]
         raised = rank.raised or {} if failure.reason == "raised" else {}
         shown = raised.get("shown")
@@ -243,7 +229,7 @@ class JobRecord:
         told = [line for line in log if not is_startup_line(line)]
         tail = f"Last {len(told)} lines of rank {rank.rank}'s log:\n" + "\n".join(f"  {line}" for line in told)
         end = rank.ended or {}
-        if tells_of_the_machine(raised):
+        if tells_of_the_machine(raised):  # such as a full disk: a traceback would add nothing
             parts = [summary]
         else:
             parts = [with_cells(shown), short] if shown else [summary]
@@ -263,6 +249,8 @@ class JobRecord:
 
 
 _NEVER_JOINED = "never reached hvd.init()"
+_RETURNED_UNJOINED = "returned without calling hvd.init() while other ranks wait there"
+_NOT_CONNECTED = "could not connect to the other ranks; the network between the hosts must let them through"
 _ABSENT = "did not take part in a collective that the others wait in"
 _ALL_WAIT = (
     "waits in a collective that no rank leaves; ranks may have called different ones, "

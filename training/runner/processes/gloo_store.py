@@ -85,11 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class LoopbackStore(ThreadingHTTPServer):
-    """Opaque bytes by key for Gloo's client, on this host's loopback interface, bounded, for many threads.
-
-    Attributes:
-        port: Where it listens.
-    """
+    """Opaque bytes by key for Gloo's client, on this host's loopback interface, bounded, for many threads."""
 
     daemon_threads = True
     block_on_close = False

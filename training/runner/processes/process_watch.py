@@ -1,7 +1,4 @@
-"""Watches the processes of ranks from one thread until none of them remains, and ends them on request.
-
-The driver has one for its ranks; each barrier task has one for its rank.
-"""
+"""Watches the processes of the driver's ranks, or of a barrier task's rank, from one thread, and ends them."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import functools
 import os
 import selectors
-import socket
 import time
 from collections.abc import Callable, Iterable
 
@@ -36,7 +32,15 @@ class ProcessWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        try:
+            if not self.gone:
+                self.end()
+        finally:
+            for process in self.ranks.values():
+                if not process.ended:
+                    process.destroy()
+                process.close()
+            self._selector.close()
 
     def start(self, spec: RankSpec) -> RankProcess:
         """Starts one rank."""
@@ -44,16 +48,13 @@ class ProcessWatch:
         self.ranks[spec.rank] = process
         for name, stream in process.streams.items():
             os.set_blocking(stream.fileno(), False)
-            self._watch(stream.fileno(), functools.partial(process.take_output, name))
-        self._watch(process.line.fileno(), process.take_frames)
-        self._watch(process.status, process.take_status)
+            self.watch(stream.fileno(), functools.partial(process.take_output, name))
+        self.watch(process.line.fileno(), process.take_frames)
+        self.watch(process.status, process.take_status)
         return process
 
-    def watch(self, sock: socket.socket, take: Callable[[bytes], None]) -> None:
-        """Also watches a socket: `take` gets its bytes, empty at its end."""
-        self._watch(sock.fileno(), take)
-
-    def _watch(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+    def watch(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+        """Also watches a pipe or socket: `take` gets its bytes, empty at its end."""
         self._selector.register(descriptor, selectors.EVENT_READ, take)
 
     def step(self, timeout_s: float) -> None:
@@ -121,15 +122,3 @@ class ProcessWatch:
         deadline = time.monotonic() + seconds
         while not self.gone and time.monotonic() < deadline:
             self.step(0.05)
-
-    def close(self) -> None:
-        """Ends running ranks and closes everything."""
-        try:
-            if not self.gone:
-                self.end()
-        finally:
-            for process in self.ranks.values():
-                if not process.ended:
-                    process.destroy()
-                process.close()
-            self._selector.close()

@@ -25,9 +25,10 @@ from typing import Any
 from ....error_reports import message_of, report_of
 from ....errors import LaunchError
 from ....freed_memory import keep_freed_memory
+from ....module_aliases import ModuleAliases
 from ....spark.jvm import is_verbose
 from ....user_frames import tidied, user_traceback
-from ...rank import horovod_names, lazy_imports, process_context
+from ...rank import lazy_imports, process_context
 from ...rank.driver_line import DriverLine
 from ...rank.frames import STACK_SIGNAL, Kind
 from ...rank.process_context import RankLink
@@ -50,10 +51,12 @@ def main(argument: str) -> None:
     # TensorFlow imports generated functions from the folder for temporary files, and leaves the bytecode there.
     sys.dont_write_bytecode = True
     lazy_imports.install()
-    horovod_names.install()
+    use_hvd_for_keras()
     with lazy_imports.without_collections():
         for name in spec["preload"]:
-            _preload(name)
+            # Only a head start: the training function's own import raises the error that the user sees.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
     link = _receive_assignment(line)
     process_context.attach(link)
     link.send(Kind.READY, {"pid": os.getpid()})
@@ -62,18 +65,15 @@ def main(argument: str) -> None:
     sys.exit(code)
 
 
+def use_hvd_for_keras() -> None:
+    """Gives this process `lakelens.hvd` for Horovod's Keras modules, which do not work with Keras 3."""
+    ModuleAliases("lakelens.training.distributed", "horovod.tensorflow.keras", "horovod.keras").install()
+
+
 def _terminate(number: int, frame: object) -> None:
     # Unwinds the user's `finally` blocks; a second signal ends the process at once.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(EXIT_TERMINATED)
-
-
-def _preload(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - TensorFlow's import may raise anything
-        # Only a head start: the training function's own import raises the error that the user sees.
-        return
 
 
 def _receive_assignment(line: DriverLine) -> RankLink:

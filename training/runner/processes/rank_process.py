@@ -1,7 +1,4 @@
-"""One rank's process, its keeper, and the pipes to both: their output becomes events, commands are their input.
-
-Each rank has a keeper process (see `keeper`), so that no process of it survives the supervisor.
-"""
+"""One rank's process, its keeper process, and the pipes to both: output becomes events, commands are input."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ from typing import IO, Any
 from ....errors import LaunchError
 from ...rank.frames import Frame, FrameReader, Kind, pack
 from . import keeper
-from .events import checked_event
-from .rank_record import RankEvent
+from .rank_record import RankEvent, checked_event
 
 SOFT_END_S = 3.0
 MAX_LINE_BYTES = 8192
@@ -203,8 +199,6 @@ class RankProcess:
 
     def report_end(self) -> None:
         """Emits the end of the rank, after its last lines."""
-        if self.ended:
-            return
         self.ended = True
         if self._ended is None:
             # The keeper itself was killed, and the rank by the kernel with it.

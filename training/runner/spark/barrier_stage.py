@@ -15,7 +15,7 @@ from ....spark.port import broadcast, cancel_jobs, has_running_tasks, other_jobs
 from ..placement.job import Job
 from .barrier_task import task_function
 from .slots import shortage
-from .task_plan import TaskPlan
+from .task_channel import TaskPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,8 +26,7 @@ from ..processes.gloo_store import LoopbackStore
 from ..processes.process_watch import ProcessWatch
 from ..processes.rank_process import temporary_file
 from ..processes.rank_record import KEPT_LOG_LINES, RankEvent
-from .task_channel import BEAT_S, TaskChannel
-from .task_plan import PIECE_BYTES, TaskPlan
+from .task_channel import BEAT_S, PIECE_BYTES, TaskChannel, TaskPlan
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -164,7 +163,7 @@ class _Task:
 
     def _follow(self, watch: ProcessWatch, function: IO[bytes], value: IO[bytes]) -> None:
         self._process = watch.start(rank_spec(self.job, self.rank, function, value))
-        watch.watch(self._channel.socket, self._read)
+        watch.watch(self._channel.socket.fileno(), self._read)
         next_beat = 0.0
         while not watch.gone:
             watch.step(_STEP_S)
@@ -195,7 +194,9 @@ class _Task:
         if frame.kind == Kind.ASSIGN:
             assignment = frame.json()
             if self._store is not None:
-                interface = self._interface(assignment["single_host"])
+                # Where Gloo listens: on loopback if all ranks share a machine, else on the interface to the driver.
+                own_address = self._channel.socket.getsockname()[0]
+                interface = loopback_interface() if assignment["single_host"] else interface_of(own_address)
                 assignment["env"] |= {
                     **self._store.environment,
                     "HOROVOD_GLOO_IFACE": interface,
@@ -215,12 +216,6 @@ class _Task:
 
     def _share(self, key: str, value: bytes) -> None:
         self._channel.send(Kind.PUT, pack_pair(key, value))
-
-    def _interface(self, single_host: bool) -> str:
-        """The interface on which Gloo listens: loopback if all ranks share a machine, else the one to the driver."""
-        if single_host:
-            return loopback_interface()
-        return interface_of(self._channel.socket.getsockname()[0])
 
     def _hear(self, event: RankEvent) -> None:
         """Forwards an event of the rank to the driver."""

@@ -13,9 +13,8 @@ from ...rank.frames import Frame, Kind
 from ..output import SHOWN_KINDS
 from ..placement.gpus import executor_gpus, group_by_machine, visible_to_rank
 from ..placement.job import assignment, horovod_environment, place
-from ..processes.events import check_hello, checked_event
-from ..processes.rank_record import RankEvent
-from ..supervisor import Supervisor
+from ..processes.rank_record import RankEvent, check_hello, checked_event
+from ..supervisor import Ranks, Supervisor
 from .driver_channel import DriverChannel
 from .executor_checks import check_executors
 from .task_channel import BEAT_S
@@ -27,16 +26,11 @@ _SILENT_BEATS = 4
 _LOST = "lost contact with the driver: its executor was lost, or its Python worker was ended"
 
 
-class ChannelRanks:
+class ChannelRanks(Ranks):
     """Ranks as tasks that report over a channel."""
 
     def __init__(
-        self,
-        supervisor: Supervisor,
-        address: str,
-        port: int,
-        stack: contextlib.ExitStack,
-        version: str | None = None,
+        self, supervisor: Supervisor, address: str, port: int, stack: contextlib.ExitStack, version: str | None = None
     ) -> None:
         self._version = version
         self._supervisor, self._job, self._record = supervisor, supervisor.job, supervisor.record

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ....errors import LaunchError, RankFailedError, UnpicklableFunctionError
 from ....spark.port import application_of, option_of, reports_progress
 from ...rank.frames import Kind
-from ..processes.failure_verdict import Failure
 from ..processes.rank_process import append, temporary_file
 from ..processes.return_value import read_value
-from ..supervisor import Supervisor
+from ..supervisor import Ranks, Supervisor
 from .barrier_stage import BarrierStage, StageEnd
 from .channel_ranks import STAGE_END_S
 from .executor_checks import explained
@@ -63,7 +62,7 @@ def check_sent_bytes(name: str, size: int, limit: str) -> None:
         )
 
 
-class ConnectRanks:
+class ConnectRanks(Ranks):
     """Ranks as the tasks of one barrier stage of a Connect server."""
 
     # Nothing can be sent to a rank.
@@ -112,10 +111,6 @@ class ConnectRanks:
 
     def close_stores(self) -> None:
         """Does nothing: rank 0's task closes them."""
-
-    def explain(self, failure: Failure) -> Failure:
-        """Returns the failure."""
-        return failure
 
     def end(self, stacks_of: Sequence[int] = ()) -> None:
         """Cancels the job, unless it has ended, and waits for its end."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import secrets
 import socket
 import threading
 from asyncio import StreamReader, StreamWriter
@@ -16,7 +18,7 @@ from typing import Any
 
 from ....errors import LaunchError
 from ...rank.frames import Frame, Kind, pack, unpack_pair
-from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
+from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, prove, session_key
 
 HANDSHAKE_TIMEOUT_S = 5.0
 # If more than this is unsent, the task is lost.
@@ -38,11 +40,11 @@ class _Connection:
 
     async def shake_hands(self, secret: bytes) -> None:
         """Checks that the client holds the job's secret, and proves that the driver does."""
-        nonce = new_nonce()
+        nonce = secrets.token_bytes(NONCE_BYTES)
         self.writer.write(nonce)
         greeting = await self._reader.readexactly(NONCE_BYTES + MAC_BYTES)
         theirs, proof = greeting[:NONCE_BYTES], greeting[NONCE_BYTES:]
-        if not same(proof, prove(secret, b"task", nonce, theirs)):
+        if not hmac.compare_digest(proof, prove(secret, b"task", nonce, theirs)):
             raise LaunchError("a client without the job's secret was refused")
         key = session_key(secret, nonce, theirs)
         self._frames, self._seal = SealedReader(Seal(key, b"to driver")), Seal(key, b"to task")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -23,8 +24,9 @@ def listening_address(master: str, conf: Mapping[str, str | None]) -> tuple[str,
     if master.startswith("local"):
         return "127.0.0.1", "127.0.0.1"
     host, bind = conf.get("spark.driver.host") or socket.gethostname(), conf.get("spark.driver.bindAddress")
-    if bind and _is_address(bind) and not ipaddress.ip_address(bind).is_unspecified:
-        return bind, host
+    with contextlib.suppress(ValueError):  # a host name
+        if bind and not ipaddress.ip_address(bind).is_unspecified:
+            return bind, host
     return address_of(host, f"spark.driver.host={host!r}"), host
 
 
@@ -41,14 +43,6 @@ def address_of(host: str, what: str) -> str:
             f"{what} stands for all interfaces; set it to the one address that the executors reach"
         )
     return address
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def check_executors(hellos: list[dict[str, Any]], *, needs_horovod: bool = True, version: str | None = None) -> None:

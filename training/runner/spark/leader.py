@@ -15,19 +15,17 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import IO, Any
 
 from ....errors import ClusterConfigurationError, LakelensError, LaunchError
 from ..placement.conversation import Controls
 from ..placement.job import Listener
-from ..processes.failure_verdict import Failure
 from ..processes.gloo_store import LOOPBACK
 from ..processes.rank_record import RankEvent
 from ..supervisor import Supervisor
 from .channel_ranks import STAGE_END_S, ChannelRanks
 from .executor_checks import address_of
-from .task_plan import PIECE_BYTES, TaskPlan
+from .task_channel import PIECE_BYTES, TaskPlan
 
 # Of all messages and of the last lines of each rank: a server sends 128 MiB at once, and the client keeps them.
 _KEPT_BYTES = 32 << 20
@@ -47,12 +45,7 @@ class Outcome:
 
 
 class Heard:
-    """The last messages and lines of a job, as many as the client gets.
-
-    Attributes:
-        events: In the order in which they came.
-        dropped: How many came before them.
-    """
+    """The last messages and lines of a job, as many as the client gets, and the number of dropped ones."""
 
     def __init__(self) -> None:
         self.events: deque[RankEvent] = deque()
@@ -92,7 +85,7 @@ class Leader:
         self.port = self._started.get()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._controls.end()
         self._thread.join(timeout=_ENDS_S)
 
@@ -136,12 +129,10 @@ class Leader:
         with contextlib.ExitStack() as stack:
             ranks = LedRanks(supervisor, self._plan, self._address, stack)
             self._started.put(ranks.port)
-            stack.callback(self._note_end, ranks)
-            yield ranks
-
-    def _note_end(self, ranks: LedRanks) -> None:
-        ranks.leave()
-        self._all_gone = ranks.gone
+            try:
+                yield ranks
+            finally:
+                self._all_gone = ranks.leave()
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
@@ -183,20 +174,12 @@ class LedRanks(ChannelRanks):
         """Whether every rank has returned and every task has closed its connection."""
         return self._record.all_returned and len(self._hung_up) == self._job.size
 
-    def explain(self, failure: Failure) -> Failure:
-        """Returns the failure: the tasks' reports are all there is to know."""
-        return failure
-
     def value(self) -> dict[str, Any]:
         """Returns where rank 0's value is in its file, which this task has."""
         return self._record.value
 
-    @property
-    def gone(self) -> bool:
-        """Whether no rank remains, as far as its task has told."""
-        return all(rank.gone for rank in self._record.ranks)
-
-    def leave(self) -> None:
-        """Ends the ranks that still run."""
+    def leave(self) -> bool:
+        """Ends the ranks that still run; returns whether none remains, as far as their tasks have told."""
         self.end()
         self._wait_for(self._all_ended, STAGE_END_S)
+        return all(rank.gone for rank in self._record.ranks)

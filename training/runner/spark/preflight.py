@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ....errors import ClusterConfigurationError, MissingDependencyError, NotEnoughSlotsError, SessionError
 from ....horovod_build import problem
 from ....spark.port import is_connect, is_local, setting_of
-from ..terms import Terms
 from .slots import shortage, total_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..placement.job import Job
+    from ..placement.job import Job, Terms
 
 # With these, a Connect server's cores are not its slots; and the values with which they are.
 _NOT_CORES = {"spark.task.resource.gpu.amount": None, "spark.task.cpus": "1", "spark.default.parallelism": None}

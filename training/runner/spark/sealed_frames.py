@@ -8,7 +8,6 @@ Bodies are not encrypted: they are addresses, log lines and large values.
 from __future__ import annotations
 
 import hmac
-import secrets
 import struct
 
 from ....errors import LaunchError
@@ -18,19 +17,9 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 
 
-def new_nonce() -> bytes:
-    """Makes a random number for a single handshake."""
-    return secrets.token_bytes(NONCE_BYTES)
-
-
 def prove(secret: bytes, side: bytes, theirs: bytes, ours: bytes) -> bytes:
     """Makes the proof of one side, `task` or `driver`, from the other side's nonce and its own."""
     return _mac(secret, side, theirs, ours)
-
-
-def same(proof: bytes, expected: bytes) -> bool:
-    """Compares two proofs in constant time."""
-    return hmac.compare_digest(proof, expected)
 
 
 def session_key(secret: bytes, drivers_nonce: bytes, tasks_nonce: bytes) -> bytes:

@@ -161,15 +161,9 @@ def shortage(spark: SparkSession) -> str:
     return "; ".join([f"the cluster has {slots_now(spark)}", *lost])
 
 
-class _Ledger:
-    """The slots that this process' runners hold, by Spark application."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.held: dict[str, list[tuple[str, int]]] = {}
-
-
-_ledger = _Ledger()
+# The slots that this process' runners hold, by Spark application: names of jobs and numbers of ranks.
+_holders: dict[str, list[tuple[str, int]]] = {}
+_changed = threading.Condition()
 
 
 @contextlib.contextmanager
@@ -183,9 +177,9 @@ def reserve(
     deadline = time.monotonic() + wait_s
     notified = False
     entry = (name, ranks)
-    with _ledger.changed:
+    with _changed:
         while True:
-            holders = _ledger.held.setdefault(application, [])
+            holders = _holders.setdefault(application, [])
             slots = total()
             free = slots - sum(count for _, count in holders)
             if free >= ranks:
@@ -195,7 +189,7 @@ def reserve(
                 notice(f"{name} waits for {ranks} slots; {_held(holders)}, {free} of {slots} are free")
                 notified = True
             left_s = deadline - time.monotonic()
-            _ledger.changed.wait(timeout=max(0.0, min(left_s, _RECOUNT_S)))
+            _changed.wait(timeout=max(0.0, min(left_s, _RECOUNT_S)))
             if left_s <= 0.0:
                 raise NotEnoughSlotsError(
                     f"{name} needs {ranks} slots; {_held(holders)} and {free} of {slots} are free after {wait_s:g} s; "
@@ -204,9 +198,9 @@ def reserve(
     try:
         yield
     finally:
-        with _ledger.changed:
-            _ledger.held[application].remove(entry)
-            _ledger.changed.notify_all()
+        with _changed:
+            _holders[application].remove(entry)
+            _changed.notify_all()
 
 
 def _held(holders: list[tuple[str, int]]) -> str:

@@ -75,17 +75,14 @@ class StageRanks(ChannelRanks):
     def _receive(self, rank: int, frame: Frame) -> None:
         """Handles a frame, in the channel's thread; see `ChannelRanks`."""
         if frame.kind == Kind.VALUE and rank == 0:
-            self._keep(frame.body)
+            try:
+                if self._unwritten is None:
+                    append(self._large, frame.body)
+            except OSError as error:
+                self._unwritten = error
             self._heard_at[rank] = time.monotonic()
         else:
             super()._receive(rank, frame)
-
-    def _keep(self, piece: bytes) -> None:
-        if self._unwritten is None:
-            try:
-                append(self._large, piece)
-            except OSError as error:
-                self._unwritten = error
 
     # --- what the supervisor does ---------------------------------------------------------------------------------
 

@@ -1,21 +1,40 @@
-"""A task's end of its connection to the driver; see `driver_channel`."""
+"""What a barrier task gets through Spark, and its end of the connection to the driver; see `driver_channel`."""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ....errors import LaunchError
 from ...rank.frames import Frame, Kind, pack
-from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, new_nonce, prove, same, session_key
+from ..placement.job import Job
+from .sealed_frames import MAC_BYTES, NONCE_BYTES, Seal, SealedReader, prove, session_key
 
+# Of a value that is larger.
+PIECE_BYTES = 8 << 20
 BEAT_S = 2.0
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What every task of a job gets through Spark."""
+
+    job: Job  # The job; its payload is empty if it is a broadcast variable
+    address: str  # Where the driver listens; empty if rank 0's task leads the job (`leader`)
+    port: int  # Its port there, or that of rank 0's task
+    want_lines: bool  # Whether the driver wants every line as it is written
+    version: str  # lakelens' version on the driver
+    reports_within_s: float  # How long rank 0's task, if it leads, waits for the others
+    listener: str = "the driver"  # What listens at the address, as errors name it
 
 
 class TaskChannel:
@@ -43,7 +62,7 @@ class TaskChannel:
                 f"must let executors connect to that address, as it lets them to spark.driver.host (a fixed "
                 f"port: driver_port=...)"
             ) from error
-        if not same(proof, prove(secret, b"driver", ours, theirs)):
+        if not hmac.compare_digest(proof, prove(secret, b"driver", ours, theirs)):
             self.socket.close()
             raise LaunchError(f"what listens on {address}:{port} is not this job's driver")
         key = session_key(secret, theirs, ours)
@@ -59,7 +78,7 @@ class TaskChannel:
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             theirs = self._receive(NONCE_BYTES)
-            ours = new_nonce()
+            ours = secrets.token_bytes(NONCE_BYTES)
             self.socket.sendall(ours + prove(secret, b"task", theirs, ours))
             return theirs, ours, self._receive(MAC_BYTES)
         except OSError:

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from ....errors import FeedError, TrialError
 from ...checkpoints.torch_files import OPTIMIZER_FILE, load_weights, read_values
 from ...checkpoints.warm_start import take_tensors
-from ...process_group.group import entered, left
+from ...process_group import entered, left
 from ...rank.process_context import log_to_driver
 from ...trials.torch_trial import TorchTrial
 from ..training_state import rank_seed

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ... import process_group
 from ...distributed.objects import seal, unseal
 from ...feed.read_options import cores_of_process
-from ...process_group.group import counted
+from ...process_group import counted
 from ...rank import process_context
 
 

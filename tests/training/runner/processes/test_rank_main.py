@@ -337,3 +337,23 @@ def test_an_interruption_at_any_moment_of_the_start_leaves_nothing(watch, monkey
                 run(watch, main)
     finally:
         signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.parametrize("old", ["horovod.keras", "horovod.tensorflow.keras"])
+def test_horovods_keras_modules_are_lakelens_hvd(old: str) -> None:
+    code = f"""
+import sys, types
+for name in ("horovod", "horovod.tensorflow"):  # their import takes TensorFlow's seconds
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = []
+from lakelens.training.runner.processes.rank_main import use_hvd_for_keras
+use_hvd_for_keras()
+import {old} as hvd
+import lakelens.hvd
+assert hvd is lakelens.hvd, hvd
+assert hvd.__spec__.name == "lakelens.training.distributed", hvd.__spec__
+from {old} import size
+assert size() == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import barrier_task
 from lakelens.training.runner.spark.barrier_task import _led, _Task
 from lakelens.training.runner.spark.driver_channel import DriverChannel
-from lakelens.training.runner.spark.task_plan import TaskPlan
+from lakelens.training.runner.spark.task_channel import TaskPlan
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,7 @@ from lakelens.training.runner.placement.job import Job
 from lakelens.training.runner.processes.rank_record import RankEvent
 from lakelens.training.runner.spark import channel_ranks, leader
 from lakelens.training.runner.spark.leader import Leader, address_for
-from lakelens.training.runner.spark.task_channel import TaskChannel
-from lakelens.training.runner.spark.task_plan import TaskPlan
+from lakelens.training.runner.spark.task_channel import TaskChannel, TaskPlan
 
 pytestmark = pytest.mark.unit
 

@@ -12,11 +12,11 @@ from leftovers import leaves_nothing, listening
 
 from lakelens.errors import LakelensError, NotEnoughSlotsError, RankFailedError, SessionError
 from lakelens.training.experiment.strategies import TrialRunner
+from lakelens.training.runner.placement.job import EXPERIMENT_TERMS
 from lakelens.training.runner.processes.rank_process import append
 from lakelens.training.runner.runner import HorovodRunner
 from lakelens.training.runner.spark import preflight, stage_ranks
 from lakelens.training.runner.spark.slots import registered_now, slots_now, total_slots
-from lakelens.training.runner.terms import EXPERIMENT_TERMS
 
 pytestmark = pytest.mark.spark
 
