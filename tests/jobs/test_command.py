@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from references import commands
 
-from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, SessionError
+from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, SessionError, TrainingPaused
 from lakelens.jobs import command, interrupts
 from lakelens.jobs.cli import build_parser, main
 from lakelens.jobs.command import Run, key_values, run_command
@@ -54,6 +54,11 @@ def raising(error: BaseException) -> Any:
         (raising(LakelensError("rank 1 died")), 1, {"error": "LakelensError", "message": "rank 1 died"}),
         (raising(RuntimeError("a defect")), 1, {"error": "RuntimeError", "message": "a defect"}),
         (raising(KeyboardInterrupt()), 130, {"error": "KeyboardInterrupt", "message": "interrupted by SIGINT"}),
+        (
+            raising(TrainingPaused("run r1 has paused", signal_number=signal.SIGTERM)),
+            143,
+            {"error": "TrainingPaused", "message": "run r1 has paused"},
+        ),
     ],
 )
 def test_a_job_ends_with_a_json_line_in_a_file_too_and_an_exit_code(

@@ -31,18 +31,14 @@ FOUND = {
     ("command", "result", "lines"),
     [
         (
-            "etl photos tables/photos",
+            "etl photos t",
             {"version": 3, "stored": 20, "quarantined": 0, "skipped": 2},
-            ["table tables/photos@3", "20 images stored, 2 known before", "next: lakelens train tables/photos@3"],
+            ["table t@3", "20 images stored, 2 known before", "next: lakelens train t@3"],
         ),
         (
-            "etl photos tables/photos",
+            "etl photos t",
             {"version": 0, "stored": 20, "quarantined": 1, "skipped": 0},
-            [
-                "table tables/photos@0",
-                "20 images stored, 1 in quarantine, 0 known before",
-                "next: lakelens table quarantine tables/photos",
-            ],
+            ["table t@0", "20 images stored, 1 in quarantine, 0 known before", "next: lakelens table quarantine t"],
         ),
         (
             "train '/t/my photos' --tracking-uri sqlite:///m.db",
@@ -63,15 +59,6 @@ FOUND = {
             ],
         ),
         (
-            "score runs:/abc photos p",
-            {"version": 1, "table_version": 3, "scored": 5, "skipped": 2, "errors": 1},
-            [
-                "predictions p@1 of photos@3",
-                "5 of 7 images scored, 1 with an error, 2 scored before",
-                "next: lakelens evaluate runs:/abc photos@3 --predictions p",
-            ],
-        ),
-        (
             "evaluate runs:/abc tables/photos@3",
             {"version": 3, "page": "/out/page.html", "accuracy": 0.5, "macro_f1": 0.25},
             [
@@ -82,10 +69,10 @@ FOUND = {
         ),
         (
             "score runs:/abc photos p --master local[2] --conf a=b",
-            {"version": 1, "table_version": 3, "scored": 5, "skipped": 0, "errors": 0},
+            {"version": 1, "table_version": 3, "scored": 5, "skipped": 2, "errors": 1},
             [
                 "predictions p@1 of photos@3",
-                "5 of 5 images scored, 0 scored before",
+                "5 of 7 images scored, 1 with an error, 2 scored before",
                 "next: lakelens evaluate runs:/abc photos@3 --predictions p --master 'local[2]' --conf a=b",
             ],
         ),

@@ -40,65 +40,62 @@ def wrong(tmp_path_factory):
     return save(mixed_model(mixer(1)), tmp_path_factory.mktemp("wrong"))
 
 
-def test_metrics_slices_and_page_are_of_the_version_and_split_that_were_named(spark, checkpoint, table, tmp_path):
-    result = lakelens.evaluate(spark, checkpoint.path, f"{table}@0", slices=["label_name"], out=tmp_path / "out")
+@pytest.fixture(scope="module")
+def story(spark, checkpoint, wrong, table, tmp_path_factory):
+    """An evaluation against another model, then one of the same rows alone, with a predictions table."""
+    root = tmp_path_factory.mktemp("story")
+    kept = {"predictions": root / "predictions"}
+    compared = lakelens.evaluate(
+        *(spark, checkpoint.path, f"{table}@0"),
+        compare=wrong.path,
+        slices=["format"],
+        out=root / "compared",
+        custom_objects={"Mixer": mixer(1)},
+        **kept,
+    )
+    alone = lakelens.evaluate(spark, checkpoint.path, table, 0, slices=["label_name"], out=root / "alone", **kept)
+    return compared, alone, root
+
+
+def test_metrics_slices_and_page_are_of_the_version_and_split_that_were_named(story):
+    _, result, root = story
     assert (result.version, result.split, result.evaluation.rows) == (0, "test", ROWS)
     assert result.evaluation.accuracy == (ROWS - 1) / ROWS
     assert [one.name for one in result.evaluation.classes] == list(NAMES)
     assert result.evaluation.confusion.tolist() == [[4, 0, 0], [0, 4, 0], [1, 0, 3]]
-    assert {value: one.accuracy for value, one in result.slices["label_name"].items()} == {
-        "red": 1.0,
-        "green": 1.0,
-        "blue": 0.75,
-    }
+    slices = {value: one.accuracy for value, one in result.slices["label_name"].items()}
+    assert slices == {"red": 1.0, "green": 1.0, "blue": 0.75}
     assert 0 < result.evaluation.ece < 1
-    page = (tmp_path / "out" / "evaluation.html").read_text()
-    assert result.page == str(tmp_path / "out" / "evaluation.html")
+    page = (root / "alone" / "evaluation.html").read_text()
+    assert result.page == str(root / "alone" / "evaluation.html")
     mistakes = page[page.index('id="mistakes"') :]
     assert mistakes.count('class="card"') == 1
     assert f"images/{ROWS - 1:05d}.jpg" in mistakes
-    assert {file.name for file in (tmp_path / "out").glob("*.png")} == {
-        "calibration.png",
-        "classes.png",
-        "confusion_matrix.png",
-        "slice_label_name.png",
-        "worst_mistakes.png",
-    }
+    names = {"calibration", "classes", "confusion_matrix", "slice_label_name", "worst_mistakes"}
+    assert {file.stem for file in (root / "alone").glob("*.png")} == names
     assert result.artifacts is None
 
 
-def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answers(
-    spark, checkpoint, wrong, table, tmp_path
-):
-    given = (spark, checkpoint.path, table, 0)
-    first = lakelens.evaluate(
-        *given,
-        compare=wrong.path,
-        predictions=tmp_path / "predictions",
-        slices=["format"],
-        out=tmp_path / "out",
-        custom_objects={"Mixer": mixer(1)},
-    )
+def test_a_comparison_names_what_changed_and_a_predictions_table_keeps_the_answers(spark, checkpoint, wrong, story):
+    first, again, root = story
     assert (first.other.accuracy, first.evaluation.accuracy) == (0.0, (ROWS - 1) / ROWS)
     found = first.comparison
     assert (found.rows, found.changed, found.fixed, found.broken) == (ROWS, ROWS, ROWS - 1, 0)
     assert found.p_value == pytest.approx(2 * 0.5 ** (ROWS - 1))
     assert {value: one.rows for value, one in first.slices["format"].items()} == {"jpeg": ROWS}
-    page = (tmp_path / "out" / "evaluation.html").read_text()
+    page = (root / "compared" / "evaluation.html").read_text()
     assert "Wrong before, another wrong answer now" in page
     assert "F1 change" in page
-    assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
-    again = lakelens.evaluate(*given, predictions=tmp_path / "predictions").as_facts()
-    of_two = {"page", "slices", "compared", "comparison"}
-    assert again == {name: fact for name, fact in first.as_facts().items() if name not in of_two} | {
-        "page": None,
-    }
-    assert len(read(tmp_path / "predictions")) == 2 * ROWS
+    assert (root / "compared" / "comparison.png").stat().st_size > 10_000
+    own = {"page", "slices", "compared", "comparison"}
+    facts = [{name: fact for name, fact in one.as_facts().items() if name not in own} for one in (first, again)]
+    assert facts[0] == facts[1]
+    assert len(read(root / "predictions")) == 2 * ROWS
     (query,) = re.findall(r"^```sql\n(select path, .*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     for name, value in (("runs:/RUN", checkpoint.path), ("models:/photos@champion", wrong.path), ("= 1", "= 0")):
         assert name in query
         query = query.replace(name, str(value))
-    changed = spark.sql(query.replace("predictions as", f"delta.`{tmp_path / 'predictions'}` as")).collect()
+    changed = spark.sql(query.replace("predictions as", f"delta.`{root / 'predictions'}` as")).collect()
     assert len(changed) == ROWS
     assert [tuple(one) for one in changed if one["path"].endswith(f"images/{ROWS - 1:05d}.jpg")] == [
         (row(ROWS - 1)[0], "blue", "green", "red")

@@ -18,7 +18,7 @@ def counted(jobs: Jobs) -> list[str]:
     return [site for site in jobs.sites if "Compute snapshot" not in site]
 
 
-def test_a_repeat_with_nothing_to_do_is_answered_by_the_log(spark, checkpoint, tmp_path):
+def test_a_repeat_with_nothing_to_do_is_answered_by_the_log_and_an_evaluation_is_few_jobs(spark, checkpoint, tmp_path):
     images, predictions = tmp_path / "images", tmp_path / "predictions"
     write_table(images, [row(number, split="test" if number % 3 else "train") for number in range(9)])
     score(spark, checkpoint.path, images, predictions, split="test")
@@ -31,9 +31,11 @@ def test_a_repeat_with_nothing_to_do_is_answered_by_the_log(spark, checkpoint, t
     assert (of_split.scored, of_split.skipped) == (0, 6)
     assert len(repeated) == 0, str(repeated)
     assert len(counted(first)) <= 12, str(first)
-    with jobs_of(spark) as given:
-        evaluate(spark, checkpoint.path, images, split=None, predictions=predictions, record=False)
-    assert len(counted(given)) <= 5, str(given)
+    # The log and the rows of Delta, their answers, the counts and the worst mistakes.
+    for kept in (predictions, None):
+        with jobs_of(spark) as given:
+            evaluate(spark, checkpoint.path, images, split=None, predictions=kept, record=False)
+        assert len(counted(given)) <= 5, str(given)
 
     # What somebody has deleted is scored again.
     DeltaTable(predictions).delete(f"path = '{read(predictions)[0]['path']}'")
@@ -51,12 +53,3 @@ def test_a_repeat_asks_the_rows_only_whether_one_with_an_error_is_to_be_tried_ag
         assert score(spark, checkpoint.path, images, predictions).skipped == 2
     looked = [site for site in counted(repeated) if "Filtering files" not in site]
     assert len(looked) <= 1, str(repeated)
-
-
-def test_an_evaluation_is_few_jobs(spark, checkpoint, tmp_path):
-    images = tmp_path / "images"
-    write_table(images, [row(number) for number in range(6)])
-    with jobs_of(spark) as predicted:
-        evaluate(spark, checkpoint.path, images, split=None, record=False)
-    # As of predictions above: the log and the rows of Delta, their answers, the counts and the worst mistakes.
-    assert len(counted(predicted)) <= 5, str(predicted)

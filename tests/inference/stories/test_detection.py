@@ -185,23 +185,6 @@ def test_an_evaluation_has_precision_by_class_and_compares_two_detectors(spark, 
     assert [one["checkpoint_digest"] for one in read(scored[1])].count(detector.digest) == len(IMAGES)
 
 
-def boxes_with(**fields):
-    return pa.list_(pa.struct(fields.items()))
-
-
-def test_boxes_are_read_by_the_names_of_their_fields_as_in_training(spark, detector, tmp_path):
-    corners = dict.fromkeys(("xmin", "xmax", "ymin", "ymax"), pa.float64())
-    fewest = tmp_path / "fewest"
-    write_boxes(fewest, IMAGES, boxes_with(**corners, label=pa.int64()))
-    found = evaluate(spark, detector.path, fewest)
-    assert (found.evaluation.objects, found.evaluation.scores["map"]) == (OBJECTS, 1)
-    assert [one.name for one in found.evaluation.classes] == ["red", "blue"]
-    cornerless = tmp_path / "cornerless"
-    write_boxes(cornerless, IMAGES, boxes_with(label=pa.int32()))
-    with pytest.raises(NotAnImageTableError, match=r"array<struct<label:integer>>; task detection needs"):
-        evaluate(spark, detector.path, cornerless)
-
-
 def test_a_model_of_another_task_is_refused(spark, table, detector, scored, checkpoint, tmp_path):
     before = DeltaTable(scored[1]).version()
     with pytest.raises(ModelMismatchError, match="one of classification; compare models of one task"):
@@ -218,13 +201,22 @@ def test_a_model_of_another_task_is_refused(spark, table, detector, scored, chec
     write_boxes(unlabelled, [None])
     with pytest.raises(ModelMismatchError, match="none of 1 rows has annotations"):
         evaluate(spark, detector.path, unlabelled)
+    cornerless = tmp_path / "cornerless"
+    write_boxes(cornerless, IMAGES, pa.list_(pa.struct([("label", pa.int32())])))
+    with pytest.raises(NotAnImageTableError, match=r"array<struct<label:integer>>; task detection needs"):
+        evaluate(spark, detector.path, cornerless)
     assert DeltaTable(scored[1]).version() == before
 
 
 def test_a_score_table_has_only_the_boxes_of_the_least_score_and_is_not_evaluated(spark, table, tmp_path):
     faint = save_detector(tmp_path / "faint", faint=["blue"])
-    predictions = tmp_path / "sure"
-    page = evaluate(spark, faint.path, table, out=tmp_path / "out")
+    predictions, fewest = tmp_path / "sure", tmp_path / "fewest"
+    # As in training, boxes are read by the names of their fields: of these there are no more than needed.
+    corners = [(name, pa.float64()) for name in ("xmin", "xmax", "ymin", "ymax")]
+    write_boxes(fewest, IMAGES, pa.list_(pa.struct([*corners, ("label", pa.int64())])))
+    page = evaluate(spark, faint.path, fewest, out=tmp_path / "out")
+    assert (page.evaluation.objects, page.evaluation.scores["map"]) == (OBJECTS, 1)
+    assert [one.name for one in page.evaluation.classes] == ["red", "blue"]
     best = page.evaluation.best_point
     assert 0.4 < best.score < 0.93
     assert best.f1 == 1

@@ -59,3 +59,19 @@ def test_the_writer_renews_the_heartbeat(store, tmp_path, monkeypatch):
             now = Heartbeat.parse(client.get_run(run.run_id).data.tags[HEARTBEAT_TAG])
         assert now.time > first.time
         assert now.lost(time.time()) is None
+
+
+def test_what_a_store_refused_for_a_while_arrives_later_in_its_order(store, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("lakelens.tracking.run_writer._RETRY_S", 0.1)
+    records = RecordFile(tmp_path)
+    with tracked_run(store, "refused for a while") as run, RunWriter(run, tmp_path) as writer:
+        open_client(store).delete_run(run.run_id)
+        records.add(RunRecord({"loss": 1.0}, 1))
+        deadline = time.monotonic() + 60
+        while "the training continues, and it is tried again" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        open_client(store).restore_run(run.run_id)
+        records.add(RunRecord({"loss": 0.5}, 2))
+        writer.finish()
+    assert [point.step for point in open_client(store).get_metric_history(run.run_id, "loss")] == [1, 2]
+    assert f"the MLflow store answers again; run {run.run_id} has all records" in caplog.text

@@ -93,6 +93,20 @@ def test_operations_of_keras_count_as_its_layers_do():
         assert layers_give_logits(keras.Model(images, call(values))) is wanted, name
 
 
+def test_layers_that_make_no_new_numbers_change_neither_logits_nor_probabilities():
+    import keras
+
+    images = keras.Input((4, 4, 3))
+    for activation, wanted in (("softmax", False), ("sigmoid", False), (None, True)):
+        dense = keras.layers.Dense(3, activation)(keras.layers.GlobalAveragePooling2D()(images))
+        inner = keras.Model(images, keras.layers.Dropout(0.5)(dense))
+        values = keras.layers.Flatten()(keras.layers.Reshape((3, 1))(inner(images)))
+        values = keras.ops.cast(keras.layers.Activation("linear", dtype="float32")(values), "float32")
+        assert layers_give_logits(keras.Model(images, values)) is wanted
+    pooled = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(3, 1)(images))
+    assert layers_give_logits(keras.Model(images, pooled)) is True
+
+
 def test_a_softmax_over_the_rows_of_a_batch_is_refused():
     import keras
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -189,6 +190,17 @@ def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: in
     return Curve(metrics, model.get_weights(), 0, 1)
 
 
+@pytest.fixture(scope="module")
+def plain(experiment, tmp_path_factory) -> Callable[..., Curve]:
+    """Trains in Keras' own way, once with the same arguments."""
+
+    @functools.cache
+    def train(batch: int, passes: int, trial: str) -> Curve:
+        return plain_keras(experiment, tmp_path_factory.mktemp("plain"), batch, passes, trial)
+
+    return train
+
+
 @pytest.mark.horovod
 @pytest.mark.parametrize(
     ("strategy", "batch", "passes", "trial"),
@@ -196,10 +208,10 @@ def plain_keras(experiment: dict[str, Any], folder: Path, batch: int, passes: in
     [("mirrored", BATCH, 1, "Counting"), ("horovod_local", 89, 2, "Weighted")],
 )
 def test_padding_and_weights_of_rows_change_neither_gradients_nor_loss_nor_metrics(
-    experiment, trained, tmp_path, strategy, batch, passes, trial
+    trained, plain, strategy, batch, passes, trial
 ):
     found = trained(strategy, 2, batch, passes, trial)
-    assert_same_curve(plain_keras(experiment, tmp_path, batch, passes, trial), found)
+    assert_same_curve(plain(batch, passes, trial), found)
     assert found.metrics["loss"][1] < found.metrics["loss"][0]
     if strategy == "mirrored":  # ranks fill up the last batch
         assert found.drawn == EPOCHS * ROWS
@@ -208,7 +220,7 @@ def test_padding_and_weights_of_rows_change_neither_gradients_nor_loss_nor_metri
 
 @pytest.mark.horovod
 @pytest.mark.spark
-def test_two_tasks_of_a_barrier_stage_train_a_catalog_table_as_one_process_does(spark, trained, experiment, tmp_path):
+def test_two_tasks_of_a_barrier_stage_train_a_catalog_table_as_one_process_does(spark, trained, plain, experiment):
     spark.sql("CREATE DATABASE IF NOT EXISTS pictures")
     spark.sql(f"CREATE TABLE pictures.squares USING delta LOCATION '{experiment['data']['table']}'")
     try:
@@ -216,7 +228,7 @@ def test_two_tasks_of_a_barrier_stage_train_a_catalog_table_as_one_process_does(
     finally:
         spark.sql("DROP DATABASE pictures CASCADE")  # the files stay
     assert (cluster.ranks, cluster.drawn) == (2, EPOCHS * ROWS)
-    assert_same_curve(plain_keras(experiment, tmp_path, BATCH, 1), cluster)
+    assert_same_curve(plain(BATCH, 1, "Counting"), cluster)
     with pytest.raises(NotADeltaTableError, match=r"no Delta table pictures\.squares"):
         train("pictures.squares", spark=spark)
 

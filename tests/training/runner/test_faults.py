@@ -74,7 +74,7 @@ def test_a_killed_rank_ends_the_job(runner):
         assert "killed by the kernel" not in str(error)
 
 
-@pytest.mark.sessions("driver", "connect")
+@pytest.mark.sessions("connect")
 def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(runner, capfd):
     def main():
         from lakelens.training.rank.process_context import current
@@ -87,7 +87,7 @@ def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(runner,
     assert "Starting again (1 of 1 restarts)" in capfd.readouterr().err
 
 
-@not_on_connect
+@pytest.mark.sessions("driver")
 def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(runner):
     def main():
         import os

@@ -94,15 +94,9 @@ def line(rank, text):
     return RankEvent(rank, "line", {"stream": "stdout", "text": text})
 
 
-def raised(rank, kind="ValueError", *, consequence=False):
-    data = {
-        "type": kind,
-        "message": "boom",
-        "traceback": "",
-        "shown": f"Traceback of {rank}",
-        "consequence": consequence,
-    }
-    return RankEvent(rank, "raised", data)
+def raised(rank):
+    told = {"type": "ValueError", "message": "boom", "traceback": "", "consequence": False}
+    return RankEvent(rank, "raised", {**told, "shown": f"Traceback of {rank}"})
 
 
 def test_a_job_whose_ranks_return_gives_the_value_and_ends_nothing():
@@ -120,13 +114,6 @@ def test_the_first_rank_that_raised_is_to_blame_and_all_end_before_the_error_is_
     assert (caught.value.rank, caught.value.reason, caught.value.log) == (1, "raised", ["about to fail"])
     assert ranks.done == [("ended", []), "left"]
     assert caught.value.__suppress_context__
-
-
-def test_an_error_that_follows_from_another_ranks_end_does_not_count_before_it():
-    ranks = Scripted([raised(0, "HorovodInternalError", consequence=True), raised(1)], [])
-    with pytest.raises(RankFailedError) as caught:
-        supervisor().run(ranks.start)
-    assert caught.value.rank == 1
 
 
 def test_a_stalled_rank_shows_its_stacks_before_it_ends():

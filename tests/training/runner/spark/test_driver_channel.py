@@ -30,7 +30,7 @@ class Driver:
 
     def __init__(self, size=2):
         self.secret = secrets.token_bytes(32)
-        self.frames, self.lost, self.rules = [], [], []
+        self.frames, self.lost, self.rules, self._clients = [], [], [], []
         self.channel = DriverChannel(
             size, self.secret, "127.0.0.1", 0, lambda rank, frame: self.frames.append((rank, frame)), self._lose
         )
@@ -46,10 +46,25 @@ class Driver:
             time.sleep(0.01)
 
     def stranger(self):
-        return socket.create_connection(("127.0.0.1", self.channel.port), timeout=5)
+        return self._client(socket.create_connection(("127.0.0.1", self.channel.port), timeout=5))
 
-    def task(self, rank, secret=None):
-        return TaskChannel("127.0.0.1", self.channel.port, secret or self.secret, {"rank": rank})
+    def task(self, rank, secret=None, kind=TaskChannel, **hello):
+        return self._client(kind("127.0.0.1", self.channel.port, secret or self.secret, {**hello, "rank": rank}))
+
+    def tasks(self, size=2):
+        """The tasks of all ranks, once they are heard."""
+        tasks = [self.task(rank) for rank in range(size)]
+        self.wait(lambda: len(self.frames) == size)
+        return tasks
+
+    def _client(self, client):
+        self._clients.append(client)
+        return client
+
+    def close(self):
+        for client in self._clients:
+            client.close()
+        self.channel.close()
 
 
 class GreetedOnly(TaskChannel):
@@ -69,7 +84,7 @@ class GreetedOnly(TaskChannel):
 def driver() -> Iterator[Driver]:
     driver = Driver()
     yield driver
-    driver.channel.close()
+    driver.close()
 
 
 def read(task, count):
@@ -80,8 +95,7 @@ def read(task, count):
 
 
 def test_tasks_with_the_secret_are_heard_and_told(driver):
-    tasks = [driver.task(0), driver.task(1)]
-    driver.wait(lambda: len(driver.frames) == 2)
+    tasks = driver.tasks()
     tasks[1].send(Kind.EVENT, {"kind": "ready"})
     driver.wait(lambda: len(driver.frames) == 3)
     assert (driver.frames[-1][0], driver.frames[-1][1].json()) == (1, {"kind": "ready"})
@@ -93,13 +107,10 @@ def test_tasks_with_the_secret_are_heard_and_told(driver):
 
 
 def test_rendezvous_values_go_to_every_other_task_as_they_are(driver):
-    tasks = [driver.task(0), driver.task(1)]
-    driver.wait(lambda: len(driver.frames) == 2)
+    tasks = driver.tasks()
     tasks[0].send(Kind.PUT, pack_pair("global_/0", b"\x80\x04anything"))
     frame = read(tasks[1], 1)[0]
     assert unpack_pair(frame.body) == ("global_/0", b"\x80\x04anything")
-    for task in tasks:
-        task.close()
 
 
 def test_a_client_without_the_secret_is_refused_and_so_is_a_driver_without_it(driver, monkeypatch):
@@ -163,35 +174,24 @@ def test_a_frame_that_was_changed_repeated_or_made_too_large_ends_the_connection
 
 
 def test_the_driver_stops_listening_once_all_ranks_are_there(driver):
-    tasks = [driver.task(0), driver.task(1)]
-    driver.wait(lambda: len(driver.frames) == 2)
+    driver.tasks()
     with pytest.raises(OSError):
         driver.stranger()
-    for task in tasks:
-        task.close()
 
 
 def test_a_rank_is_accepted_once_and_only_if_the_job_has_it(driver):
-    first = driver.task(0)
-    driver.wait(lambda: len(driver.frames) == 1)
+    driver.tasks(1)
     for rank in (0, 2, -1, "0"):
-        imposter = driver.task(rank)
-        assert imposter.socket.recv(10) == b""
-        imposter.close()
+        assert driver.task(rank).socket.recv(10) == b""
     assert len(driver.frames) == 1
-    first.close()
 
 
 def test_a_crowd_of_silent_strangers_does_not_keep_the_ranks_out(monkeypatch):
     monkeypatch.setattr(driver_channel, "HANDSHAKE_TIMEOUT_S", 0.5)
-    driver = Driver(size=1)
-    strangers = [driver.stranger() for _ in range(60)]
-    try:
-        driver.task(0).close()
-    finally:
-        for stranger in strangers:
-            stranger.close()
-        driver.channel.close()
+    with contextlib.closing(Driver(size=1)) as driver:
+        for _ in range(60):
+            driver.stranger()
+        driver.task(0)
 
 
 class HeldUp:
@@ -219,25 +219,22 @@ class HeldUp:
 
 def test_strangers_who_speak_while_the_last_rank_comes_in_do_not_end_the_job(driver):
     first = driver.task(0)
-    greeted = GreetedOnly("127.0.0.1", driver.channel.port, driver.secret, {"rank": 1})
+    greeted = driver.task(1, kind=GreetedOnly)
     strangers = [driver.stranger() for _ in range(3)]
     for stranger in strangers:
         assert stranger.recv(1)  # the driver has accepted it
     with HeldUp(driver, first):
         greeted.introduce()
-        late = driver.stranger()
+        driver.stranger()
         for stranger in strangers:
             stranger.sendall(b"x")
     driver.wait(lambda: len(driver.frames) == 3)
     driver.channel.send(1, Kind.ASSIGN, {"a": 1})
     assert read(greeted, 1)[0].json() == {"a": 1}
-    for client in (first, greeted, late, *strangers):
-        client.close()
 
 
 def test_what_a_task_has_sent_arrives_though_it_closes_without_having_read_all_that_the_driver_sent(driver):
-    tasks = [driver.task(0), driver.task(1)]
-    driver.wait(lambda: len(driver.frames) == 2)
+    tasks = driver.tasks()
     driver.channel.send(0, Kind.TELL, {"number": 0, "body": {"pause": True}})
     assert tasks[0].socket.recv(1, socket.MSG_PEEK)
     pieces = [bytes([number]) * (64 << 10) for number in range(16)]
@@ -249,21 +246,16 @@ def test_what_a_task_has_sent_arrives_though_it_closes_without_having_read_all_t
     driver.wait(lambda: driver.lost == [0])
     assert [frame.body for rank, frame in driver.frames if rank == 0 and frame.kind == Kind.VALUE] == pieces
     closing.join(timeout=60)
-    tasks[1].close()
 
 
 def test_a_task_that_takes_nothing_is_lost_without_the_others(monkeypatch):
-    driver = Driver(size=3)
-    tasks = [driver.task(rank) for rank in range(3)]
-    driver.wait(lambda: len(driver.frames) == 3)
-    monkeypatch.setattr(driver_channel, "MAX_UNSENT_BYTES", 1 << 20)
-    while sorted(driver.lost) != [1, 2]:  # once the buffers of both connections are full
-        tasks[0].send(Kind.PUT, pack_pair("global_/0", bytes(900_000)))
-    driver.channel.send(0, Kind.ASSIGN, {"a": 1})
-    assert read(tasks[0], 1)[0].json() == {"a": 1}
-    for task in tasks:
-        task.close()
-    driver.channel.close()
+    with contextlib.closing(Driver(size=3)) as driver:
+        tasks = driver.tasks(3)
+        monkeypatch.setattr(driver_channel, "MAX_UNSENT_BYTES", 1 << 20)
+        while sorted(driver.lost) != [1, 2]:  # once the buffers of both connections are full
+            tasks[0].send(Kind.PUT, pack_pair("global_/0", bytes(900_000)))
+        driver.channel.send(0, Kind.ASSIGN, {"a": 1})
+        assert read(tasks[0], 1)[0].json() == {"a": 1}
 
 
 HELLO = {
@@ -280,7 +272,7 @@ def running() -> Iterator[tuple[Driver, StageRanks]]:
     driver = Driver()
     driver.channel._on_frame = run._receive
     yield driver, run
-    driver.channel.close()
+    driver.close()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +299,7 @@ def running() -> Iterator[tuple[Driver, StageRanks]]:
 )
 def test_a_malformed_frame_ends_its_own_connection_with_the_rule_and_no_other(running, kind, body, rule):
     driver, run = running
-    tasks = [TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": rank}) for rank in (0, 1)]
+    tasks = [driver.task(rank, **HELLO) for rank in (0, 1)]
     driver.wait(lambda: None not in run._heard_at)
     tasks[0].send(kind, body)
     driver.wait(lambda: driver.lost == [0])
@@ -316,14 +308,11 @@ def test_a_malformed_frame_ends_its_own_connection_with_the_rule_and_no_other(ru
         run._inbox.get()
     tasks[1].send(Kind.EVENT, {"kind": "ready", "data": {}})
     assert run._inbox.get(timeout=60) == (1, RankEvent(1, "ready"))
-    for task in tasks:
-        task.close()
 
 
 def test_an_introduction_that_lacks_what_the_driver_needs_ends_its_connection_with_the_rule(running):
     driver, run = running
-    task = TaskChannel("127.0.0.1", driver.channel.port, driver.secret, {**HELLO, "rank": 0, "python": None})
+    driver.task(0, **{**HELLO, "python": None})
     driver.wait(lambda: driver.lost == [0])
     assert driver.rules == ["a HELLO has python=None; it must be str"]
     assert run._inbox.empty()
-    task.close()

@@ -44,6 +44,17 @@ def tell(task, kind, **data):
     task.send(Kind.EVENT, {"kind": kind, "data": data})
 
 
+def end(tasks, exit_code=0, **value):
+    """Ends the ranks of all tasks; with a value they have returned."""
+    for rank, task in enumerate(tasks):
+        if value:
+            tell(task, "returned", **(value if rank == 0 else {}))
+        tell(task, "ended", exit_code=exit_code, signal=None, peak_bytes=None)
+        tell(task, "gone")
+        if value:
+            task.close()
+
+
 def parted(rows):
     rows = list(rows)
     told = rows.index(b"")
@@ -67,11 +78,7 @@ def test_the_value_follows_the_messages_and_last_lines(python):
         tasks = tasks_of(leading, leading._plan.job, python)
         tell(tasks[0], "message", text="said")
         tell(tasks[1], "line", stream="stdout", text="written")
-        for rank, task in enumerate(tasks):
-            tell(task, "returned", **({"pickle": 3, "large": []} if rank == 0 else {}))
-            tell(task, "ended", exit_code=0, signal=None, peak_bytes=None)
-            tell(task, "gone")
-            task.close()
+        end(tasks, pickle=3, large=[])
         outcome, pieces = parted(leading.told(io.BytesIO(b"abc")))
     assert (outcome.error, outcome.value, pieces) == (None, {"pickle": 3, "large": []}, [b"abc"])
     assert {(event.kind, event.data["text"]) for event in outcome.events} == {("message", "said"), ("line", "written")}
@@ -82,9 +89,7 @@ def test_a_failure_arrives_as_the_error_that_a_driver_raises(python):
     with Leader(plan(), "localhost") as leading:
         tasks = tasks_of(leading, leading._plan.job, python)
         tell(tasks[1], "raised", **RAISED)
-        for task in tasks:
-            tell(task, "ended", exit_code=1, signal=None, peak_bytes=None)
-            tell(task, "gone")
+        end(tasks, exit_code=1)
         outcome, _ = parted(leading.told(io.BytesIO()))
         for task in tasks:
             task.close()
@@ -141,11 +146,7 @@ def test_what_is_too_large_for_the_client_is_dropped_from_the_oldest_on_and_coun
         tasks = tasks_of(leading, leading._plan.job, python)
         for number in range(5):
             tell(tasks[0], "message", text=str(number))
-        for rank, task in enumerate(tasks):
-            tell(task, "returned", **({"pickle": 150, "large": []} if rank == 0 else {}))
-            tell(task, "ended", exit_code=0, signal=None, peak_bytes=None)
-            tell(task, "gone")
-            task.close()
+        end(tasks, pickle=150, large=[])
         rows = list(leading.told(io.BytesIO(bytes(150))))
     outcome, pieces = parted(rows)
     assert ([event.data["text"] for event in outcome.events], pieces) == (["3", "4"], [bytes(100), bytes(50)])

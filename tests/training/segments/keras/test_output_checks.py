@@ -85,9 +85,7 @@ def test_a_model_that_is_said_to_give_probabilities_is_tried_before_the_first_st
 
 MAKES = {
     "dict of one": lambda values: {"a": values},
-    "dict of two": lambda values: {"a": values, "b": values * 2},
     "list of two": lambda values: [values, values * 2],
-    "tuple of two": lambda values: (values, values * 2),
 }
 
 
