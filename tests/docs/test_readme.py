@@ -236,27 +236,8 @@ def test_the_first_example_runs_without_a_compiled_horovod() -> None:
 
 
 @pytest.mark.unit
-def test_the_first_screen_of_the_readme_has_the_limits() -> None:
-    first = README.read_text(encoding="utf-8").partition("\n## Install")[0]
-    limits = ("Linux", "Image classification", "Not run yet: TensorFlow on a GPU", "Databricks", "docs/status.md")
-    assert [limit for limit in limits if limit not in first] == []
-
-
-@pytest.mark.unit
 def test_the_first_page_of_the_site_shows_lines_of_the_example_that_is_run() -> None:
     index = (README.parent / "docs" / "index.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```python\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
     run = {ast.unparse(statement) for statement in ast.parse(blocks("python")[0]).body}
     assert {ast.unparse(statement) for statement in ast.parse(shown).body} <= run
-
-
-@pytest.mark.unit
-def test_the_readme_leads_to_the_guides() -> None:
-    text = README.read_text(encoding="utf-8")
-    more = text[text.index("## More") :]
-    assert [t for t in ("start.md", "how-to", "troubleshooting.md", "migration") if f"](docs/{t})" not in more] == []
-    replaced = re.search(r"## What it replaces\n(.*?)\n## ", text, re.DOTALL)
-    assert replaced is not None
-    rows = [line.split("|")[1] for line in replaced[1].splitlines() if line.startswith("|")]
-    for guide in ("migration/horovodrunner.md", "petastorm.md", "migration/determined.md"):
-        assert any(f"](docs/{guide})" in row for row in rows), guide

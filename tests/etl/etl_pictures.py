@@ -27,6 +27,16 @@ def encoded(image: Image.Image, file_format: str = "JPEG", **options: Any) -> by
     return buffer.getvalue()
 
 
+_T = Image.Transpose
+_TURNS = {2: _T.FLIP_LEFT_RIGHT, 3: _T.ROTATE_180, 4: _T.FLIP_TOP_BOTTOM, 5: _T.TRANSPOSE}
+_TURNS |= {6: _T.ROTATE_90, 7: _T.TRANSVERSE, 8: _T.ROTATE_270}
+
+
+def as_held(image: Image.Image, orientation: int) -> Image.Image:
+    """The pixels that a camera writes of an upright picture when it is held so."""
+    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
+
+
 def oriented(orientation: int) -> Image.Exif:
     """What a camera writes of how it was held: 1 to 8."""
     exif = Image.Exif()

@@ -37,14 +37,14 @@ def png_of(width: int, height: int) -> bytes:
     row = bytes(1 + 3 * width)
     body = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", body) + png_chunk(b"IEND", b"")
 
 
 def png_that_claims(width: int, height: int) -> bytes:
     """A PNG with a header alone worth reading."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = _chunk(b"IDAT", zlib.compress(bytes(1000)))
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + body + _chunk(b"IEND", b"")
+    body = png_chunk(b"IDAT", zlib.compress(bytes(1000)))
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
 
 
 def _segment(marker: int, body: bytes) -> bytes:
@@ -58,5 +58,6 @@ def _packed(bits: str) -> bytes:
     return data.replace(b"\xff", b"\xff\x00")
 
 
-def _chunk(kind: bytes, body: bytes) -> bytes:
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    """A chunk of a PNG with its length and its checksum."""
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from etl_pictures import encoded, oriented
+from etl_pictures import as_held, encoded, oriented
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -92,23 +92,10 @@ def test_a_reduced_jpeg_that_was_annotated_upright_is_carried_as_exactly():
 
 
 def shown_file(size, marker, orientation):
-    """A PNG whose file is the upright picture turned, pixel by pixel, as a camera writes it: `UNDONE` is Pillow's."""
+    """A PNG whose file is the upright picture turned, pixel by pixel, as a camera writes it."""
     upright = Image.new("L", size)
     upright.paste(255, marker)
-    turned = upright if orientation == 1 else upright.transpose(UNDONE[orientation])
-    return encoded(turned, "PNG", exif=oriented(orientation))
-
-
-_T = Image.Transpose
-UNDONE = {
-    2: _T.FLIP_LEFT_RIGHT,
-    3: _T.ROTATE_180,
-    4: _T.FLIP_TOP_BOTTOM,
-    5: _T.TRANSPOSE,
-    6: _T.ROTATE_90,
-    7: _T.TRANSVERSE,
-    8: _T.ROTATE_270,
-}
+    return encoded(as_held(upright, orientation), "PNG", exif=oriented(orientation))
 
 
 @pytest.mark.parametrize("size", [(40, 31), (36, 36)], ids=["oblong", "square"])

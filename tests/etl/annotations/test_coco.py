@@ -233,11 +233,7 @@ def test_a_file_takes_memory_of_its_own_size_and_its_bytes_are_gone_while_it_is_
 @pytest.mark.parametrize(
     ("path", "folders", "split"),
     [
-        (
-            "annotations/instances_train2017.json",
-            ("train2017", "images/train2017", "images", ""),
-            "train",
-        ),
+        ("annotations/instances_train2017.json", ("train2017", "images/train2017", "images", ""), "train"),
         (
             "coco/annotations/instances_val2017.json",
             ("coco/val2017", "coco/images/val2017", "coco/images", "coco"),

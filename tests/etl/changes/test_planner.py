@@ -9,12 +9,10 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from delta_rows import delta_rows
-from deltalake import write_deltalake
 from etl_pictures import write_image
-from made_tables import make_table
+from made_tables import append_as_another, make_table
 from profile_tables import gathered
 from spark_jobs import jobs_of
 
@@ -47,10 +45,6 @@ def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, t
     read = Counter(path for part in parts for path in part)
     assert [len(part) for part in parts] == [4, 4, 2]
     assert set(read.values()) == {1}
-
-
-def append_as_another(table, rows):
-    write_deltalake(table.location, pa.Table.from_pylist(rows, schema=schema.IMAGE_TABLE), mode="append")
 
 
 def rows_by_path(table):
@@ -91,30 +85,29 @@ def test_rows_that_another_writer_has_stored_again_are_counted_without_a_job_and
 
 @pytest.fixture(scope="module")
 def planned(spark, tmp_path_factory):
-    """A table of a folder that changes: a preview and an ingest, and one more after a bad file has gone.
+    """A table of a folder that changes: what it held, a preview and an ingest.
 
-    Between the first two the limit that one file was beyond is lifted, and the quarantine is to be read again. At the
-    end one more file has come, and a stored one is gone.
+    One file was beyond the limit of the first ingest. At the end one more file has come, and a stored one is gone.
     """
     root = tmp_path_factory.mktemp("planned")
     source = root / "source"
     for name, first, count in (("cat", 0, 4), ("dog", 1000, 3)):
         for number in range(count):
             write_image(source / name / f"{number:04d}.jpg", seed=first + number)
-    (source / "cat" / "text.jpg").write_text("this is not an image")
+    for name in ("text.jpg", "leaving.jpg"):
+        (source / "cat" / name).write_text("this is not an image")
     write_image(source / "cat" / "large.jpg", width=64, height=64)
-    table = ImageTable(spark, root / "table")
-    made = {"source": source, "table": table}
-    made["first"] = table.ingest(source, size=16, limits=lakelens.Limits(max_pixels=3000))
+    table = ImageTable(spark, make_table(root / "table", source, lakelens.Limits(max_pixels=3000), size=16))
+    made = {"source": source, "table": table, "first": table.quarantine()}
     write_image(source / "cat" / "0000.jpg", seed=999)
     os.utime(source / "cat" / "0001.jpg", (1_600_000_000, 1_600_000_000))
+    (source / "cat" / "leaving.jpg").unlink()
     (source / "dog").rename(source / "DOG")
     shutil.copy(source / "cat" / "0002.jpg", source / "DOG" / "copy.jpg")
     made["preview"] = table.preview(source, delete_missing=True, retry_quarantine=True)
     made["result"] = table.ingest(source, delete_missing=True, retry_quarantine=True)
     made["rows"], made["bad"] = delta_rows(table.location), table.quarantine().files
     (source / "cat" / "text.jpg").unlink()
-    made["again"] = table.ingest(source, delete_missing=True)
     write_image(source / "cat" / "late.jpg", seed=5)
     (source / "DOG" / "copy.jpg").unlink()
     return made
@@ -122,27 +115,21 @@ def planned(spark, tmp_path_factory):
 
 def test_new_changed_and_gone_files_of_a_folder_are_one_commit(planned):
     result, rows = planned["result"], planned["rows"]
-    assert (result.stored, result.changed, result.removed, result.skipped) == (6, 3, 3, 3)
+    assert (result.stored, result.changed, result.removed, result.skipped) == (6, 3, 4, 3)
     assert (result.committed, result.version) == (True, planned["table"].version)
     assert Counter(row["batch_id"] == result.batch_id for row in rows) == {True: 6, False: 3}
 
 
-def test_files_in_quarantine_are_read_again_on_request(planned):
-    assert planned["first"].reasons == {"too_many_pixels": 1, "not_an_image": 1}
+def test_files_in_quarantine_are_read_again_on_request_and_leave_it_when_the_gone_are_to_be_removed(planned):
+    assert planned["first"].reasons == {"too_many_pixels": 1, "not_an_image": 2}
     assert planned["result"].reasons == {"not_an_image": 1}
     assert [Path(file.path).name for file in planned["bad"]] == ["text.jpg"]
     assert "large.jpg" in {Path(row["path"]).name for row in planned["rows"]}
 
 
-def test_a_bad_file_that_is_gone_leaves_the_quarantine_when_the_gone_are_to_be_removed(planned):
-    again, result = planned["again"], planned["result"]
-    assert (again.stored, again.skipped, again.gone, again.version) == (0, 9, 1, result.version)
-    assert planned["table"].quarantine().files == ()
-
-
 def test_a_preview_reports_what_the_ingest_then_does(planned):
     preview, result = planned["preview"], planned["result"]
-    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 3, 3, 0)
+    assert (preview.new, preview.changed, preview.gone, preview.version) == (4, 3, 4, 0)
     assert (result.changed, result.gone) == (preview.changed, preview.gone)
     assert result.stored + result.quarantined == preview.new + preview.changed
     for found in (preview, result):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakelens.etl.annotations.record import CLASS_UNKNOWN
+from lakelens.etl.annotations.record import BOXES_LOST, CLASS_UNKNOWN
 from lakelens.etl.changes.plan import CHANGED, GONE, IN_QUARANTINE, KNOWN, NEW, RESTAMPED, STATUS, STORED_CLASS
 from lakelens.etl.changes.rules import (
     BAD,
@@ -75,6 +75,8 @@ def bad(reason="corrupt", stamp=ONE, annotation=None, content=None):
         ({"listed": listed(), "bad": bad(CLASS_UNKNOWN), "classes": frozenset({"dog"})}, KNOWN, False),
         ({"listed": listed(), "bad": bad(CLASS_UNKNOWN), "classes": frozenset({"cat"})}, CHANGED, True),
         ({"listed": listed(), "bad": bad(CLASS_UNKNOWN)}, CHANGED, True),
+        ({"listed": listed(), "bad": bad(BOXES_LOST)}, KNOWN, False),
+        ({"listed": listed(), "bad": bad(BOXES_LOST), "drop_bad_boxes": True}, CHANGED, True),
         ({"listed": listed(), "stored": stored(), "bad": bad()}, KNOWN, True),  # a kill between the two commits
         ({"listed": listed(), "bad": bad(DELETED, content="h1")}, KNOWN, False),
         ({"listed": listed(), "bad": bad(DELETED, content="h1"), "retry_quarantine": True}, KNOWN, False),

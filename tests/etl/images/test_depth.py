@@ -9,6 +9,7 @@ import zlib
 import numpy as np
 import pytest
 from etl_pictures import encoded
+from etl_poison import png_chunk
 from PIL import Image
 
 from lakelens.errors import ImageError, InvalidArgumentError
@@ -70,14 +71,12 @@ GREY, GREY_ALPHA, RGB, RGBA = 0, 4, 2, 6
 
 
 def colour_png(samples, kind, transparent=None):
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
     height, width, _ = samples.shape
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0))
-    clear = b"" if transparent is None else chunk(b"tRNS", transparent.astype(">u2").tobytes())
-    return b"\x89PNG\r\n\x1a\n" + header + clear + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0))
+    clear = b"" if transparent is None else png_chunk(b"tRNS", transparent.astype(">u2").tobytes())
+    body = clear + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + body
 
 
 def colour_tiff(samples, order):

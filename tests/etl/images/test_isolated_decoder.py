@@ -108,9 +108,10 @@ def test_files_that_cannot_be_read_have_a_reason(tmp_path):
     (tmp_path / "large.jpg").write_bytes(bytes(2000))
     (tmp_path / "memory.jpg").symlink_to("/proc/self/mem")
     names = ("none.jpg", "folder.jpg", "pipe.jpg", "memory.jpg", "large.jpg")
+    sources = [*(SourceImage(path=os.fsencode(tmp_path / name)) for name in names), SourceImage(data=bytes(2000))]
     with IsolatedDecoder(RECIPE, Limits(max_bytes=1000, timeout_s=20)) as decoder:
-        found = kinds(decoder.decode_all(SourceImage(path=os.fsencode(tmp_path / name)) for name in names))
-    assert found == [*["unreadable"] * 4, "too_many_bytes"]
+        found = kinds(decoder.decode_all(sources))
+    assert found == [*["unreadable"] * 4, *["too_many_bytes"] * 2]
 
 
 def test_nothing_is_started_for_nothing():

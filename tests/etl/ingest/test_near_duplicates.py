@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from delta_rows import delta_rows
 from etl_pictures import encoded, picture
+from made_tables import make_table
 
 from lakelens.etl.ingest.near_duplicates import compare
 from lakelens.etl.ingest.results import IngestRequest
@@ -78,16 +79,14 @@ def test_copies_of_another_quality_are_told_with_the_split_that_they_leak_into(s
             image = picture(number, width=120, height=120)
             (source / "cat" / f"{number} of {quality}.jpg").write_bytes(encoded(image, quality=quality))
 
-    recipe = {"size": 96, "splits": {"train": 0.5, "test": 0.5}}
     write(95)
-    first = ingest(spark, place, IngestRequest(Source(source), recipe, near_duplicates=True))
-    assert (first.near_duplicates.images, first.near_duplicates.compared) == (0, 16)
+    make_table(tmp_path / "t", source, size=96, splits={"train": 0.5, "test": 0.5})
     write(60)
     result = ingest(spark, place, IngestRequest(Source(source), {}, near_duplicates=True))
     splits = {row["path"].rpartition("/")[2].replace("%20", " "): row["split"] for row in delta_rows(place.location)}
     leaked = {n for n in range(16) if splits[f"{n} of 60.jpg"] != splits[f"{n} of 95.jpg"]}
     assert leaked
-    assert result.near_duplicates.images == len(leaked)
+    assert (result.near_duplicates.images, result.near_duplicates.compared) == (len(leaked), 32)
     for pair in result.near_duplicates.examples:
         new, old = (path.rpartition("/")[2].replace("%20", " ") for path in (pair.path, pair.other_path))
         assert (new.partition(" ")[0], splits[new], splits[old]) == (

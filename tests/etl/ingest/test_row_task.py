@@ -18,19 +18,25 @@ from lakelens.etl.model import schema
 pytestmark = pytest.mark.unit
 
 
+def batch_of(*files, times_us=()):
+    """The files of a class as an ingest gives them to a task."""
+    count = len(files)
+    columns = {
+        schema.PATH: pa.array([local_uri(str(file).encode()) for file in files]),
+        schema.SOURCE_LENGTH: pa.array([8] * count),
+        schema.SOURCE_MODIFIED: pa.array(times_us or [0] * count, pa.timestamp("us", tz="UTC")),
+        schema.LABEL_NAME: pa.array(["cat"] * count),
+        schema.ANNOTATION_HASH: pa.nulls(count, pa.string()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
 def test_a_time_beyond_pythons_dates_is_kept_as_the_last_of_them(tmp_path):
     write_image(tmp_path / "good.jpg")
     (tmp_path / "bad.jpg").write_text("no image")
     (tmp_path / "worse.jpg").write_text("no image")
     far_us, usual_us = 300_000_000_000 * 1_000_000, 1_600_000_000 * 1_000_000
-    columns = {
-        schema.PATH: pa.array([local_uri(str(path).encode()) for path in sorted(tmp_path.iterdir())]),
-        schema.SOURCE_LENGTH: pa.array([8, 8, 8]),
-        schema.SOURCE_MODIFIED: pa.array([usual_us, far_us, far_us], pa.timestamp("us", tz="UTC")),
-        schema.LABEL_NAME: pa.array(["cat", "cat", "cat"]),
-        schema.ANNOTATION_HASH: pa.nulls(3, pa.string()),
-    }
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    batch = batch_of(*sorted(tmp_path.iterdir()), times_us=[usual_us, far_us, far_us])
     task = BatchTask(Recipe(), Limits(), {"cat": 0}, "batch")
     usual, last = datetime(2020, 9, 13, 12, 26, 40, tzinfo=timezone.utc), datetime(9999, 12, 30, tzinfo=timezone.utc)
     assert _times(task.outcomes([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
@@ -57,15 +63,7 @@ def turned(orientation):
 )
 def test_a_row_keeps_what_its_file_was(recipe, data, source, tmp_path):
     (tmp_path / "a.jpg").write_bytes(data)
-    columns = {
-        schema.PATH: pa.array([local_uri(str(tmp_path / "a.jpg").encode())]),
-        schema.SOURCE_LENGTH: pa.array([len(data)]),
-        schema.SOURCE_MODIFIED: pa.array([0], pa.timestamp("us", tz="UTC")),
-        schema.LABEL_NAME: pa.array(["cat"]),
-        schema.ANNOTATION_HASH: pa.nulls(1, pa.string()),
-    }
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    (rows,) = BatchTask(recipe, Limits(), {"cat": 0}, "batch").outcomes([batch])
+    (rows,) = BatchTask(recipe, Limits(), {"cat": 0}, "batch").outcomes([batch_of(tmp_path / "a.jpg")])
     (row,) = rows.to_pylist()
     assert tuple(row[schema.SOURCE].values()) == source
     assert ImageFrames.of(row[schema.WIDTH], row[schema.HEIGHT], row[schema.SOURCE]).source == source

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 from etl_pictures import decode, encoded, fit, picture, write_image
+from made_tables import make_table
 from PIL import Image
 from stored_rows import stored_rows
 from version_tables import images, write
@@ -85,9 +87,8 @@ def count_reads(patched: pytest.MonkeyPatch) -> list[int]:
 def story(spark, tmp_path_factory):
     """A table through its ingests, each with its result; no test makes another version of it.
 
-    It is created and run again with two touched files, by a session with settings of its own; it grows by a class and
-    changes; then come bad files alone. In the end two bad ones are mended, a change is taken back, and another file
-    turns bad.
+    It grows by a class and changes, by a session with settings of its own; then come bad files alone. In the end two
+    bad ones are mended, a change is taken back, and another file turns bad.
     """
     root = tmp_path_factory.mktemp("story")
     source = root / "images with space é%"
@@ -110,11 +111,7 @@ def story(spark, tmp_path_factory):
     before = told["before"] = changing.read_bytes()
     with pytest.MonkeyPatch.context() as patched:
         told["reads"] = count_reads(patched)
-        for file in (touched, changing):
-            os.utime(file, (1_600_000_000, 1_600_000_000))
-        with settings_of(spark, SETTINGS):
-            told["again"] = table.ingest(source, size=SIZE, splits=SPLITS, near_duplicates=True)
-            told["settings"] = {name: spark.conf.get(name) for name in SETTINGS}
+        os.utime(touched, (1_600_000_000, 1_600_000_000))
         (source / "dog").mkdir()
         for number in range(4):
             write_image(source / "dog" / f"{number}.jpg", seed=200 + number)
@@ -124,13 +121,15 @@ def story(spark, tmp_path_factory):
         # Each file is a row, or bad by its bytes: reading one again would fail.
         with pytest.MonkeyPatch.context() as without_second_reading:
             without_second_reading.setattr(BatchTask, "quarantined_rows", None)
-            told["grown"] = table.ingest(source)
+            with settings_of(spark, SETTINGS):
+                told["grown"] = table.ingest(source, size=SIZE, splits=SPLITS)
+                told["settings"] = {name: spark.conf.get(name) for name in SETTINGS}
             broken = source / "dog" / "broken.jpg"
             broken.write_text("broken")
             (source / "cow").mkdir()
             (source / "cow" / "no cow.jpg").write_text("no image")
             os.utime(touched, (1_650_000_000, 1_650_000_000))
-            told["bad"] = table.ingest(source)
+            told["bad"] = table.ingest(source, near_duplicates=True)
         write_image(broken, seed=1234)
         write_image(source / "cat" / "half.jpg", seed=7)
         (source / "dog" / "3.jpg").write_text("no image any more")
@@ -140,7 +139,7 @@ def story(spark, tmp_path_factory):
     return told
 
 
-STEPS = ("first", "again", "grown", "bad", "mended")
+STEPS = ("first", "grown", "bad", "mended")
 
 
 def test_every_source_file_is_accounted_for(story):
@@ -149,6 +148,13 @@ def test_every_source_file_is_accounted_for(story):
     assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (23, 20, 3, 0)
     assert first.reasons == {"empty": 1, "not_an_image": 1, "truncated": 1}
     assert first.ignored == {"not_an_image_name": 1, "link_loop": 1}
+
+
+def test_an_ingest_finds_splits_with_few_images_of_a_class(story):
+    rows = Counter((row.split, row.label_name) for row in stored_rows(story["table"].location, 0))
+    few = {name: rows["validation", name] for name in ("ak47", "cat") if rows["validation", name] < 5}
+    assert story["first"].small_splits == ({"validation": few} if few else {})
+    assert story["grown"].small_splits == {}  # which are those of a first ingest
 
 
 def test_new_and_changed_files_only_are_read_again(story):
@@ -164,7 +170,7 @@ def test_new_and_changed_files_only_are_read_again(story):
 
 def test_one_ingest_is_one_commit_is_one_version(story):
     table = story["table"]
-    assert [story[step].version for step in STEPS] == [0, 0, 1, 1, 2]
+    assert [story[step].version for step in STEPS] == [0, 1, 1, 2]
     assert [info.version for info in table.history()] == [2, 1, 0]
     # New rows and the replaced row are in the one commit; the new class's number is in the ledger.
     kinds = [next(iter(entry)) for entry in log_entries(table, 1)]
@@ -195,14 +201,6 @@ def test_version_0_reads_version_0s_rows_after_later_versions_and_after_a_delete
     rows = copy.read(0).select("path", "content_hash").collect()
     assert len(rows) == 20
     assert {row.path: row.content_hash for row in rows} == before
-
-
-def test_label_numbers_only_grow(story):
-    table, grown = story["table"], story["grown"].version
-    assert table.labels(0) == {"ak47": 0, "cat": 1}
-    assert table.labels(grown) == {"ak47": 0, "cat": 1, "dog": 2}
-    pairs = {(row.label_name, row.label) for row in stored_rows(table.location, grown)}
-    assert pairs == {("ak47", 0), ("cat", 1), ("dog", 2)}
 
 
 def test_bad_files_are_in_quarantine_until_they_are_mended(story):
@@ -269,29 +267,22 @@ def test_the_recipe_of_a_table_is_fixed(story):
     assert story["table"].version == version
 
 
-def test_a_batch_of_bad_files_only_makes_no_version(story):
+def test_a_batch_of_bad_files_only_makes_no_version_and_no_class(story):
     bad, mended = story["bad"], story["mended"]
     assert (bad.rows_in, bad.stored, bad.quarantined, bad.committed) == (29, 0, 2, False)
     assert bad.version == story["grown"].version
-    assert bad.reasons == {"not_an_image": 2}
+    assert (bad.reasons, bad.new_classes) == ({"not_an_image": 2}, ())
+    assert story["table"].class_counts().get("cow", 0) == 0
     assert (mended.stored, mended.quarantined, mended.version) == (3, 1, bad.version + 1)
 
 
-def test_a_class_is_new_once_a_commit_has_rows_of_it(story):
-    assert story["bad"].new_classes == ()
-    assert story["table"].class_counts().get("cow", 0) == 0
-
-
 def test_a_file_that_was_touched_is_read_once_and_then_known_by_its_new_time(story):
-    again, bad = story["again"], story["bad"]
-    assert (again.skipped, again.stored, again.committed) == (23, 0, False)
-    # Two touched ones; two changed ones; one that was touched once more; one that was changed back and one that turned
-    # bad.
-    assert story["reads"] == [2, 2, 1, 2]
-    assert (bad.skipped, bad.committed) == (27, False)
+    # A touched and two changed files; the touched one again; one that was changed back and one that turned bad.
+    assert story["reads"] == [3, 1, 2]
+    assert (story["bad"].skipped, story["bad"].committed) == (27, False)
 
 
-def test_a_touched_files_content_is_the_first_word_all_the_same(story):
+def test_a_file_with_its_first_content_again_is_stored_again(story):
     assert (story["mended"].changed, story["mended"].skipped) == (4, 25)
     versions = (story[step].version for step in ("first", "grown", "mended"))
     contents = [rows_by_name(story["table"], version)["001.ak47/001_0004.jpg"].content_hash for version in versions]
@@ -301,12 +292,12 @@ def test_a_touched_files_content_is_the_first_word_all_the_same(story):
 
 def test_the_callers_session_keeps_its_settings(story):
     assert story["settings"] == SETTINGS
-    assert story["again"].near_duplicates is None  # of no commit
+    assert story["bad"].near_duplicates is None  # of no commit
 
 
 @pytest.fixture(scope="module")
 def unlucky(spark, tmp_path_factory):
-    """A table that was made while its quarantine could not be written, and the ingest after it."""
+    """A table that was made while its quarantine could not be written, and a preview of the next ingest."""
 
     def refuse(self, bad, leaving):
         raise TableConflictError("another MERGE was faster")
@@ -323,43 +314,28 @@ def unlucky(spark, tmp_path_factory):
         patched.setattr(quarantine_table, "RETRIES", Retries(3, 0.01, 0.02))
         with pytest.raises(QuarantineConflictError) as caught:
             table.ingest(source, size=16)
-    return {"root": root, "table": table, "error": caught, "next": table.ingest(source)}
+    return {"root": root, "table": table, "error": caught, "next": table.preview(source)}
 
 
 def test_a_quarantine_that_others_keep_changing_is_told_once_the_images_are_stored(unlucky):
     assert unlucky["error"].match(r"at version 0.*_quarantine.*\(1 files\)")
     assert unlucky["table"].class_counts(0) == {"cat": 1}
-    result = unlucky["next"]
-    assert (result.version, result.skipped, result.quarantined, result.committed) == (0, 1, 1, False)
+    assert (unlucky["next"].version, unlucky["next"].known, unlucky["next"].new) == (0, 1, 1)
 
 
 def test_a_source_whose_own_name_is_not_utf8_is_told_by_its_escape(unlucky):
     assert [entry.source for entry in unlucky["table"].history()] == [f"{unlucky['root']}/caf\\udce9"]
 
 
-def test_a_table_that_others_have_widened_and_emptied_is_ingested_into(story, spark, tmp_path):
-    shutil.copytree(story["table"].location, tmp_path / "t")
-    table, source = ImageTable(spark, tmp_path / "t"), tmp_path / "more"
-    DeltaTable(table.location).alter.add_columns(Field("note", "string"))
-    write_image(source / "cow" / "1.jpg", seed=77)
-    DeltaTable(table.location).delete()
-    assert stored_rows(table.location) == []
-    assert table.ingest(source).stored == 1
-    assert [row.note for row in stored_rows(table.location)] == [None]
-    assert list(table.labels()) == ["ak47", "cat", "dog", "cow"]
-
-
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [
         ("a file", SourceNotFoundError, "a file.* is a file"),
-        ("empty", EmptySourceError, "empty.*nothing found"),
         ("no images", EmptySourceError, "no images.*not_an_image_name"),
     ],
 )
 def test_what_cannot_be_ingested_is_refused_and_nothing_is_made(spark, tmp_path, source, error, words):
     (tmp_path / "a file").write_text("x")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "no images" / "cat").mkdir(parents=True)
     (tmp_path / "no images" / "cat" / "notes.txt").write_text("x")
     with pytest.raises(error, match=words):
@@ -390,15 +366,21 @@ def test_reading_what_is_not_there_names_what_is(story, spark, tmp_path):
         story["table"].read("gold")
 
 
-def test_a_table_that_a_name_was_given_to_is_profiled_with_the_quarantine_of_that_name(story, spark, tmp_path):
+def test_a_table_that_others_have_widened_emptied_and_named_is_ingested_into_and_profiled(story, spark, tmp_path):
     source, place = tmp_path / "source", shutil.copytree(story["table"].location, tmp_path / "table")
-    (source / "cat").mkdir(parents=True)
-    (source / "cat" / "bad.jpg").write_text("x")
+    DeltaTable(place).alter.add_columns(Field("note", "string"))
+    DeltaTable(place).delete()
+    write_image(source / "cow" / "1.jpg", seed=77)
+    (source / "cow" / "bad.jpg").write_text("x")
     spark.sql("CREATE DATABASE IF NOT EXISTS named")
     try:
         spark.sql(f"CREATE TABLE named.images USING delta LOCATION '{place}'")
         table = ImageTable(spark, "named.images")
-        assert table.ingest(source).quarantined == 1
+        result = table.ingest(source)
+        assert (result.stored, result.quarantined) == (1, 1)
+        assert [row.note for row in stored_rows(place)] == [None]
+        assert list(table.labels()) == ["ak47", "cat", "dog", "cow"]
+        # The quarantine has the table's name, and not its place.
         found = table.profile(out=tmp_path / "out", near_duplicates=False).profile
         assert dict(found.reasons) == table.quarantine().reasons == {"not_an_image": 1}
     finally:
@@ -410,9 +392,8 @@ def test_a_folder_with_a_dot_in_its_relative_name_is_a_folder(spark, tmp_path, m
     write_image(Path("photos.v1/cat/1.jpg"))
     with pytest.raises(NotADeltaTableError, match=r"no schema flowers.*\./flowers\.delta"):
         ImageTable(spark, "flowers.delta").ingest("photos.v1")
-    table = ImageTable(spark, "./flowers.delta")
-    result = table.ingest("photos.v1", size=SIZE)
-    assert (result.stored, result.quarantined) == (1, 0)
+    assert ImageTable(spark, "./flowers.delta").preview("photos.v1").new == 1
+    make_table(tmp_path / "flowers.delta", tmp_path / "photos.v1", size=SIZE)
     again = ImageTable(spark, "flowers.delta")
     assert (again.location, again.version) == (str(tmp_path / "flowers.delta"), 0)
     for gone, layout in (("gone.v2", "class_folders"), ("gone.csv", "manifest")):

@@ -11,23 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 from profile_tables import gathered, image_row, jpeg, picture, warnings_of, write_quarantine, write_table
 
 from lakelens import ImageTable
-from lakelens.errors import (
-    InvalidArgumentError,
-    MissingDependencyError,
-    NotAnImageTableError,
-    VersionNotFoundError,
-)
+from lakelens.errors import InvalidArgumentError, MissingDependencyError, NotAnImageTableError, VersionNotFoundError
 from lakelens.etl.profile.profile import profile
 
 pytestmark = pytest.mark.unit
-
-
-def test_an_image_table_writes_its_profile_without_spark(two, tmp_path):
-    result = ImageTable(None, two).profile(0, tmp_path / "out", near_duplicates=False, samples_per_class=1)
-    assert (result.page, result.profile.version) == (tmp_path / "out" / "profile.html", 0)
-    assert result.profile.similar is None
-    assert {name: len(samples) for name, samples in result.profile.samples.items()} == {"cat": 1, "dog": 1}
-    assert "TableProfile" not in repr(result)
 
 
 def test_a_version_is_compared_with_another_one(tmp_path):
@@ -51,12 +38,17 @@ def test_a_version_is_compared_with_another_one(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_profile_without_an_output_goes_to_the_temporary_folder(two, tmp_path, monkeypatch):
+def test_an_image_table_without_spark_and_an_output_writes_its_profile_to_the_temporary_folder(
+    two, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     before, temporary = sorted(tmp_path.iterdir()), tmp_path / "temporary"
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     temporary.mkdir()
-    result = profile(two, near_duplicates=False)
+    result = ImageTable(None, two).profile(0, near_duplicates=False, samples_per_class=1)
+    assert (result.profile.version, result.profile.similar) == (0, None)
+    assert {name: len(samples) for name, samples in result.profile.samples.items()} == {"cat": 1, "dog": 1}
+    assert "TableProfile" not in repr(result)
     assert result.page.parent.parent == temporary
     assert result.page.parent.name.startswith("two-v0-profile-")
     assert sorted(path for path in tmp_path.iterdir() if path != temporary) == before
@@ -69,21 +61,18 @@ def test_an_emptied_table_still_has_a_profile(two, tmp_path):
     assert "This version has no rows." in result.page.read_text(encoding="utf-8")
 
 
-def test_a_profile_removes_plots_of_an_earlier_one_that_it_has_no_data_for(tmp_path):
+def test_a_profile_removes_plots_of_an_earlier_one_from_a_folder_even_if_its_name_has_a_colon(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     location = write_table(tmp_path / "t", [image_row("a", jpeg(picture(i)), i) for i in range(3)])
     write_quarantine(location, {"empty": 1})
-    first = profile(location, out=tmp_path / "out", near_duplicates=False)
-    (tmp_path / "out" / "mine.png").write_bytes(b"")
+    first = profile(location, out="run:3", near_duplicates=False)
+    assert first.page == tmp_path / "run:3" / "profile.html"
+    (tmp_path / "run:3" / "mine.png").write_bytes(b"")
     shutil.rmtree(f"{location}_quarantine")
-    second = profile(location, out=tmp_path / "out", near_duplicates=False)
+    second = profile(location, out="run:3", near_duplicates=False)
     assert {path.name for path in first.plots} - {path.name for path in second.plots} == {"quarantine.png"}
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+    names = {path.name for path in (tmp_path / "run:3").iterdir()}
     assert names == {"mine.png", "profile.html", *(path.name for path in second.plots)}
-
-
-def test_a_relative_output_with_a_colon_is_a_folder(two, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert profile(two, out="run:3", near_duplicates=False).page == tmp_path / "run:3" / "profile.html"
 
 
 def test_wrong_input_is_refused_before_an_image_is_read(two, tmp_path, monkeypatch):

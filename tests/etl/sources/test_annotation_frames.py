@@ -36,14 +36,11 @@ def uri(path):
     return local_uri(str(path).encode())
 
 
-def write_csv(path, columns, rows):
-    """One line for each box, as for a row without any."""
+def write_csv(path, rows):
     with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, columns, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+        writer = csv.DictWriter(file, ["path", "label", "split"], quoting=csv.QUOTE_ALL, lineterminator="\r\n")
         writer.writeheader()
-        for row in rows:
-            plain = {name: value for name, value in row.items() if name != "boxes"}
-            writer.writerows({**plain, **box} for box in row.get("boxes") or [{}])
+        writer.writerows(rows)
 
 
 def write_json_lines(path, rows):
@@ -99,14 +96,8 @@ def assert_boxes_are_said(found, folder):
 
 def test_a_manifest_in_csv_says_classes_against_its_own_folder(spark, tmp_path):
     location = tmp_path / "labels [1].csv"
-    write_csv(location, ["path", "label", "split"], OF_CLASSES)
+    write_csv(location, OF_CLASSES)
     assert_classes_are_said(records(manifest_annotations(spark, Source(location, "manifest"))), tmp_path)
-
-
-def test_a_manifest_in_csv_says_a_box_a_line(spark, tmp_path):
-    location = tmp_path / "boxes.csv"
-    write_csv(location, ["path", "label", *SIDES, "split"], OF_BOXES)
-    assert_boxes_are_said(records(manifest_annotations(spark, Source(location, "manifest"))), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pytest
 from etl_pictures import write_image
 
-from lakelens import ImageTable
 from lakelens.errors import SourceNotFoundError
 from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
@@ -90,18 +88,6 @@ class TestTasks:
             SourceNotFoundError, match=r"some executors see (.* in .*, others folders|folders) in .*: mount"
         ):
             raise_refusal(reasons)
-
-
-@pytest.mark.spark
-def test_a_listing_that_failed_is_not_taken_again(spark, tmp_path):
-    source, table = tmp_path / "source", ImageTable(spark, tmp_path / "t")
-    with pytest.raises(SourceNotFoundError, match="does not exist"):
-        table.ingest(source, layout="coco")
-    write_image(source / "train2017" / "1.jpg")
-    (source / "annotations").mkdir()
-    document = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [], "categories": []}
-    (source / "annotations" / "instances_train2017.json").write_text(json.dumps(document))
-    assert table.ingest(source, layout="coco", size=32).stored == 1
 
 
 @pytest.mark.spark

@@ -206,14 +206,12 @@ def test_a_list_of_which_no_line_names_an_image_is_an_error(spark, tmp_path):
         write(tmp_path / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
     table = ImageTable(spark, tmp_path / "t")
     for name, lines in (("val", "JPEGImages/1\n"), ("trainval", "one\n3 0\n")):
-        place = write(tmp_path / "ImageSets" / "Main" / f"{name}.txt", lines)
+        write(tmp_path / "ImageSets" / "Main" / f"{name}.txt", lines)
         with pytest.raises(
             AnnotationFileError, match=rf"no line of the split list {name}.txt names an image; the first is"
         ):
             table.preview(tmp_path, "voc")
-        write(place, f"{lines}1\n")
-        assert table.preview(tmp_path, "voc").new == 2 + len(lines.splitlines())
-        place.unlink()
+        (tmp_path / "ImageSets" / "Main" / f"{name}.txt").unlink()
 
 
 # COCO, cropped.

@@ -82,8 +82,7 @@ def test_classes_of_other_writers_keep_their_numbers_where_they_are_free():
 
 
 @pytest.mark.parametrize(
-    ("rows", "name"),
-    [({("cat", 0): 4}, "cat"), ({("lion", 0): 1, ("cat", 0): 4}, "lion"), ({("dog", 1): 4}, "lion")],
+    ("rows", "name"), [({("cat", 0): 4}, "cat"), ({("lion", 0): 1, ("cat", 0): 4}, "lion"), ({("dog", 1): 4}, "lion")]
 )
 def test_a_class_whose_rows_all_have_a_former_name_has_that_name_again(rows, name):
     settled, wrong = CATS.renamed("cat", "lion").settled(rows)

@@ -46,7 +46,6 @@ def test_a_finished_job_gives_its_result_and_no_password_of_a_store(store, tmp_p
     end(run, "FINISHED")
     keyed = keyed_in(store, "finished")
     found = keyed.settled()
-    assert found is not None
     assert keyed.result_of(found) == {"digest": "abc", "metrics": {"loss": 0.5}}
 
 
@@ -55,7 +54,6 @@ def test_a_failed_run_is_taken_again_by_one_call_and_the_attempts_are_counted(st
     end(run, "FAILED")
     first, second = keyed_in(store, "failed"), keyed_in(store, "failed")
     found = first.settled()
-    assert found is not None
     assert first.result_of(found) is None
     also = second.settled()
     assert first.claimed(found, tmp_path, "keyed", None) == run.run_id
@@ -77,7 +75,6 @@ def test_a_run_that_another_call_has_ended_meanwhile_is_not_opened_again(store, 
     with pytest.raises(RunNotResumableError):
         second.claimed(also, tmp_path, "keyed", None)
     again = second.settled()
-    assert again is not None
     assert second.result_of(again) == {"digest": "abc"}
 
 
@@ -101,7 +98,6 @@ def test_a_claimed_run_that_an_error_has_left_has_failed_with_it(store, tmp_path
     keyed = keyed_in(store, "left")
     keyed.release(run.run_id, InvalidArgumentError("no such folder"))
     found = keyed.settled()
-    assert found is not None
     assert (found.info.status, found.data.tags[FAILURE_TAG]) == ("FAILED", "InvalidArgumentError: no such folder")
     end(run, "FINISHED")
     keyed.release(run.run_id, InvalidArgumentError("later"))
@@ -131,7 +127,6 @@ def test_a_call_follows_a_run_until_it_has_ended(store, tmp_path, capsys):
     ending.start()
     found = keyed_in(store, "followed").settled()
     ending.join()
-    assert found is not None
     assert (found.info.run_id, found.info.status) == (run.run_id, "FAILED")
     assert f"job followed: run {run.run_id} is at work (process " in capsys.readouterr().err
 
@@ -149,7 +144,6 @@ def test_a_takeover_asks_the_process_to_pause_and_goes_on(store, tmp_path):
     process.start()
     found = keyed_in(store, "taken over", takeover=True).settled()
     process.join()
-    assert found is not None
     assert found.info.status == "KILLED"
 
 
@@ -167,7 +161,6 @@ def test_a_takeover_gives_up_a_process_that_is_silent_and_not_one_that_lives(sto
             keyed.settled()
         return
     found = keyed.settled()
-    assert found is not None
     assert found.info.status == "FAILED"
     assert "silent, and another call has taken over" in str(show_run(run.run_id, store).summary.failure)
 
