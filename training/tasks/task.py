@@ -67,7 +67,7 @@ class Task(ABC):
         self.class_names = tuple(class_names)
 
     def check_feed(self, feed: DeltaFeed) -> None:  # noqa: B027 - by default every table has them
-        """Checks that a table has the task's labels."""
+        """Checks that a table has the task's labels; raises NotAnImageTableError if not."""
 
     @property
     def feed_options(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Task(ABC):
 
     @abstractmethod
     def check_output(self, output: ModelOutput) -> None:
-        """Checks that a model's output fits the task."""
+        """Checks that a model's output fits the task; raises TrialError if not."""
 
     @abstractmethod
     def describe_output(self, output: ModelOutput) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Task(ABC):
         """Counts a batch of validation rows, outputs and labels as arrays, for `joined`."""
 
     def picture(self, images: Any, outputs: Any, labels: Any, described: Mapping[str, Any]) -> bytes | None:
-        """Draws what the model makes of some images, float32 [rows, height, width, 3] from 0 to 255, as a JPEG file."""
+        """Draws some images, float32 [rows, height, width, 3] from 0 to 255, as a JPEG file; None without pictures."""
         return None
 
     def metrics(self, counts: Counts) -> dict[str, float]:
@@ -136,7 +136,7 @@ class Task(ABC):
         return None
 
     def measure(self, outputs: Any, labels: Any, described: Mapping[str, Any]) -> dict[str, float]:
-        """Computes means over the validation rows of a batch by name, for models whose framework has no metrics."""
+        """Computes means over a batch of validation rows by name, with `loss` if the task has one; {} if not needed."""
         return {}
 
     @abstractmethod
