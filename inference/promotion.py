@@ -32,9 +32,8 @@ from ..spark.session import SessionSource, opened
 from ..table import Table
 from ..tracking.names import require_alias, require_model_name
 from ..tracking.runs import TABLE_ID_TAG, as_tracking_errors, open_client, resolve_tracking_uri
-from .evaluation.evaluate import DEFAULT_SPLIT, evaluate
+from .evaluation.evaluate import DEFAULT_SPLIT, evaluate, evaluator_of
 from .evaluation.evaluator import Evaluator
-from .evaluation.evaluators import evaluator_of
 from .evaluation.result import EvaluationResult
 from .model.registry import (
     PROMOTION_TAG_PREFIX,
@@ -167,8 +166,8 @@ def promote(
     arguments |= {"name": name, "on": str(on), "split": split, "by": by, "max_errors": max_errors}
     arguments |= {"predictions": None if predictions is None else str(predictions), "engine": settings.engine}
     arguments |= asdict(settings.columns)
-    keyed = None if (asked := Job.of(job)) is None else _PromotionJob(asked, arguments, uri)
-    if keyed is not None and (decided := keyed.finished(name, alias)) is not None:
+    keyed = _PromotionJob(Job.of(job), arguments, uri)
+    if (decided := keyed.finished(name, alias)) is not None:
         return decided
     model, run_id = registrable(candidate, uri)
     evaluator = evaluator_of(model)
@@ -185,17 +184,15 @@ def promote(
         number = number_behind(name, alias, uri)
         previous = version_of_number(name, number, uri)
         if previous is not None and previous.digest == model.digest:
-            decided = None if keyed is None else keyed.decided_for(previous.version)
-            if decided is None:
-                reason = "the alias points to this model already"
-                decided = Promotion(name, alias, previous.version, False, reason, previous.version)
+            reason, there = "the alias points to this model already", previous.version
+            decided = keyed.decided_for(there) or Promotion(name, alias, there, False, reason, there)
             break
         result = None if evaluated is None else evaluated(compare=None if previous is None else previous.uri)
         version = register(f"runs:/{run_id}", name, tracking_uri=uri)
         decided = Promotion(name, alias, version.version, True, _without_comparison(number, previous), number)
         if result is not None and if_better is not None:
             decided = _decided(decided, result, evaluator, if_better, by, max_errors)
-        if keyed is not None and decided.promoted:
+        if decided.promoted:
             keyed.record(decided, run_id, mark, is_done=False)
         # The record of a promotion is written once the alias has moved, and so names the version that it replaced.
         if not decided.promoted or move_alias(name, alias, version.version, previous=number, tracking_uri=uri):
@@ -207,22 +204,21 @@ def promote(
             f"alias {alias!r} of model {name!r} has moved during each of {_MOST_COMPARISONS} comparisons: other jobs "
             "promote to it; promote again when they have ended"
         )
-    if keyed is not None:
-        keyed.record(decided, run_id, mark, is_done=True)
+    keyed.record(decided, run_id, mark, is_done=True)
     return decided
 
 
 @dataclass(frozen=True)
 class _PromotionJob:
-    """A job that promotes: what a tag of the model's run keeps of it."""
+    """The job of a promotion, if it has one: what a tag of the model's run keeps of it."""
 
-    job: Job
+    job: Job | None
     arguments: Mapping[str, object]
     tracking_uri: str
 
     def finished(self, name: str, alias: str) -> Promotion | None:
         """Returns the decision of an earlier call, once its alias has moved and its record is complete."""
-        found = finished_job(self.job, self.arguments, self.tracking_uri)
+        found = None if self.job is None else finished_job(self.job, self.arguments, self.tracking_uri)
         if found is None:
             return None
         decided = Promotion(**found.result)
@@ -240,13 +236,14 @@ class _PromotionJob:
     def decided_for(self, version: int) -> Promotion | None:
         """Returns the decision about a version, which another call of the job may have recorded meanwhile."""
         # Without `from_start`, which would delete the record.
-        found = finished_job(Job(self.job.key), self.arguments, self.tracking_uri)
+        found = None if self.job is None else finished_job(Job(self.job.key), self.arguments, self.tracking_uri)
         return Promotion(**found.result) if found is not None and found.result["version"] == version else None
 
     def record(self, decided: Promotion, run_id: str, mark: str, *, is_done: bool) -> None:
         """Records a decision; not done: the alias is about to move."""
-        kept = JobRecord(asdict(decided), is_done=is_done, run_id=run_id, mark=mark)
-        record_job(self.job, self.arguments, kept, self.tracking_uri)
+        if self.job is not None:
+            kept = JobRecord(asdict(decided), is_done=is_done, run_id=run_id, mark=mark)
+            record_job(self.job, self.arguments, kept, self.tracking_uri)
 
 
 def _without_comparison(number: int | None, previous: RegisteredVersion | None) -> str:
@@ -354,15 +351,11 @@ def staleness(
     storage_options: Mapping[str, str] | None = None,
     spark: SessionSource | None = None,
 ) -> Staleness:
-    """Decides whether a table has changed enough since the newest version of a registered model was trained on it.
-
-    A model is stale if it does not exist, if enough rows are new, or if a class's share of the rows has moved. Only a
-    catalog table needs Spark.
-    """
+    """Decides whether a table has changed enough since the newest version of a registered model was trained on it."""
     whole_number("min_new_rows (--min-new-rows)", min_new_rows, least=0)
     _check_share("max_drift (--max-drift)", max_drift)
     named = Table.of(table, None, storage_options)
-    if spark is not None:
+    if spark is not None:  # only a catalog table needs it
         named = Table.of(path_of(opened(spark), named.location), named.version, storage_options)
     now = open_snapshot(named)
     trained_on = _newest_training(name, now, tracking_uri)

@@ -130,11 +130,8 @@ def _require_source(column: Any) -> None:
 
 
 def _require_encoded(images: Sequence[bytes]) -> None:
-    """Refuses a batch of raw pixels, whose size only other columns give.
-
-    A bad image, alone or among good ones, is an error of its row. If a batch has two images or more, none is encoded,
-    and each has 64 whole pixels or more, the call is wrong.
-    """
+    """Refuses a batch of raw pixels: two images or more, none of them encoded, each of 64 whole pixels or more."""
+    # A bad image, alone or among good ones, is an error of its row.
     # One good image, usually the first, ends the search.
     if len(images) < 2 or not all(_may_be_pixels(data) for data in images):
         return

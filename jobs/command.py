@@ -23,8 +23,7 @@ from lakelens.error_reports import class_of
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, UsageError
 from lakelens.extras import missing_dependency, require
 from lakelens.job_keys import Job
-from lakelens.jobs.examples import examples_of
-from lakelens.jobs.interrupts import Interrupts, Terminated, signal_of
+from lakelens.jobs.interrupts import Interrupts, Terminated
 from lakelens.jobs.next_steps import closing_lines
 from lakelens.jobs.task_values import set_task_values
 from lakelens.locations import is_table_name
@@ -104,12 +103,10 @@ class JobHelp(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def run_command(parse: Callable[[], tuple[Run, argparse.Namespace]], *, ends_process: bool = False) -> int:
-    """Runs a job, prints its result as the last stdout line, and turns errors and signals into exit codes.
-
-    Errors of lakelens are one message on stderr; anything else is a traceback of the user's code, or a whole one where
-    that has no part in it: then it is a defect or the cluster's. Either way the last stdout line is a JSON object, so
-    that a caller can always parse it.
-    """
+    """Runs a job, prints its result as the last stdout line, and turns errors and signals into exit codes."""
+    # Errors of lakelens are one message on stderr; anything else is a traceback of the user's code, or a whole one
+    # where that has no part in it: a defect, or the cluster's. The last stdout line is always a JSON object, for
+    # callers to parse.
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A class or file may have a name that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -147,7 +144,9 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
         missing = missing_dependency(error, "this command") if isinstance(error, ImportError) else None
         if missing is not None:
             return _failed(missing, EXIT_USAGE, report)
-        return _failed(error, EXIT_FAILED, report, shown=_traceback_of(error))
+        frames = error.__traceback__
+        shown = "".join(traceback.format_exception(error)) if is_verbose() else user_traceback(error, frames)
+        return _failed(error, EXIT_FAILED, report, shown=shown)
     if not getattr(args, "quiet", False) and sys.stderr is not None and sys.stderr.isatty():
         for line in closing_lines(args, result):
             print(line, file=sys.stderr)
@@ -167,14 +166,9 @@ def _is_usage(error: LakelensError) -> bool:
     return issubclass(kind or type(error), UsageError)
 
 
-def _traceback_of(error: Exception) -> str:
-    frames = error.__traceback__
-    return "".join(traceback.format_exception(error)) if is_verbose() else user_traceback(error, frames)
-
-
 def _interrupted(error: BaseException, interrupts: Interrupts, report: Callable[[dict[str, Any]], None]) -> int:
     """Says in a line that a signal has ended the command, whatever error it has led to."""
-    number = signal.Signals(signal_of(error, interrupts.number))
+    number = signal.Signals(interrupts.number or getattr(error, "signal_number", signal.SIGINT))
     if not isinstance(error, KeyboardInterrupt):
         error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
     interrupts.say(str(error) or "interrupted")
@@ -208,10 +202,7 @@ def _stdout_is_gone() -> bool:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Prints one JSON object as one line of stdout, with everything before it flushed.
-
-    A number that is none, such as the loss of a training that has diverged, is null: JSON has no word for it.
-    """
+    """Prints one JSON object as a line of stdout, all before it flushed; NaN, for which JSON has no word, is null."""
     if sys.stderr is not None:  # as after 2>&-
         sys.stderr.flush()
     print(json.dumps(_of_json(value), default=str, allow_nan=False), flush=True)
@@ -260,33 +251,6 @@ def report_result(result: dict[str, Any], result_file: str | None = None) -> Non
     print_json(result)
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--result-file`, `--quiet`, `--verbose` and the examples to a command, and to each of its actions."""
-    for action in list(parser._actions):
-        if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                add_common_arguments(sub)
-    parser.epilog = EXAMPLES_HEADING + "\n".join(f"  {line}" for line in examples_of(parser.prog))
-    parser.add_argument(
-        "--result-file",
-        default=argparse.SUPPRESS,  # an action's own default does not undo what was given before its name
-        metavar="PATH|URI",
-        help="write the JSON object of the last stdout line here too",
-    )
-    parser.add_argument(
-        "--quiet",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="print nothing but errors and the JSON object of the last stdout line",
-    )
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="show the start-up messages of Spark, Ivy and TensorFlow",
-    )
-
-
 def add_action(actions: Any, name: str, text: str, run: Run, more: str = "") -> argparse.ArgumentParser:
     """Adds an action of a command, such as `pause` of `lakelens runs`."""
     description = f"{text[0].upper()}{text[1:]}. {more}"
@@ -295,10 +259,10 @@ def add_action(actions: Any, name: str, text: str, run: Run, more: str = "") -> 
     return action
 
 
-def add_model_argument(parser: argparse.ArgumentParser, name: str = "model") -> None:
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """Adds the argument that names a model."""
     forms = "runs:/<id>, models:/<name>@<alias>, experiment:<id>[?metric=<metric>], search:<id> or a checkpoint folder"
-    parser.add_argument(name, help=forms)
+    parser.add_argument("model", help=forms)
 
 
 def add_table_argument(parser: argparse.ArgumentParser) -> None:
@@ -312,15 +276,11 @@ def add_tracking_argument(parser: argparse._ActionsContainer, default: str | Non
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, follows: bool = True) -> None:
-    """Adds the flags by which a scheduler's retry finds the job that it has begun.
-
-    `follows` tells whether a call follows another one that is at work; else two share the work.
-    """
+    """Adds the flags by which a scheduler's retry finds its job, and follows a call at work or shares the work."""
     group = parser.add_argument_group("job")
     otherwise = "follows it while it runs, and resumes it if it was interrupted or has failed"
     group.add_argument(
         "--job",
-        default=None,
         metavar="KEY",
         help="such as the id of a scheduler's task: a repeated call with it returns the result of the first one, "
         + (otherwise if follows else "and does what that has not finished"),
@@ -348,7 +308,7 @@ def add_set_argument(parser: argparse._ActionsContainer) -> None:
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that choose a Spark session; spark-submit's own settings win over the defaults."""
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", default=None, help="Spark master URL; default: spark-submit's, else local[*]")
+    group.add_argument("--master", help="Spark master URL; default: spark-submit's, else local[*]")
     group.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting (repeatable)")
 
 

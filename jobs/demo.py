@@ -62,10 +62,8 @@ class DemoImages:
 
 
 def write_digits(folder: Path) -> DemoImages:
-    """Writes scikit-learn's 1,797 scanned digits as JPEG class folders (`001.zero/001_0001.jpg`), and two broken files.
-
-    The scans are 8x8 pixels (UCI Optical Recognition of Handwritten Digits); they are enlarged to 96x96.
-    """
+    """Writes scikit-learn's scanned digits as JPEG class folders (`001.zero/001_0001.jpg`), and two broken files."""
+    # UCI Optical Recognition of Handwritten Digits: 1,797 scans of 8x8 pixels, which are enlarged.
     from PIL import Image
     from sklearn.datasets import load_digits
 

@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_table_argument(parser)
     add_split_arguments(parser)
-    parser.add_argument(
-        "--compare", default=None, metavar="MODEL", help="a model to compare with, such as the previous one"
-    )
+    parser.add_argument("--compare", metavar="MODEL", help="a model to compare with, such as the previous one")
     parser.add_argument(
         "--slice",
         action="append",
@@ -35,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also metrics by this column's values (repeatable)",
     )
     parser.add_argument(
-        "--predictions",
-        default=None,
-        metavar="TABLE",
-        help="table of predictions, as `score` writes it, to reuse and extend",
+        "--predictions", metavar="TABLE", help="table of predictions, as `score` writes it, to reuse and extend"
     )
     add_engine_argument(parser)
     add_column_arguments(parser)

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="folder to write; existing files stay")
     parser.add_argument("--table", default="tables/photos", help="image table: path, URI or catalog.schema.table")
     parser.add_argument("--source", default="photos", help="folder of images (path or URI)")
-    parser.add_argument("--model", default=None, help="name of the registered model; default: the table's name")
+    parser.add_argument("--model", help="name of the registered model; default: the table's name")
     parser.add_argument("--airflow", action="store_true", help="also write Airflow DAGs")
     parser.add_argument("--databricks", action="store_true", help="also write a Databricks asset bundle")
     parser.add_argument("--dry-run", action="store_true", help="only list the files")

@@ -26,18 +26,14 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Raises in the main thread at the first SIGINT or SIGTERM; a later one ends the process at once.
+    """Raises in the main thread at the first SIGINT or SIGTERM; a later one ends the process at once."""
 
-    The first one also ends Spark's JVM, and silences stderr until the command has ended. Main threads mostly wait for
-    the JVM, which does not answer until the running job is done, and neither do the clean-ups that talk to it. Whatever
-    error that leads to, it is the signal that has ended the command.
-
-    Attributes:
-        number: The signal; None before.
-    """
+    # The first one also ends Spark's JVM, and silences stderr until the command has ended. Main threads mostly wait for
+    # the JVM, which does not answer until the running job is done, and neither do the clean-ups that talk to it.
+    # Whatever error that leads to, it is the signal that has ended the command.
 
     def __init__(self) -> None:
-        self.number: signal.Signals | None = None
+        self.number: signal.Signals | None = None  # The signal; None before
         self._handlers: dict[signal.Signals, Any] = {}
         self._since = 0.0
         self._raises = True
@@ -103,8 +99,3 @@ class Interrupts:
             end_jvm()
         finally:
             self._jvm_ends.set()
-
-
-def signal_of(error: BaseException, number: signal.Signals | None) -> int:
-    """Gives the signal that a command ends by: the received signal, or the signal in its error."""
-    return int(number if number is not None else getattr(error, "signal_number", signal.SIGINT))

@@ -58,9 +58,9 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
     action.add_argument("name", help="the registered model; created if it does not exist")
     action.add_argument("--alias", default="champion", help="the alias")
     action.add_argument(
-        "--if-better", default=None, metavar="METRIC", help="accuracy, macro_f1, ece, ...; of detectors map50, map, ..."
+        "--if-better", metavar="METRIC", help="accuracy, macro_f1, ece, ...; of detectors map50, map, ..."
     )
-    action.add_argument("--on", default=None, metavar="TABLE@VERSION", help="what both models are evaluated on")
+    action.add_argument("--on", metavar="TABLE@VERSION", help="what both models are evaluated on")
     add_split_arguments(action)
     action.add_argument("--by", type=float, default=0.0, help="better by more than this; at least 0")
     action.add_argument(
@@ -70,7 +70,7 @@ def _add_promotion(action: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="with --if-better: never promote a model that fails to score a larger share of the rows",
     )
-    action.add_argument("--predictions", default=None, metavar="TABLE", help="predictions table that keeps the answers")
+    action.add_argument("--predictions", metavar="TABLE", help="predictions table that keeps the answers")
     add_engine_argument(action)
     add_column_arguments(action)
     add_job_arguments(action, follows=False)

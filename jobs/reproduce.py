@@ -22,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's flags."""
     parser.add_argument("run_id", metavar="RUN", help="a finished run's id")
     add_tracking_argument(parser)
-    parser.add_argument(
-        "--checkpoint-dir", default=None, help="folder for the new checkpoints; default: the original run's"
-    )
+    parser.add_argument("--checkpoint-dir", help="folder for the new checkpoints; default: the original run's")
     add_job_arguments(parser)
     add_session_arguments(parser)
 

@@ -15,7 +15,7 @@ DESCRIPTION = "List the runs of trainings; show, pause or kill one of them, or r
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions and their flags."""
     add_tracking_argument(parser)
-    parser.add_argument("--experiment", default=None, help="only this MLflow experiment")
+    parser.add_argument("--experiment", help="only this MLflow experiment")
     parser.add_argument("--limit", type=int, default=100, help="list at most this many runs, the latest first")
     parser.set_defaults(run=_list)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")

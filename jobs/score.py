@@ -30,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_argument(parser)
     parser.add_argument("predictions", help="predictions table to write: path, URI or catalog.schema.table")
     parser.add_argument(
-        "--split",
-        default=None,
-        help="only this split; default: all rows (evaluate takes test, for metrics on rows without training)",
+        "--split", help="only this split; default: all rows (evaluate takes test, for metrics on rows without training)"
     )
     parser.add_argument(
         "--strict", action="store_true", help="refuse a model whose class names, image size or table differ"
@@ -41,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-score",
         type=float,
-        default=None,
         metavar="SCORE",
         help="write only boxes with at least this score, 0.05 to 1; `evaluate` names the best; default: all boxes",
     )
@@ -49,13 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows-per-commit",
         type=int,
-        default=None,
         help="rows up to which a commit takes data files, at least one; default: about half a minute's",
     )
     parser.add_argument(
         "--watch",
         type=float,
-        default=None,
         metavar="SECONDS",
         help="score each version that comes: look at the table this often until Ctrl-C or SIGTERM",
     )
@@ -68,7 +63,6 @@ def add_engine_argument(parser: argparse.ArgumentParser) -> None:
     """Adds the flag that chooses what runs a model."""
     parser.add_argument(
         "--engine",
-        default=None,
         choices=("onnxruntime",),
         help="run a Keras model in ONNX Runtime, with equal outputs and without TensorFlow on the workers",
     )

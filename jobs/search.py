@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.command import (
     add_action,
     add_job_arguments,
@@ -18,6 +20,7 @@ from lakelens.jobs.command import (
     needs_spark,
     session_of,
 )
+from lakelens.results import counted
 
 if TYPE_CHECKING:
     from lakelens.search import SearchResult
@@ -35,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (preview, started):
         action.add_argument("experiment", help="experiment file (*.yaml)")
         add_set_argument(action)
-    preview.add_argument(
-        "--seconds-per-epoch", type=float, default=None, help="of one trial on its slots; estimates slot hours"
-    )
+    preview.add_argument("--seconds-per-epoch", type=float, help="of one trial on its slots; estimates slot hours")
     add_job_arguments(started)
     add_session_arguments(started)
     text = "resume a search that is paused, or was interrupted, failed or was killed"
@@ -52,18 +53,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report = add_action(actions, "report", text, _report)
     report.add_argument("search", metavar="RUN|FOLDER", help="the search's MLflow run, or its folder")
     report.add_argument(
-        "--out",
-        default=None,
-        help="folder for report.html, the PNG files and best.yaml; default: `report` in the search's folder",
+        "--out", help="folder for report.html, the PNG files and best.yaml; default: `report` in the search's folder"
     )
     add_tracking_argument(report)
 
 
 def _preview(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.jobs.preview import print_preview
+    """Prints how many trials of a search train for how long."""
+    from lakelens.search.create import preview
+    from lakelens.search.settings import require_space, searcher_section
     from lakelens.training.configuration.experiment import ExperimentConfig
 
-    return print_preview(ExperimentConfig.read(args.experiment, args.set), args.seconds_per_epoch)
+    config, seconds = ExperimentConfig.read(args.experiment, args.set), args.seconds_per_epoch
+    require_space(config)
+    searcher, slots = config.searcher, config.resources.slots_per_trial
+    unit, longest = searcher.max_length.unit, searcher.max_length.amount
+    if seconds is not None and (unit != "epochs" or not 0 < seconds < float("inf")):
+        raise InvalidArgumentError(
+            f"--seconds-per-epoch {seconds:g} with searcher.max_length in {unit}: it must be above 0 and finite, and "
+            "estimates lengths in epochs only"
+        )
+    ends = preview(searcher_section(config), config.hyperparameters)
+    trials, total = sum(ends.values()), sum(length * count for length, count in ends.items())
+    result: dict[str, Any] = {
+        "searcher": searcher.name,
+        "trials": trials,
+        "unit": unit,
+        "trials_by_length": {str(length): count for length, count in ends.items()},
+        "total": total,
+        "random_total": trials * longest,
+    }
+    if seconds is not None:
+        result["slot_hours"] = round(total * seconds * slots / 3600, 3)
+        result["random_slot_hours"] = round(trials * longest * seconds * slots / 3600, 3)
+    mode = f", {searcher.mode}{', stop_once' * searcher.stop_once}" if searcher.name == "adaptive_asha" else ""
+    direction = "smaller" if config.goal.mode == "min" else "larger"
+    print(f"{searcher.name}{mode}: {counted(trials, 'trial')}, {config.goal.metric}, {direction} is better\n")
+    print("\n".join(f"  {line}" for line in _lengths(ends, unit)))
+    print(f"\nin all   {total:,} {unit}{_hours(result, 'slot_hours')}")
+    if total < trials * longest:
+        ratio = f": {trials * longest / total:.3g} times as much for the same number of trials"
+        print(f"random   {trials * longest:,} {unit}{_hours(result, 'random_slot_hours')}{ratio}")
+    print()
+    return result
+
+
+def _lengths(ends: Mapping[int, int], unit: str) -> list[str]:
+    """Writes a line for each length: how many trials reach it, how many end there, and what is trained up to it."""
+    from lakelens.jobs.run_lines import table_lines
+
+    rows = [("LENGTH", "REACH IT", "END THERE", f"{unit.upper()} TRAINED")]
+    before, running = 0, sum(ends.values())
+    for length, count in ends.items():
+        rows.append((f"{length:,}", f"{running:,}", f"{count:,}", f"{running * (length - before):,}"))
+        before, running = length, running - count
+    return table_lines(rows, right_from=0)
+
+
+def _hours(result: Mapping[str, Any], key: str) -> str:
+    return f", {result[key]:,.3g} slot hours" if key in result else ""
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:

@@ -48,37 +48,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_views(add: _Add) -> None:
     text = "list the versions, newest first, with rows, classes, batch and user"
     listed = add("history", text, _history)
-    listed.add_argument("--limit", type=int, default=None, help="list only this many of the newest; all by default")
+    listed.add_argument("--limit", type=int, help="list only this many of the newest; all by default")
     add("counts", "count the rows of one version, and their boxes, by class", _counts)
     diff = add("diff", "count the rows that differ between two versions, by class", _diff)
     diff.add_argument("first", help="number, timestamp or pin")
-    diff.add_argument("second", nargs="?", default=None, help="the same; the latest by default")
+    diff.add_argument("second", nargs="?", help="the same; the latest by default")
     listed = add("changes", "list the rows that differ between two versions", _changes)
     listed.add_argument("first", help="number, timestamp or pin")
-    listed.add_argument("second", nargs="?", default=None, help="number, timestamp or pin; the latest by default")
+    listed.add_argument("second", nargs="?", help="number, timestamp or pin; the latest by default")
     listed.add_argument("--limit", type=int, default=1000, help="list at most this many; all are counted")
     quarantine = add("quarantine", "list the files that are not stored, with their reasons", _quarantine)
-    quarantine.add_argument("--reason", default=None, help="only files with this reason")
-    quarantine.add_argument("--batch-id", default=None, help="only files of this ingest")
+    quarantine.add_argument("--reason", help="only files with this reason")
+    quarantine.add_argument("--batch-id", help="only files of this ingest")
     quarantine.add_argument("--limit", type=int, default=1000, help="list at most this many files; all are counted")
     profile = add("profile", "write an HTML page about one version: classes, sizes, samples, near-duplicates", _profile)
     profile.add_argument(
-        "--samples",
-        type=int,
-        default=None,
-        metavar="N",
-        help="images per class, 0-12; chosen by the number of classes by default",
+        "--samples", type=int, metavar="N", help="images per class, 0-12; chosen by the number of classes by default"
     )
     profile.add_argument(
         "--no-near-duplicates",
         action="store_true",
         help="skip the search for near-duplicates, which decodes every image",
     )
-    profile.add_argument("--compare", default=None, metavar="VERSION", help="also show the changes since this version")
+    profile.add_argument("--compare", metavar="VERSION", help="also show the changes since this version")
     profile.add_argument(
         "--out",
         type=Path,
-        default=None,
         help="folder for profile.html and its PNG files; a new one in the temporary folder by default",
     )
 
@@ -91,17 +86,16 @@ def _add_protection(add: _Add) -> None:
     unpin = add("unpin", "remove a pin", _unpin)
     unpin.add_argument("name", help="the pin's name")
     untrack = add("untrack", "remove the protection of versions that a run has read", _untrack)
-    untrack.add_argument("run_id", nargs="?", default=None, help="the run's id, as `tracked` shows it")
+    untrack.add_argument("run_id", nargs="?", help="the run's id, as `tracked` shows it")
     untrack.add_argument(
         "--older-than",
         type=_age,
-        default=None,
         metavar="AGE",
         help="all runs that began longer ago and are over: a number with d or h, such as 90d",
     )
     vacuum = add("vacuum", "remove data files that no version within the retention needs", _vacuum, _OTHER_VACUUMS)
     vacuum.add_argument(
-        "--set-retention", type=int, default=None, metavar="HOURS", help="retention to use instead of the table's own"
+        "--set-retention", type=int, metavar="HOURS", help="retention to use instead of the table's own"
     )
     vacuum.add_argument("--allow-short-retention", action="store_true", help="accept fewer than 168 hours")
     vacuum.add_argument(
@@ -112,23 +106,20 @@ def _add_protection(add: _Add) -> None:
 
 def _add_edits(add: _Add) -> None:
     restore = add("restore", "make a new version with the rows of an old one (starts Spark)", _restore)
-    add_session_arguments(restore)
     repair = add(
         "repair",
         "correct class numbers that other writers have damaged, and remove rows stored again (starts Spark)",
         _repair,
     )
     repair.add_argument("--dry-run", action="store_true", help="print what would change, change nothing")
-    add_session_arguments(repair)
     optimize = add("optimize", "rewrite small data files into larger ones (starts Spark)", _optimize)
-    add_session_arguments(optimize)
     delete = add("delete", "delete rows; their files stay out until their content changes (starts Spark)", _delete)
     delete.add_argument("where", help="SQL condition on the columns, such as \"label_name = 'cat' AND width < 32\"")
-    add_session_arguments(delete)
     rename = add("rename-class", "rename a class; its number stays (starts Spark)", _rename_class)
     rename.add_argument("old", help="the class's name")
     rename.add_argument("new", help="its new name, which no class may have")
-    add_session_arguments(rename)
+    for action in (restore, repair, optimize, delete, rename):
+        add_session_arguments(action)
 
 
 def _on_table(work: Run, args: argparse.Namespace) -> dict[str, Any]:

@@ -16,10 +16,7 @@ _LIMIT_BYTES = 48 << 10
 
 
 def set_task_values(result: Mapping[str, Any]) -> None:
-    """Sets each value of a result as a task value, where this runs in a Databricks job; nothing elsewhere.
-
-    The job is done by then: a runtime that refuses a value is a warning.
-    """
+    """Sets each value of a result as a task value in a Databricks job; a runtime that refuses one is a warning."""
     if "DATABRICKS_RUNTIME_VERSION" not in os.environ:
         return
     try:

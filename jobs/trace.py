@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "predictions", nargs="?", metavar="PREDICTIONS[@VERSION]", help="predictions table: path or URI"
     )
-    parser.add_argument("path", nargs="?", default=None, help="the image's value in the column `path`")
-    parser.add_argument("--run", dest="run_id", default=None, metavar="RUN", help="trace this run forward instead")
+    parser.add_argument("path", nargs="?", help="the image's value in the column `path`")
+    parser.add_argument("--run", dest="run_id", metavar="RUN", help="trace this run forward instead")
     parser.add_argument(
         "--in",
         dest="search",

@@ -55,9 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, help="reproducibility.experiment_seed: of weights and order")
     group.add_argument("--metric", help="searcher.metric: decides; default: val_loss, or loss without validation")
     group.add_argument(
-        "--image-size",
-        metavar="SIDE|HEIGHTxWIDTH",
-        help="data.image_size: pixels that images are resized to, as 224",
+        "--image-size", metavar="SIDE|HEIGHTxWIDTH", help="data.image_size: pixels that images are resized to, as 224"
     )
     add_tracking_argument(group)
     add_job_arguments(parser)

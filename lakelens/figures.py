@@ -111,9 +111,9 @@ def draw_steps(axis: Axes, heights: pd.DataFrame, colours: Sequence[str]) -> Non
     axis.set_ylim(bottom=0)
 
 
-def draw_histogram(axis: Axes, values: Any, bins: int, bounds: tuple[float, float], colour: str = SINGLE) -> None:
+def draw_histogram(axis: Axes, values: Any, bins: int, bounds: tuple[float, float]) -> None:
     """Draws how many values lie in equal bins; values outside of the bounds count in the first or last bin."""
-    axis.hist(np.clip(values, *bounds), bins=bins, range=bounds, color=colour)
+    axis.hist(np.clip(values, *bounds), bins=bins, range=bounds, color=SINGLE)
     axis.set_xlim(*bounds)
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.yaxis.set_major_locator(few_ticks(5))
@@ -172,10 +172,7 @@ def readable(name: str, length: int = LABEL_LENGTH) -> str:
 
 
 def readable_names(names: Sequence[str], length: int = LABEL_LENGTH) -> list[str]:
-    """Shortens names that appear together, so that they remain different where possible.
-
-    Long names are cut where they do not differ: `…/sports/model 1` of nested folders, `n01440764 te…` of numbered ones.
-    """
+    """Shortens names that appear together where they do not differ: `…/sports/model 1`, `n01440764 te…`."""
     texts = [_drawable(name) for name in names]
     if all(len(text) <= length for text in texts):
         return texts

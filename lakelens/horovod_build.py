@@ -1,8 +1,5 @@
 """Compiles Horovod against the TensorFlow of the running environment and keeps the wheel for the next one.
 
-    python -m lakelens.horovod_build            # CPU
-    python -m lakelens.horovod_build --gpu      # NCCL; needs CUDA's and NCCL's headers
-
 Horovod has no wheels on PyPI, and a plain `pip install horovod` builds in isolation: without TensorFlow, silently.
 Only the standard library is used, so that this runs before anything is installed.
 """
@@ -74,10 +71,7 @@ def built_for() -> str | None:
 
 
 def problem() -> str | None:
-    """Describes what is wrong with the installed Horovod and how to fix it, from files alone; None when it is usable.
-
-    Costs a millisecond: neither TensorFlow nor Horovod is imported.
-    """
+    """Describes what is wrong with the installed Horovod and how to fix it, from files alone; None if it is usable."""
     wanted, found = tensorflow_version(), built_for()
     if wanted is None:
         return "TensorFlow is not installed: pip install 'lakelens[training]'"

@@ -76,11 +76,7 @@ def recorded_arguments(arguments: Mapping[str, Any], limit: int) -> str:
 
 
 def check_arguments(job: Job, recorded: str, arguments: Mapping[str, Any]) -> None:
-    """Checks that a call has the arguments of the first one of its key.
-
-    Raises:
-        InvalidArgumentError: If it has others; lists what differs.
-    """
+    """Checks that a call has the arguments of the first one of its key; the error lists what differs."""
     text = _text(arguments)
     if recorded in (text, _digest(text)):
         return

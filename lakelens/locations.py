@@ -19,11 +19,8 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def table_and_version(text: str | Path) -> tuple[str, str | None]:
-    """Splits `table@version`; without a version it is None.
-
-    The last `@` counts, unless a `/` follows it or it stands before the path of a URI, as in
-    `abfss://container@account.dfs.core.windows.net/table`. A text under which something exists is a path as it stands.
-    """
+    """Splits `table@version` at its last `@`; without a version it is None."""
+    # Not at one before a `/` or in abfss://container@account..., nor in a text under which something exists.
     whole = str(text)
     table, _, version = whole.rpartition("@")
     is_account = "://" in table and "/" not in table.partition("://")[2]
@@ -72,11 +69,8 @@ def scheme_of(location: str) -> str:
 
 
 def absolute(location: str | Path) -> str:
-    """Makes a table's local path absolute, as `absolute_path` does, and leaves URIs and catalog names as they are.
-
-    A `Path`, and a text under which something exists, is a path, even if it looks like `schema.table`. A name loses
-    the backticks that it does not need.
-    """
+    """Makes a table's local path absolute, as `absolute_path` does, and leaves URIs and catalog names as they are."""
+    # What exists is a path, even if it looks like `schema.table`. A name loses the backticks that it does not need.
     if not isinstance(location, str) or Path(location).exists():
         return absolute_path(location)
     if is_table_name(location):
@@ -94,27 +88,22 @@ def absolute(location: str | Path) -> str:
 
 
 def absolute_path(location: str | Path) -> str:
-    """Makes a local path absolute and leaves URIs as they are; catalog names are not recognised.
-
-    `..` and symbolic links are resolved and `file:` URIs become plain paths, so that one place on disk has one
-    spelling. Paths are keys of image tables: with two spellings, every image would be stored twice.
-    """
+    """Makes a local path absolute and leaves URIs as they are; catalog names are not recognised."""
+    # One place on disk has one spelling: paths are keys of image tables, and two would store every image twice.
     text = str(location)
     if not text.strip():
         raise InvalidArgumentError("a location is empty; give a path, a URI or schema.table")
     if text[:5].lower() == "file:":
-        return _path_of(text)
+        # Not parsed as a URL: ? and # are letters of a file's name, to Spark too.
+        return os.path.realpath(unquote(_without_host(text)))
     if has_scheme(text):
         return text
     return os.path.realpath(Path(text).expanduser())
 
 
 def folder_of(location: str | Path) -> str:
-    """Returns the folder that holds a file, as `absolute_path` writes it; of a URI, everything before the last slash.
-
-    A link in the folder's own path is resolved. One that is the file is not: what a file refers to lies next to the
-    name under which it was given.
-    """
+    """Returns the folder that holds a file, as `absolute_path` writes it; of a URI, all before the last slash."""
+    # A link that is the file itself is not resolved: what a file refers to lies next to the name that was given.
     text = str(location)
     if has_scheme(text) and text[:5].lower() != "file:":
         return text.rpartition("/")[0] or "/"
@@ -129,11 +118,6 @@ def locate(folder: str, path: str) -> str:
     if has_scheme(path) or path.startswith("/"):
         return path
     return f"{folder.rstrip('/')}/{path}"
-
-
-def _path_of(uri: str) -> str:
-    # Not parsed as a URL: ? and # are letters of a file's name, to Spark too.
-    return os.path.realpath(unquote(_without_host(uri)))
 
 
 def _without_host(uri: str) -> str:

@@ -15,12 +15,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def pausing(pause: Callable[[int], None], notice: str | None) -> Iterator[None]:
-    """Calls `pause` at the first SIGINT or SIGTERM in the body; the next signal has its usual effect.
-
-    A terminal then shows `notice`. Has no effect outside the main thread, which alone may handle signals, and for
-    ignored signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
+    """Calls `pause` at the first SIGINT or SIGTERM in the body; the next signal has its usual effect."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         yield
         return
     handlers: dict[signal.Signals, Any] = {}

@@ -24,11 +24,8 @@ _GOOD, _BAD = b"+", b"-"
 
 @contextlib.contextmanager
 def image_counter(file: str | None) -> Iterator[Callable[[bool], None]]:
-    """Gives what counts an image in a task, as good or bad.
-
-    It appends one byte to a file, in one step, so that many tasks may. It counts nothing where the file is out of
-    reach, as on another machine.
-    """
+    """Gives what counts an image in a task, as good or bad; it counts nothing where the file is out of reach."""
+    # It appends one byte in one step, so that many tasks may.
     try:
         descriptor = None if file is None else os.open(file, os.O_WRONLY | os.O_APPEND)
     except OSError:

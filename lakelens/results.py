@@ -54,11 +54,7 @@ def _environment(package: str) -> Environment:
         return None
 
     environment = Environment(
-        loader=FunctionLoader(load),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FunctionLoader(load), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     filters: dict[str, Callable[[Any], str]] = {
         "base64": lambda data: base64.b64encode(data).decode("ascii"),
@@ -124,6 +120,12 @@ def noun_of(count: int, noun: str) -> str:
 def counted(count: int, noun: str) -> str:
     """A count with its noun: `1 file`, `2,000 files`."""
     return f"{count:,} {noun_of(count, noun)}"
+
+
+def some_of(texts: Sequence[str], most: int) -> str:
+    """Lists the first of some texts, and how many more there are."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def duration(seconds: float) -> str:

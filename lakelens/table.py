@@ -30,10 +30,7 @@ class Table:
 
     @classmethod
     def of(
-        cls,
-        table: str | Path | Table,
-        version: object = None,
-        storage_options: Mapping[str, str] | None = None,
+        cls, table: str | Path | Table, version: object = None, storage_options: Mapping[str, str] | None = None
     ) -> Table:
         """Reads the arguments by which a caller names a table."""
         wanted = version_of(version)
@@ -92,10 +89,7 @@ class Table:
 
 
 def version_of(version: object) -> Version:
-    """Reads what a caller names a version by.
-
-    Returns a number, a time, None for the latest, or a text that is the name of a pin or a time.
-    """
+    """Reads a version: a number, a time, None for the latest, or a text that is a pin's name or a time."""
     if version is None or isinstance(version, datetime):
         return version
     if isinstance(version, date):

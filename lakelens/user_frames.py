@@ -21,10 +21,8 @@ _COPY = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
 
 
 def user_traceback(error: BaseException, frames: TracebackType | None) -> str:
-    """Formats an error with the user's frames alone; "" for an error of lakelens that is not in the user's code.
-
-    An error that no frame of the user explains keeps every frame: it is a defect.
-    """
+    """Formats an error with the user's frames alone; "" for an error of lakelens that is not in the user's code."""
+    # An error that no frame of the user explains keeps every frame: it is a defect.
     shown = traceback.TracebackException(type(error), error, frames, compact=True)
     is_users = _keep_users(shown, error, frames) or is_of_autograph(error)
     if not is_users and isinstance(error, LakelensError):
@@ -67,7 +65,8 @@ def _keep_users(shown: traceback.TracebackException, error: BaseException, frame
     kept = [
         summary
         for summary, (frame, _) in zip(shown.stack, traceback.walk_tb(frames), strict=False)
-        if _root(frame.f_globals.get("__name__")) not in _LIBRARIES and _GENERATED not in summary.filename
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
+        and _GENERATED not in summary.filename
     ]
     shown.stack[:] = kept
     is_users = bool(kept)
@@ -75,7 +74,3 @@ def _keep_users(shown: traceback.TracebackException, error: BaseException, frame
         if inner is not None and cause is not None:
             is_users = _keep_users(inner, cause, cause.__traceback__) or is_users
     return is_users
-
-
-def _root(module: object) -> str:
-    return str(module).partition(".")[0]

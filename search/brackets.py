@@ -72,11 +72,9 @@ def rung_lengths(rungs: int, divisor: Fraction, max_length: int) -> tuple[int, .
 
 
 def divide_trials(max_trials: int, divisor: Fraction, rungs: Sequence[int]) -> list[int]:
-    """Divides trials among brackets so that each trains for about the same time in all.
-
-    A bracket of r rungs has the weight `divisor^(r-1) / r`, and gets at least one trial. The first bracket gets the
-    trials left over by rounding; if the minimum of one makes too many, the largest brackets get fewer.
-    """
+    """Divides trials among brackets, at least one each, so that each trains for about the same time in all."""
+    # A bracket of r rungs has the weight `divisor^(r-1) / r`. The first one gets the trials left over by rounding; if
+    # the minimum of one makes too many, the largest ones get fewer.
     weights = [divisor ** (count - 1) / count for count in rungs]
     whole = sum(weights)
     trials = [max(int(weight * max_trials / whole), 1) for weight in weights]
@@ -87,10 +85,7 @@ def divide_trials(max_trials: int, divisor: Fraction, rungs: Sequence[int]) -> l
 
 
 def divide_concurrency(max_concurrent: int, divisor: Fraction, trials: Sequence[int]) -> list[int]:
-    """Divides the concurrent trials among brackets, at least one each.
-
-    With 0 every bracket gets the number of trials of the last bracket, and at least `divisor`.
-    """
+    """Divides the concurrent trials among brackets, at least one each; 0 lets as many run as the last has trials."""
     if max_concurrent == 0:
         return [max(trials[-1], int(divisor))] * len(trials)
     each, more = divmod(max(max_concurrent, len(trials)), len(trials))

@@ -30,11 +30,7 @@ def journal_folder(root: Path, run_id: str) -> Path:
 
 
 class Journal:
-    """Adds entries. A process that adds to a journal to which another one has added meanwhile gets an error.
-
-    Attributes:
-        entries: Their number.
-    """
+    """Adds entries; an error if another process has added to the journal meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -161,26 +157,17 @@ class TrialState:
 
 
 class Trials:
-    """The trials of a search, in the order of their creation.
-
-    Attributes:
-        all: The trials.
-        given_up: Whether the search was ended before it was finished.
-        invalid_in_a_row: Trials with invalid hyperparameters since the last validated trial.
-    """
+    """The trials of a search, in the order of their creation."""
 
     def __init__(self, goal: Goal) -> None:
         self.all: list[TrialState] = []
-        self.given_up = False
-        self.invalid_in_a_row = 0
+        self.given_up = False  # Whether the search was ended before it was finished
+        self.invalid_in_a_row = 0  # Trials with invalid hyperparameters since the last validated trial
         self._goal = goal
         self._time = 0.0
 
     def best(self, besides: Collection[int] = ()) -> TrialState | None:
-        """Gives the trial with the best validation; of equal ones the first.
-
-        Invalid trials and those whose loss or output was not finite are left out.
-        """
+        """Gives the trial with the best validation, of equal ones the first, but no invalid or diverged one."""
         best: TrialState | None = None
         for trial in self.all:
             known = best.best.metric if best is not None and best.best is not None else None

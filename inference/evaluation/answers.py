@@ -14,7 +14,7 @@ from .result import AnyShown, Shown
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 _MOST_VALUES = 50
 _KEPT = ("path", "label", "label_name", "prediction", "predicted_name", "probability", "error")
@@ -72,14 +72,7 @@ def worst_mistakes(rows: DataFrame, count: int) -> list[Shown]:
 
     wrong = rows.where("label is not null and prediction != label")
     found = wrong.orderBy(functions.desc("probability"), "path").limit(count).collect()
-    return [
-        Shown(
-            row.path,
-            row.label_name or str(row.label),
-            ((_named(row.predicted_name, row.prediction), row.probability),),
-        )
-        for row in found
-    ]
+    return [_shown(row, "") for row in found]
 
 
 def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]:
@@ -88,17 +81,7 @@ def changed_answers(pairs: DataFrame, condition: str, count: int) -> list[Shown]
 
     surest = functions.desc(functions.coalesce("probability_after", functions.lit(0.0)))
     found = pairs.where(condition).orderBy(surest, "path").limit(count).collect()
-    return [
-        Shown(
-            row.path,
-            row.label_name or str(row.label),
-            tuple(
-                (_named(row[f"predicted_name_{when}"], row[f"prediction_{when}"]), row[f"probability_{when}"])
-                for when in ("before", "after")
-            ),
-        )
-        for row in found
-    ]
+    return [_shown(row, "_before", "_after") for row in found]
 
 
 def with_images(groups: Mapping[str, Sequence[AnyShown]], source: ScoredTable) -> dict[str, list[AnyShown]]:
@@ -112,8 +95,14 @@ def with_images(groups: Mapping[str, Sequence[AnyShown]], source: ScoredTable) -
     }
 
 
-def _named(name: str | None, number: int | None) -> str:
-    return name or ("error" if number is None else str(number))
+def _shown(row: Row, *models: str) -> Shown:
+    """Reads a row of answers, whose columns end differently for each model."""
+    answers = []
+    for model in models:
+        number = row[f"prediction{model}"]
+        name = row[f"predicted_name{model}"] or ("error" if number is None else str(number))
+        answers.append((name, row[f"probability{model}"]))
+    return Shown(row.path, row.label_name or str(row.label), tuple(answers))
 
 
 def ranked(rows: DataFrame, slices: int) -> DataFrame:

@@ -19,9 +19,8 @@ from . import answers
 from .comparison import ModelComparison, compare
 from .evaluator import Answered, Evaluator, name_of, names_of
 from .metrics import SCORES, ModelMetrics, measure
-from .page import render_page
 from .plots import draw_comparison, draw_plots, draw_slices, thumbnail
-from .record import PAGE, file_name
+from .report import PAGE, file_name, render_page
 from .result import EvaluationResult, Shown
 
 if TYPE_CHECKING:
@@ -111,21 +110,14 @@ class ClassificationEvaluator(Evaluator):
         return not rows.where(f"{schema.ANNOTATIONS} is not null").isEmpty()
 
     def _changes(self, pairs: DataFrame, comparison: ModelComparison) -> dict[str, list[Shown]]:
-        right_before = "prediction_before <=> label"
-        right_after = "prediction_after <=> label"
-        found = {
-            "Wrong before, right now": answers.changed_answers(
-                pairs, f"not ({right_before}) and {right_after}", _CHANGED_SHOWN
-            ),
-            "Right before, wrong now": answers.changed_answers(
-                pairs, f"{right_before} and not ({right_after})", _CHANGED_SHOWN
-            ),
-            "Wrong before, another wrong answer now": answers.changed_answers(
-                pairs,
-                f"not ({right_before}) and not ({right_after}) and not (prediction_before <=> prediction_after)",
-                _CHANGED_SHOWN,
-            ),
+        was_right, is_right = "(prediction_before <=> label)", "(prediction_after <=> label)"
+        conditions = {
+            "Wrong before, right now": f"not {was_right} and {is_right}",
+            "Right before, wrong now": f"{was_right} and not {is_right}",
+            "Wrong before, another wrong answer now": f"not {was_right} and not {is_right} "
+            "and not (prediction_before <=> prediction_after)",
         }
+        found = {title: answers.changed_answers(pairs, which, _CHANGED_SHOWN) for title, which in conditions.items()}
         # Sorted by gain, the largest first.
         for shown in found.values():
             shown.sort(key=lambda one: one.truth != comparison.most_improved_class)

@@ -18,8 +18,7 @@ from .detection_metrics import SCORES, DetectionComparison, DetectionMetrics, co
 from .detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots
 from .detection_rows import FRAME, MatchedRows, names_in_annotations, truths_sql, with_matches, with_mistakes
 from .evaluator import SLICE, Answered, Evaluator, name_of, names_of
-from .page import render_page
-from .record import PAGE, file_name
+from .report import PAGE, file_name, render_page
 from .result import EvaluationResult, ShownBoxes
 
 if TYPE_CHECKING:

@@ -75,13 +75,7 @@ class DetectionComparison(TaskComparison):
 
 
 def measure_detections(
-    matches: Matches,
-    objects: Mapping[int, int],
-    names: Mapping[int, str],
-    *,
-    rows: int,
-    errors: int,
-    unlabelled: int,
+    matches: Matches, objects: Mapping[int, int], names: Mapping[int, str], *, rows: int, errors: int, unlabelled: int
 ) -> DetectionMetrics:
     """Derives the metrics from the matches of all annotated rows."""
     count = max([*objects, *names, *matches[:, 0].tolist(), -1]) + 1

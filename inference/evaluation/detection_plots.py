@@ -47,10 +47,7 @@ def draw_detection_comparison(comparison: DetectionComparison, names: tuple[str,
 
 
 def boxed_jpegs(shown: ShownBoxes) -> list[bytes]:
-    """Makes for each model a JPEG of the image, its objects in green and the model's detections in orange.
-
-    The longer side is scaled to 320 pixels. Names stand at the bottom of an object and at the top of a detection.
-    """
+    """Makes for each model a JPEG of the image, its objects in green and the model's detections in orange."""
     if shown.image is None:
         return []
     try:

@@ -39,20 +39,12 @@ NULL = "(null)"
 # Made of each row: whether somebody has annotated it, class and matches of its objects and detections.
 _MATCH = [("label", pa.int32()), ("score", pa.float32()), ("hits", pa.int32()), ("skipped", pa.int32())]
 _MADE = pa.schema(
-    [
-        ("annotated", pa.bool_()),
-        ("objects", pa.list_(pa.int32())),
-        ("matches", pa.list_(pa.struct(_MATCH))),
-    ]
+    [("annotated", pa.bool_()), ("objects", pa.list_(pa.int32())), ("matches", pa.list_(pa.struct(_MATCH)))]
 )
 
 
 def truths_sql(column: str, declared: str) -> str | None:
-    """Writes the SQL that makes `ANNOTATIONS_TYPE` of a column of boxes, whose fields may come in any order.
-
-    Returns None if it is not an array of structs with a class number and four corners. A name or mark of difficult
-    boxes that it lacks is null.
-    """
+    """Writes the SQL that makes `ANNOTATIONS_TYPE` of a column; None without a class number and four corners."""
     kind = arrow_type(declared)
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
         return None
@@ -137,10 +129,7 @@ class MatchedRows:
 
 
 def with_mistakes(rows: DataFrame, least_score: float) -> DataFrame:
-    """Adds how many objects of each row no detection finds from a score on, and how many detections find no object.
-
-    The detections below that score are dropped.
-    """
+    """Drops detections below a score; adds how many objects of each row are missed, and detections invented."""
     from pyspark.sql import functions
 
     def count(condition: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, ModelMismatchError
 from ...etl.spark.catalog import read_table
 from ...extras import require
 from ...locations import require_writable
@@ -19,6 +19,8 @@ from ...spark.port import counter, kept, parallelism
 from ...spark.session import SessionSource, opened, require_delta
 from ...table import Table
 from ...training.checkpoints.references import ModelRef, resolve_model
+from ...training.tasks.classification import Classification
+from ...training.tasks.detection import Detection
 from ...training.tasks.registry import task_of
 from ..model.failures import typed_failures
 from ..model.onnx_engine import check_engine
@@ -30,9 +32,10 @@ from ..scoring.predictions import PASSED_DDL, predictions_location
 from ..scoring.remaining import in_version, same_row
 from ..scoring.score import score
 from ..scoring.source import check_by_log, open_scored_table
+from .classification import ClassificationEvaluator
+from .detection import DetectionEvaluator
 from .evaluator import Answered, Evaluator, require_slices
-from .evaluators import evaluator_of
-from .record import PAGE, record_evaluation, write_report
+from .report import PAGE, record_evaluation, write_report
 from .result import EvaluationResult
 
 if TYPE_CHECKING:
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 
 # Not all rows, as `score` takes: metrics on rows that a model was trained on are too good.
 DEFAULT_SPLIT = "test"
+_EVALUATORS: Mapping[str, type[Evaluator]] = {
+    Classification.name: ClassificationEvaluator,
+    Detection.name: DetectionEvaluator,
+}
 
 
 @named_options
@@ -103,7 +110,7 @@ def evaluate(
     named, columns = Table.of(table, version, settings.storage_options), settings.columns
     asked = [resolve_model(one, settings.tracking_uri) for one in (model, compare) if one is not None]
     check_engine("lakelens.evaluate", settings.engine, *asked)
-    evaluator = evaluator_of(*asked)
+    kind = evaluator_of(*asked)
     snapshot = check_by_log(named, split, columns)
     if snapshot is not None:
         require_slices(f"{snapshot.location}@{snapshot.version}", snapshot.schema, slices)
@@ -115,10 +122,13 @@ def evaluate(
     spark = opened(spark)
     require_delta(spark)
     source = open_scored_table(spark, named, split, columns=columns, snapshot=snapshot)
-    work = _Evaluating(evaluator(source, slices), predictions, settings)
+    evaluator = kind(source, slices)
     with ExitStack() as stack, typed_failures(source.name):
-        answered = [Answered(one, stack.enter_context(work.answers(one, code))) for one, code in coded]
-        result, files = work.evaluator.report(answered[0], answered[1] if compare is not None else None)
+        answered = [
+            Answered(one, stack.enter_context(_answers(evaluator, one, code, predictions, settings)))
+            for one, code in coded
+        ]
+        result, files = evaluator.report(answered[0], answered[1] if compare is not None else None)
     if out is not None:
         write_report(Path(out), files)
         result = replace(result, page=str(Path(out).absolute() / PAGE))
@@ -127,40 +137,37 @@ def evaluate(
     return result
 
 
-@dataclass(frozen=True)
-class _Evaluating:
-    """One call of `evaluate`, with table and task resolved."""
-
-    evaluator: Evaluator
-    predictions: str | Path | None
-    settings: ModelSettings
-
-    @contextmanager
-    def answers(self, model: ModelRef, code: UserCode) -> Iterator[DataFrame]:
-        """Gives the answers of a model on the rows."""
-        source = self.evaluator.source
-        if self.predictions is None:
-            check_model(model, source, strict=False)
-            with predicted_now(model, self.evaluator, self.settings.batch_bytes, code, self.settings.engine) as rows:
-                yield rows
-            return
-        scored = score(
-            source.spark,
-            model.uri,
-            source.location,
-            self.predictions,
-            source.version,
-            split=source.split,
-            **vars(self.settings),
+def evaluator_of(model: ModelRef, before: ModelRef | None = None) -> type[Evaluator]:
+    """Finds the evaluator of a model, and of the model that it is compared with."""
+    task = task_of(model.checkpoint).name
+    other = task if before is None else task_of(before.checkpoint).name
+    if before is not None and other != task:
+        raise ModelMismatchError(
+            f"{model.uri} is a model of task {task} and {before.uri} one of {other}; compare models of one task"
         )
-        if scored.version is None:
-            raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")
-        with kept(scored_before(scored.predictions, scored.version, model, self.evaluator)) as rows:
-            yield rows
+    return _EVALUATORS[task]
 
 
 @contextmanager
-def predicted_now(
+def _answers(
+    evaluator: Evaluator, model: ModelRef, code: UserCode, predictions: str | Path | None, settings: ModelSettings
+) -> Iterator[DataFrame]:
+    source = evaluator.source
+    if predictions is None:
+        check_model(model, source, strict=False)
+        with _predicted_now(model, evaluator, settings.batch_bytes, code, settings.engine) as rows:
+            yield rows
+        return
+    where = (source.location, predictions, source.version)
+    scored = score(source.spark, model.uri, *where, split=source.split, **vars(settings))
+    if scored.version is None:
+        raise InvalidArgumentError(f"{source.name}, split {source.split}: no row to evaluate")
+    with kept(_scored_before(scored.predictions, scored.version, model, evaluator)) as rows:
+        yield rows
+
+
+@contextmanager
+def _predicted_now(
     model: ModelRef, evaluator: Evaluator, batch_bytes: int, code: UserCode, engine: str | None
 ) -> Iterator[DataFrame]:
     """Runs a model over a table version; the answers stay with the executors until the body ends."""
@@ -185,7 +192,7 @@ def predicted_now(
         yield rows
 
 
-def scored_before(predictions: str, version: int, model: ModelRef, evaluator: Evaluator) -> DataFrame:
+def _scored_before(predictions: str, version: int, model: ModelRef, evaluator: Evaluator) -> DataFrame:
     """Reads a model's answers from a predictions table that holds them."""
     source, columns = evaluator.source, evaluator.columns()
     rows = read_table(source.spark, predictions, version)

@@ -64,10 +64,7 @@ def draw_slices(slices: Mapping[str, ModelMetrics], column: str, whole: float | 
 
 
 def draw_comparison(comparison: ModelComparison, samples: Sequence[Shown], names: tuple[str, str]) -> bytes:
-    """Draws recall per class of both models next to images whose answer changed.
-
-    With many classes it draws only those whose recall changed most, and notes it in the title.
-    """
+    """Draws recall per class of both models, with many classes the most changed, next to images that changed."""
     return to_png(comparison_figure(comparison, samples, names))
 
 

@@ -21,8 +21,7 @@ from ...training.tasks.registry import task_of
 from ..model.failures import first_line, is_of_the_machine
 from ..model.onnx_engine import CONVERTERS
 from ..model.user_code import user_code
-from .pyfunc import write_pyfunc
-from .savedmodel import write_onnx, write_savedmodel
+from .savedmodel import write_onnx, write_pyfunc, write_savedmodel
 
 SAVEDMODEL, PYFUNC, ONNX = "savedmodel", "pyfunc", "onnx"
 FORMATS = (SAVEDMODEL, PYFUNC, ONNX)

@@ -1,9 +1,10 @@
-"""A classifier as a SavedModel, which decodes and resizes in its graph, or as an ONNX file; both without lakelens."""
+"""A classifier for servers without lakelens: a SavedModel that decodes and resizes, a pyfunc of it, or an ONNX file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from ...errors import ModelMismatchError
 from ...training.checkpoints.checkpoint import Checkpoint
+from ...training.checkpoints.references import ModelRef
 from ..model.compiled import Answers, CompiledModel, compile_model
 from ..model.onnx_engine import check_images, without_tensor_float_32, write_graph
 
@@ -23,6 +25,9 @@ BYTES, IMAGES = "serve", "images"
 _PROBABILITIES = "probabilities"
 # Largest difference of a probability to that of `score`.
 _TOLERANCE = {BYTES: 1e-3, IMAGES: 1e-5}
+# MLflow copies this file into a pyfunc and runs it where the model is loaded; it imports nothing of lakelens.
+_SERVED = Path(__file__).with_name("served_model.py")
+_PACKAGES = ("tensorflow", "mlflow", "numpy", "pandas")
 
 
 def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mapping[str, Any] | None) -> None:
@@ -65,6 +70,29 @@ def write_savedmodel(checkpoint: Checkpoint, folder: Path, custom_objects: Mappi
     }
     for name, values in given.items():
         _compare(f"as a SavedModel, at {name!r},", values, expected, _TOLERANCE[name], checkpoint)
+
+
+def write_pyfunc(savedmodel: Path, folder: Path, model: ModelRef) -> None:
+    """Writes an MLflow pyfunc around a SavedModel, whose input is the column `image` with encoded images."""
+    import mlflow
+    from mlflow.models import ModelSignature
+    from mlflow.types import DataType
+    from mlflow.types.schema import Array, ColSpec, Schema
+
+    outputs = [
+        ColSpec(DataType.integer, "prediction"),
+        *([ColSpec(DataType.string, "predicted_name")] if model.class_names else []),
+        ColSpec(DataType.float, "probability"),
+        ColSpec(Array(DataType.float), "probabilities"),
+    ]
+    mlflow.pyfunc.save_model(
+        str(folder),
+        python_model=str(_SERVED),
+        artifacts={"savedmodel": str(savedmodel)},
+        signature=ModelSignature(Schema([ColSpec(DataType.binary, "image")]), Schema(outputs)),
+        pip_requirements=[f"{name}=={version(name)}" for name in _PACKAGES],
+        metadata={"lakelens.digest": model.digest, "lakelens.model": model.uri},
+    )
 
 
 def write_onnx(checkpoint: Checkpoint, file: Path, custom_objects: Mapping[str, Any] | None) -> None:

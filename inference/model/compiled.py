@@ -45,11 +45,8 @@ class CompiledModel:
 def compile_model(
     checkpoint: Checkpoint, custom_objects: Mapping[str, Any] | None = None, *, onnx_threads: int | None = None
 ) -> CompiledModel:
-    """Loads the model and tries it on one black image.
-
-    The checkpoint describes the values that the model gives. A checkpoint that other code wrote without a description
-    gets it from the model here, as in training.
-    """
+    """Loads the model and tries it on one black image."""
+    # A checkpoint that other code wrote without a description of its values gets it from the model, as in training.
     shape = checkpoint.input_shape
     if shape[2] not in MODES:
         raise ModelMismatchError(
@@ -99,8 +96,6 @@ def _compiled(checkpoint: Checkpoint, loaded: _Loaded) -> CompiledModel:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A loaded model."""
-
     outputs: Callable[[Pixels], Any]  # uint8 [rows, height, width, channels] to the model's outputs, as float32 arrays
     # Describes these for a checkpoint without a description; raises TrialError if it cannot
     described: Callable[[Task], Mapping[str, Any]]

@@ -32,11 +32,7 @@ _VARIES = 1e-4
 def freeze(
     traced: tf.types.experimental.PolymorphicFunction, shape: tuple[int, int, int]
 ) -> tuple[Callable[[Pixels], Any], str]:
-    """Freezes a model that takes uint8 pixels, and compares its outputs with those of Keras.
-
-    Returns the function from uint8 [rows, *shape] to the model's outputs as NumPy arrays; and the engine: `FROZEN`, or
-    Keras with the reason why the model is not frozen.
-    """
+    """Freezes a model if it keeps Keras' outputs; returns its function, and `FROZEN` or Keras with the reason."""
     import tensorflow as tf
 
     def keras_outputs(pixels: Pixels) -> Any:
@@ -84,12 +80,9 @@ def difference(expected: list[Any], given: list[Any]) -> str | None:
 
 
 def check_images(shape: tuple[int, int, int]) -> Pixels:
-    """Makes images on which two graphs are compared: flat colours, noise, and smooth fields with little noise.
-
-    Returns uint8 [8, *shape]; the same in every process.
-    """
+    """Makes images on which graphs are compared, uint8 [8, *shape]: flat colours, noise, smooth fields."""
     height, width, channels = shape
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(0)  # the same images in every process
     flat = [np.full(shape, level) for level in (0, 128, 255)] + [
         np.broadcast_to(random.integers(0, 256, channels), shape)
     ]
@@ -211,10 +204,7 @@ def write_engine(
 def load_engine(
     folder: Path, checkpoint: Checkpoint, *, threads: int
 ) -> tuple[Callable[[Pixels], Any], Mapping[str, Any]]:
-    """Loads what `write_engine` wrote, and compares its outputs with those of Keras.
-
-    Returns the function from uint8 [rows, height, width, channels] to the model's output; and what that means.
-    """
+    """Loads what `write_engine` wrote, if it has Keras' outputs; returns its function and what the output means."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -55,10 +55,7 @@ class StoredRows:
 def decode_rows(
     rows: StoredRows, pixels: Pixels, decoder: PixelDecoder, frames: Frames | None = None
 ) -> list[str | None]:
-    """Decodes rows into `pixels` as the training feed does, an image of another size scaled to the model's.
-
-    Returns for each row None, or `<reason>: <message>`.
-    """
+    """Decodes rows into `pixels`, scaled as in training; returns for each None, or `<reason>: <message>`."""
     nothing = [None] * len(rows)
     images = map(StoredImage, rows.images, rows.formats or nothing, rows.heights or nothing, rows.widths or nothing)
     errors: list[str | None] = []
@@ -101,12 +98,11 @@ class Predictions:
 
 
 class Predictor:
-    """Runs one model over stored images.
+    """Runs one model over stored images."""
 
-    An error belongs to a row only if a black image of the model's size can be decoded and predicted at the same time.
-    If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and predicting
-    fails.
-    """
+    # An error belongs to a row only if a black image of the model's size can be decoded and predicted at the same time.
+    # If not, or if the model runs out of memory on a single image, the machine or the model is at fault, and predicting
+    # fails.
 
     def __init__(
         self,
@@ -144,10 +140,7 @@ class Predictor:
         )
 
     def stream(self, batches: Iterable[StoredRows]) -> Iterator[Predictions]:
-        """Predicts for rows in order, in pieces of at most `batch_rows`, decoding the next piece meanwhile.
-
-        A piece never spans two of the given batches, so that they can be told apart by counting rows.
-        """
+        """Predicts for rows in order, in pieces of one batch and at most `batch_rows`, decoding the next meanwhile."""
         with ThreadPoolExecutor(self._decode_threads, "lakelens-decode") as pool:
             decoding: deque[_Decoding] = deque()
             for batch in batches:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import InvalidArgumentError, ModelNotFoundError, TrackingError
 from ...job_keys import Job, check_arguments, recorded_arguments
-from ...tracking.logged_models import register_model, version_numbers
+from ...tracking.logged_models import register_model, version_numbers, version_with
 from ...tracking.names import require_alias, require_model_name
 from ...tracking.run_listing import experiment_names, open_existing_store
 from ...tracking.run_values import TAG_LIMIT
@@ -64,7 +64,7 @@ def register(reference: str, name: str, tracking_uri: str | None = None) -> Regi
     uri = model.tracking_uri or resolve_tracking_uri(tracking_uri)
     client = open_client(uri)
     with as_tracking_errors(uri, f"register {reference} as {name!r}"):
-        number = _registered_already(client, name, model.digest)
+        number = version_with(client, name, {DIGEST_TAG: model.digest})
         if number is None:
             number = register_model(run_id, name, tracking_uri=uri)
     return version_of(name, number, uri)
@@ -88,10 +88,8 @@ def set_alias(name: str, version: int, alias: str, tracking_uri: str | None = No
 
 
 def move_alias(name: str, alias: str, version: int, *, previous: int | None, tracking_uri: str) -> bool:
-    """Points an alias to a version if it still points to `previous`; returns whether it did.
-
-    MLflow cannot do both at once: a move between this function's last read and its write is overwritten.
-    """
+    """Points an alias to a version if it still points to `previous`; returns whether it did."""
+    # MLflow cannot do both at once: a move between the last read and the write is overwritten.
     _require_run(tracking_uri, resolve_model(f"models:/{name}/{version}", tracking_uri))
     client = open_client(tracking_uri)
     with as_tracking_errors(tracking_uri, f"set alias {alias!r} of model {name!r}"):
@@ -229,13 +227,6 @@ def _aliases(client: MlflowClient, name: str) -> Mapping[str, Any]:
             raise
         raise ModelNotFoundError(f"the registry has no model {name!r}: {error.message}") from error
     return aliases
-
-
-def _registered_already(client: MlflowClient, name: str, digest: str) -> int | None:
-    for number in version_numbers(client, name):
-        if client.get_model_version(name, str(number)).tags.get(DIGEST_TAG) == digest:
-            return number
-    return None
 
 
 def _described(client: MlflowClient, name: str, number: int, aliases: Mapping[str, Any]) -> RegisteredVersion:

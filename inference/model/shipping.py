@@ -56,10 +56,8 @@ def stored_rows(columns: Mapping[str, pa.Array]) -> StoredRows:
 
 
 def predict_arrow(predictor: Predictor, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replaces the columns of the stored image by those of the prediction; the other columns stay.
-
-    Memory: two Arrow batches with a second copy of their stored images, two decoded pieces, and their results.
-    """
+    """Replaces the columns of the stored image by those of the prediction; the other columns stay."""
+    # Memory: two Arrow batches with a second copy of their stored images, two decoded pieces, and their results.
     import pyarrow as pa
 
     taken: deque[pa.RecordBatch] = deque()
@@ -188,16 +186,9 @@ def _loaded(shipped: ShippedModel, threads: int) -> Predictor:
 def ship(
     spark: SparkSession, model: ModelRef, *, batch_bytes: int, code: UserCode, engine: str | None = None
 ) -> ShippedModel:
-    """Makes a checkpoint available on every executor, even those that join later.
-
-    With `ONNXRUNTIME`, the driver converts the model once per session, and its workers need neither TensorFlow nor the
-    user's code.
-
-    The checkpoint is sent as an archive, as a file of the session: each executor fetches it once onto its disk and
-    its Python workers read it from there. A broadcast would keep a second copy of the bytes in the memory of every
-    Python worker; a path would have to be readable from every machine. The cost: Spark keeps added files on the
-    executors' disks until the application ends.
-    """
+    """Makes a checkpoint, or what `ONNXRUNTIME` runs, available on every executor, even those that join later."""
+    # As a file of the session, which each executor fetches once and keeps until the application ends. A broadcast would
+    # keep a second copy in the memory of every Python worker; a path would have to be readable from every machine.
     packages = FRAMEWORKS[model.checkpoint.backend].packages if engine is None else (engine,)
     check_workers(spark, f"scoring with {model.uri}", (*_IMPORTED, *packages))
     name = f"lakelens-model-{model.digest}.zip"
@@ -276,10 +267,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _check_memory(checkpoint: Checkpoint) -> None:
-    """Checks that a model's file would fit into the memory that this process may still take.
-
-    That is what the machine has free, and less if Spark limits its Python workers.
-    """
+    """Checks that a model's file fits into what the machine has free, or less if Spark limits its Python workers."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     free = psutil.virtual_memory().available
     if most != resource.RLIM_INFINITY:
@@ -333,25 +321,17 @@ def _prepare_torch(threads: int, is_quiet: bool) -> None:
 
 
 def _prepare_tensorflow(threads: int, is_quiet: bool) -> None:
-    """Lets TensorFlow use the task's cores and no more, and a GPU's memory as it needs it.
-
-    By default it takes a thread per core of the machine in every worker, and all memory of every GPU.
-    """
+    """Lets TensorFlow use the task's cores, not all, and a GPU's memory as it needs it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     lazy_imports.install()
     with _quiet_stderr() if is_quiet else contextlib.nullcontext():
-        _start_tensorflow(threads)
+        with lazy_imports.without_collections():
+            import keras  # noqa: F401  loads the model in a moment
+            import tensorflow as tf
 
-
-def _start_tensorflow(threads: int) -> None:
-    with lazy_imports.without_collections():
-        import keras  # noqa: F401  loads the model in a moment
-        import tensorflow as tf
-
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        for gpu in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError:
-        return  # other code in this worker has started TensorFlow before, with its own settings
+        # Other code in this worker may have started TensorFlow before, with its own settings.
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+            for gpu in tf.config.list_physical_devices("GPU"):
+                tf.config.experimental.set_memory_growth(gpu, True)

@@ -43,10 +43,8 @@ class UserCode:
 
     @contextmanager
     def loaded(self) -> Iterator[dict[str, Any]]:
-        """Gives the classes and functions by the names that Keras looks up, while the run's modules can be imported.
-
-        Load the model and call it once in the body: its layers may import when they are called.
-        """
+        """Gives the classes and functions by the names that Keras looks up, while the run's modules can be imported."""
+        # Load the model and call it once in the body: its layers may import when they are called.
         if not self.needed:
             yield dict(self.objects)
             return
@@ -82,10 +80,7 @@ class UserCode:
 
 
 def user_code(model: ModelRef, custom_objects: Mapping[str, Any] | None = None) -> UserCode:
-    """Finds what a model needs in addition to Keras, without importing any of it.
-
-    Predicting needs no metrics, losses or optimizer. Code comes only from the run that trained the model.
-    """
+    """Finds what a model needs in addition to Keras, without importing it; code comes from its own run alone."""
     given = dict(sorted((custom_objects or {}).items()))
     wanted = _wanted(model)
     needed = tuple(one for one in wanted if one.name not in given and one.registered_name not in given)
@@ -131,14 +126,11 @@ def _plain(distribution: str) -> str:
 
 
 class _RecordedModules(MetaPathFinder, Loader):
-    """Imports modules from recorded files, in memory; other modules of the same packages are the installed ones.
-
-    Attributes:
-        paths: Path by the name of the module; the file of an entry point has a second name, as in training.
-    """
+    """Imports modules from recorded files, in memory; other modules of the same packages are the installed ones."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
+        # By the module's name; the file of an entry point has a second name, as in training
         self.paths: dict[str, str] = {}
         for path in files:
             parts = PurePosixPath(path).with_suffix("").parts

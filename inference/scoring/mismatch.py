@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from ...errors import ModelMismatchError, NotAnImageTableError
+from ...results import some_of
 from ...stores.clients import SCHEMES
 from ...stores.data_files import local_form
 from ...training.checkpoints.references import ModelRef
@@ -48,13 +49,10 @@ def check_fit(
     table_size: tuple[int, int] | None,
     strict: bool,
 ) -> None:
-    """Compares a model with the table to score, and reports all differences at once.
-
-    A class that only the model has is not a difference: older versions of a table have fewer classes. Neither is a
-    renamed class of the model's own table, nor another size of its images, which training resized too. Another table
-    than the training's, normal in production, is reported only if something else differs or the two have no class name
-    in common.
-    """
+    """Compares a model with the table to score, and reports all differences at once."""
+    # No difference: a class that only the model has, as older versions have fewer; in the model's own table, a renamed
+    # class and another size. Another table than the training's, normal in production, is reported only if something
+    # else differs or class names are not known.
     is_own = is_same_table(trained_on, table)
     found = [] if class_names is None else _class_differences(class_names, labels, is_own=is_own)
     if table_size is not None and table_size != model_size and not is_own:
@@ -75,12 +73,9 @@ def check_fit(
 
 
 def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_own: bool) -> list[int]:
-    """Lists the numbers that stand for different classes in a table and in a model.
-
-    Names decide, with one exception: for a model of this table a number stays the same class, because class numbers are
-    never reused; another name then means that the class was renamed. A name that has moved to another number shows
-    that the table was created again.
-    """
+    """Lists the numbers that stand for different classes in a table and in a model."""
+    # Names decide, but in the model's own table numbers are never reused: another name is that of a renamed class,
+    # unless it has moved to another number, as in a table that was created again.
     named = set(in_table.values())
     return [
         number
@@ -90,10 +85,7 @@ def other_names(in_table: Mapping[int, str], to_model: Mapping[int, str], *, is_
 
 
 def is_same_table(trained_on: str | None, table: str) -> bool:
-    """Returns whether a model was trained on the table at this location, under any of its names.
-
-    `s3` and `s3a` are names of one store, as `dbfs:/x` and `/dbfs/x` are of one folder.
-    """
+    """Returns whether a model was trained on a table under any name: `s3` and `s3a`, `dbfs:/x` and `/dbfs/x`."""
     return trained_on is not None and _one_form(trained_on) == _one_form(table)
 
 
@@ -112,15 +104,10 @@ def _class_differences(class_names: Sequence[str], labels: Mapping[str, int], *,
     unknown = [f"{name!r} ({number})" for name, number in labels.items() if number not in by_number]
     differences = []
     if other:
-        differences.append(f"class names differ: {_some(other)}")
+        differences.append(f"class names differ: {some_of(other, _NAMED)}")
     if unknown:
-        differences.append(f"the model does not know the table's class {_some(unknown)}")
+        differences.append(f"the model does not know the table's class {some_of(unknown, _NAMED)}")
     return differences
-
-
-def _some(items: Sequence[str]) -> str:
-    more = len(items) - _NAMED
-    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _size(size: tuple[int, int]) -> str:

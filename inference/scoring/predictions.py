@@ -148,10 +148,8 @@ class PredictionsTable:
         return read_table(self._spark, self.location, version)
 
     def append(self, rows: DataFrame, state: PredictionsState, note: str) -> tuple[PredictionsState, bool]:
-        """Adds rows in one commit, unless another append for this model and image table came after `state`.
-
-        In that case Delta either raises its conflict or silently adds nothing; only the history shows which.
-        """
+        """Adds rows in one commit, unless another append for this model and image table came after `state`."""
+        # In that case Delta either raises its conflict or silently adds nothing; only the history shows which.
         number = 0 if state.transaction is None else state.transaction + 1
         with suppress(TableConflictError), conflicts_named(self.location):
             self._write(rows, state, note, number)
@@ -173,10 +171,8 @@ class PredictionsTable:
         return any(rows is None or rows != without for rows, without in counts)
 
     def complete_at(self, mark: str, split: str | None, rows: int) -> int | None:
-        """Returns the latest version if the log's statistics show that it holds all rows of a scored version and split.
-
-        They count data files all of whose rows have the mark and the split. After None, the rows have to be compared.
-        """
+        """Returns the latest version if the log's statistics show that it holds all rows of a version and split."""
+        # They count data files all of whose rows have the mark and the split. After None, the rows have to be compared.
         table = self._opened()
         files = table.get_add_actions(flatten=True)
         bounds = {"batch_id": mark} if split is None else {"batch_id": mark, "split": split}
@@ -289,6 +285,5 @@ def _check_table(location: str, table: DeltaTable, task: Task, min_score: float 
 
 
 def _delta_name(kind: str) -> str:
-    """Gives Delta's name of an SQL type."""
     names = {"int": "integer", "bigint": "long"}
     return re.sub(r"\w+", lambda found: names.get(found[0], found[0]), kind.lower().replace(" ", ""))

@@ -88,10 +88,7 @@ def without(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def same_row(left: str, right: str) -> Column:
-    """The condition that rows of two aliased DataFrames are the same; null equals null.
-
-    So rows without a path or hash are not scored again.
-    """
+    """The condition that rows of two aliased DataFrames are the same; null equals null."""
     from pyspark.sql import functions as f
 
     same_path = f.col(f"{left}.path").eqNullSafe(f.col(f"{right}.path"))
@@ -110,11 +107,9 @@ def in_version(source: ScoredTable, digest: str) -> str:
 
 
 def of_scoring(source: ScoredTable, digest: str) -> str:
-    """The condition for the rows of a predictions table that one checkpoint has predicted for a table.
-
-    Rows without a content hash count only in this version: nothing else separates them from the rows of an earlier
-    table at the same location.
-    """
+    """The condition for the rows of a predictions table that one checkpoint has predicted for a table."""
+    # Rows without a content hash count only in this version: nothing else separates them from the rows of an earlier
+    # table at the same location.
     mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
     has_key = f"(content_hash IS NOT NULL OR startswith(batch_id, {sql_literal(mark)}))"
     ours = f"checkpoint_digest = {sql_literal(digest)} AND `table` = {sql_literal(source.location)}"

@@ -138,11 +138,10 @@ class Tally:
 
 @dataclass
 class ScoringRun:
-    """The scoring of one version, with everything resolved.
+    """The scoring of one version, with everything resolved."""
 
-    Other jobs may score the same version with the same model at the same time. Each takes the parts in its own
-    order, reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
-    """
+    # Other jobs may score the same version with the same model at the same time. Each takes the parts in its own order,
+    # reads the remaining rows again after another job has added rows, and drops rows added meanwhile from a part.
 
     spark: SparkSession
     model: ModelRef
@@ -195,10 +194,7 @@ class ScoringRun:
             )
 
     def complete(self, *, stays: bool = True, before_part: Callable[[], None] = lambda: None) -> None:
-        """Scores the rows that remain, while their version is protected, and records that on the model's run.
-
-        The version stays protected after that if `stays`.
-        """
+        """Scores the remaining rows while their version is protected, also after that if `stays`; records it."""
         source, model = self.source, self.model
         with source.protected(model.digest, stays=stays) as renew, typed_failures(source.name):
 
@@ -274,7 +270,6 @@ class ScoringRun:
                 most = next_rows(rows, time.monotonic() - started)
 
     def _add(self, part: DataFrame, rows: int, state: PredictionsState) -> Added:
-        """Runs the model on one part and adds the predictions."""
         with kept(self._predicted(part, rows)) as predicted:
             counts = count_rows(predicted)
             self._name_engines()
@@ -325,8 +320,5 @@ class ScoringRun:
             slots=parallelism(self.spark),
         )
         return predicted.withColumns(
-            {
-                "model_uri": functions.lit(self.model.uri),
-                "scored_at": functions.lit(datetime.now(timezone.utc)),
-            }
+            {"model_uri": functions.lit(self.model.uri), "scored_at": functions.lit(datetime.now(timezone.utc))}
         )

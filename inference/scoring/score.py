@@ -43,10 +43,7 @@ _NAP_S = 0.5
 
 
 def watch(run: ScoringRun, watch_s: float, strict: bool, report: Callable[[ScoringRun, float], None]) -> NoReturn:
-    """Completes a run and then one for each version that comes, until a signal or an error ends it.
-
-    `report` is called after each with the run and its start, by `time.perf_counter`.
-    """
+    """Completes a run and then one for each version that comes; `report` gets each with its start."""
     signals: list[int] = []
 
     def pause() -> None:
@@ -258,14 +255,8 @@ def score(
         storage_options=named.storage_options,
         min_score=min_score,
     )
-    arguments: dict[str, object] = {
-        "command": "score",
-        "model": str(model),
-        "table": str(named),
-        "split": split,
-        "strict": strict,
-    }
-    arguments |= {**asdict(columns), "min_score": min_score, "engine": engine}
+    arguments: dict[str, object] = {"command": "score", "model": str(model), "table": str(named), "split": split}
+    arguments |= {**asdict(columns), "strict": strict, "min_score": min_score, "engine": engine}
     if keyed is not None and results.exists():
         found = TableJob(results.table, keyed, arguments).result()
         if found is not None:

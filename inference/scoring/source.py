@@ -34,11 +34,8 @@ FRAME_TYPE = f"STRUCT<width: INT, height: INT, source: {schema.SOURCE_TYPE}>"
 
 
 def source_sql(declared: Mapping[str, str], image_column: str) -> str:
-    """Writes the SQL of the source file of each image, of type `schema.SOURCE_TYPE`.
-
-    It is null if the table has no column `source` as an ingest writes it, or `image_column` is another image than the
-    one that the ingest has made. Boxes are then in pixels of the image itself.
-    """
+    """Writes the SQL of the source file of each image, of type `schema.SOURCE_TYPE`; null if no ingest wrote it."""
+    # Boxes are then in pixels of the image itself.
     if not _has_source(declared, image_column):
         return f"cast(null AS {schema.SOURCE_TYPE})"
     fields = ", ".join(f"'{name}', {schema.SOURCE}.{name}" for name in SourceFile._fields)
@@ -64,12 +61,7 @@ def _has_source(declared: Mapping[str, str], image_column: str) -> bool:
 
 
 # How an image is stored, and what its file was; a table may lack these columns.
-_FORM_TYPES = {
-    schema.FORMAT: "string",
-    schema.HEIGHT: "int",
-    schema.WIDTH: "int",
-    schema.SOURCE: schema.SOURCE_TYPE,
-}
+_FORM_TYPES = {schema.FORMAT: "string", schema.HEIGHT: "int", schema.WIDTH: "int", schema.SOURCE: schema.SOURCE_TYPE}
 _PASSED_TYPES = {name: kind.lower() for name, kind in (column.split() for column in PASSED_DDL.split(", "))}
 # Delta's types that Spark and Arrow write as the same text.
 _COMPARABLE = ("string", "byte", "short", "integer", "long")
@@ -186,11 +178,9 @@ class ScoredTable:
 
     @contextlib.contextmanager
     def protected(self, digest: str, *, stays: bool = True) -> Iterator[Callable[[], None]]:
-        """Protects this version from `ImageTable.vacuum`; no longer if the body raises or the process ends.
-
-        Each running call is tracked under a separate name, so that a failing concurrent call does not remove it. Calls
-        that succeed leave one name for all; none if not `stays`.
-        """
+        """Protects this version from `ImageTable.vacuum`; no longer if the body raises or the process ends."""
+        # Each running call has a separate name, so that a failing concurrent call does not remove it. Calls that
+        # succeed leave one name for all; none if not `stays`.
         scored = f"score-{digest[:12]}-{self.version}"
         running = f"{scored}-{uuid.uuid4().hex[:12]}"
         table = replace(self.snapshot.table, version=None)
@@ -238,17 +228,15 @@ class ScoredTable:
 
 
 def check_by_log(table: Table, split: str | None, columns: SourceColumns) -> Snapshot | None:
-    """Checks table, version, columns and split from the log, before a session exists.
-
-    Returns the version; None for a catalog name, which only Spark can resolve, so that nothing was checked.
-    """
+    """Checks table, version, columns and split from the log; returns None, unchecked, for a catalog name."""
     if table.is_name:
         return None
     snapshot = open_snapshot(table)
     name = f"{snapshot.location}@{snapshot.version}"
     columns.check(name, snapshot.schema)
     if split is not None:
-        _require_split_column(name, split, snapshot.schema)
+        if schema.SPLIT not in snapshot.schema:
+            raise InvalidArgumentError(f"split={split!r}: {name} has no column {schema.SPLIT!r}")
         if schema.SPLIT in snapshot.files.partitions:
             _require_split(name, split, snapshot.files.partitions[schema.SPLIT].values)
     return snapshot
@@ -287,11 +275,6 @@ def files_of_split(snapshot: Snapshot, split: str | None) -> DataFiles:
     partition = snapshot.files.partitions[schema.SPLIT]
     wanted = [file for file in range(len(snapshot.files)) if partition.at(file) == split]
     return snapshot.files.take(np.array(wanted, dtype=np.int64))
-
-
-def _require_split_column(name: str, split: str, columns: Collection[str]) -> None:
-    if schema.SPLIT not in columns:
-        raise InvalidArgumentError(f"split={split!r}: {name} has no column {schema.SPLIT!r}")
 
 
 def _require_split(name: str, split: str, known: Collection[str | None]) -> None:

@@ -123,10 +123,8 @@ class Ledger:
         return {name: one.number for one in self.classes for name in one.names}
 
     def labels_at(self, version: int) -> dict[str, int]:
-        """Returns the class numbers by the names of a version, ordered by number.
-
-        Of a version that was not recorded, they are those of the next one that was, which has all of its classes.
-        """
+        """Returns class numbers by name, ordered by number, of a version or else of the next recorded one."""
+        # A later version has all classes of an earlier one.
         later = min((known for known in self.versions if known >= version), default=None)
         if later is None:
             return self.labels
@@ -165,11 +163,9 @@ class Ledger:
         return self._with_renaming(number, None) if is_begun else self
 
     def settled(self, rows: Mapping[tuple[str, int], int]) -> tuple[Ledger, tuple[WrongNumber, ...]]:
-        """Takes over the classes that others have written, and finds rows that contradict the ledger.
-
-        A name that no class has becomes a class if its number is free: of several, the one with most rows. A class
-        whose rows all have a former name has that name again, as after a RESTORE.
-        """
+        """Takes over the classes that others have written, and finds rows that contradict the ledger."""
+        # A free number goes to the name with most rows that no class has. A class whose rows all have a former name has
+        # that name again, as after a RESTORE.
         committed = {number: name for name, number in self._begun() if rows.get((name, number))}
         kept = {one.number for one in self.classes if rows.get((one.name, one.number))}
         ledger = self._with_names({number: name for number, name in committed.items() if number not in kept})
@@ -216,10 +212,8 @@ class Ledger:
         return functools.reduce(lambda ledger, number: ledger._with_renaming(number, None), over, self)
 
     def _with_names(self, names: Mapping[int, str]) -> Ledger:
-        """Gives classes, by their numbers, their names.
-
-        A class of such a name with another number goes: an ingest has reserved it that lost against the rename.
-        """
+        """Gives classes, by their numbers, their names."""
+        # A class of such a name with another number goes: an ingest has reserved it that lost against the rename.
         taken = {name: number for number, name in names.items()}
         own = (one for one in self.classes if all(taken.get(name, one.number) == one.number for name in one.names))
         return replace(self, classes=tuple(one.named(names.get(one.number, one.name)) for one in own))

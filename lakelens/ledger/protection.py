@@ -26,6 +26,7 @@ from ..errors import (
 )
 from ..liveness import Process
 from ..locations import without_password
+from ..results import some_of
 from .ledger import Ledger, Pin, Use, Vacuum
 from .store import change, read
 
@@ -195,12 +196,9 @@ def using(
     resumable: Callable[[], bool] = lambda: False,
     stays: bool = True,
 ) -> Iterator[Callable[[], None]]:
-    """Protects a version while a run reads it and after that.
-
-    If the body raises, the version stays protected only if the run can be resumed. If this process is killed, it stays
-    protected by a run of MLflow, which may have a checkpoint. A table that can only be read here is read all the same,
-    with a warning.
-    """
+    """Protects a version while a run reads it and after that; warns if the table can only be read here."""
+    # If the body raises, the version stays protected only if the run can be resumed. If this process is killed, it
+    # stays protected by a run of MLflow, which may have a checkpoint.
     now = datetime.now(timezone.utc)
     shown = None if tracking_uri is None else without_password(tracking_uri)
     use = Use(run_id, version, now, now, Process.this(), shown)
@@ -261,10 +259,8 @@ def untrack(table: Table, run_id: str) -> int:
         forgotten = sum(one.run_id == run_id for one in ledger.uses)
         if not forgotten:
             known = sorted({one.run_id for one in ledger.uses})
-            names = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
-            raise VersionNotFoundError(
-                f"{table.path}: no version is tracked for run {run_id!r}; its runs: {names or 'none'}"
-            )
+            names = some_of(known, _NAMED) or "none"
+            raise VersionNotFoundError(f"{table.path}: no version is tracked for run {run_id!r}; its runs: {names}")
         return ledger.without_uses(lambda use: use.run_id == run_id)
 
     change(table, untracked)

@@ -20,12 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, LedgerError, NoSpaceError, StoreError, TableConflictError
 from ..liveness import Process
 from ..retries import Retries
-from ..stores.clients import (
-    delta_options,
-    require_known_store,
-    require_no_fork,
-    store_error,
-)
+from ..stores.clients import delta_options, require_known_store, require_no_fork, store_error
 from ..stores.data_files import (
     delta_uri,
     has_conditional_writes,

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import VersionFilesMissingError
+from ..results import some_of
 from ..stores.data_files import by_folder, local_form, names_in, open_parquet_file, remove_file
 from ..stores.watched import STALL_TIMEOUT_S, watched_each
 from .delta_types import arrow_type, conform, parse_partition_value, spelled_in_file
@@ -40,16 +41,11 @@ def open_stored(snapshot: Snapshot, file: int) -> Iterator[pq.ParquetFile]:
 
 
 def read_batches(
-    snapshot: Snapshot,
-    file: int,
-    columns: Sequence[str],
-    *,
-    row_groups: Sequence[int] | None = None,
-    batch_rows: int = _BATCH_ROWS,
+    snapshot: Snapshot, file: int, columns: Sequence[str], *, batch_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Reads columns of a data file as the table shows them: under its names, without deleted rows."""
     with open_stored(snapshot, file) as parquet:
-        yield from batches_of(snapshot, file, parquet, columns, row_groups, batch_rows)
+        yield from batches_of(snapshot, file, parquet, columns, batch_rows=batch_rows)
 
 
 def batches_of(
@@ -159,12 +155,12 @@ def require_files(snapshot: Snapshot, timeout_s: float = STALL_TIMEOUT_S) -> Non
 
 def files_missing(snapshot: Snapshot, missing: Sequence[str]) -> VersionFilesMissingError:
     """Makes the error about missing files."""
-    named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+    named = some_of(missing, _NAMED) or "one was taken while it was read"
     whole = ranges_of(_whole_versions(snapshot.table)) or "none"
     return VersionFilesMissingError(
         f"{snapshot.location}@{snapshot.version}: {len(missing)} of its {len(snapshot.files)} data file(s) are gone: "
-        f"{named or 'one was taken while it was read'}. They were removed by VACUUM or by hand; pin a version to keep "
-        f"its files. Versions with all their files: {whole}"
+        f"{named}. They were removed by VACUUM or by hand; pin a version to keep its files. Versions with all their "
+        f"files: {whole}"
     )
 
 

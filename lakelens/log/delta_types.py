@@ -68,10 +68,7 @@ def parse_partition_value(text: str, declared: str) -> Any:
 
 
 def arrow_type(declared: Any) -> pa.DataType:
-    """Gives the Arrow type of a Delta type: a name, or JSON of a nested type, parsed or not.
-
-    A type that this module does not know becomes null, of which only nulls can be made.
-    """
+    """Gives the Arrow type of a Delta type, a name or JSON of a nested one; null for an unknown type."""
     if isinstance(declared, str):
         return arrow_type(json.loads(declared)) if declared.startswith("{") else _arrow_type_of_name(declared)
     if declared["type"] == "struct":

@@ -109,10 +109,7 @@ _START = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def commit_times(
     table: Table, files: Mapping[str, int], latest: int, configuration: Mapping[str, str]
 ) -> dict[int, datetime]:
-    """Returns the times of the versions that the log can rebuild.
-
-    `files` are its entries as `entry_times` lists them, `configuration` the table's properties at its latest version.
-    """
+    """Returns the times of the versions that the log can rebuild; `files` are its entries as by `entry_times`."""
     earliest = min(versions_in(files)[1], default=0)
     numbers = [number for number in commit_numbers(files) if earliest <= number <= latest]
     first = latest + 1

@@ -176,11 +176,8 @@ def _number_or_time(table: Table) -> int | datetime | None:
 
 
 def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
-    """Finds the last version committed at or before a time.
-
-    delta-rs answers a time before the first commit with the first version, and one after the last with the last. Like
-    Spark, we refuse both: of the one the log does not tell what the table was then, and of the other what it will be.
-    """
+    """Finds the last version committed at or before a time."""
+    # delta-rs also answers times before the first commit and after the last. Like Spark, we refuse both.
     if moment.tzinfo is None:
         zone = zone_of_session()
         if zone is None:

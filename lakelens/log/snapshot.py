@@ -183,23 +183,22 @@ def open_snapshot(table: Table) -> Snapshot:
     """Resolves the version of a table to its active files."""
     opened = open_table(table)
     _refuse_unknown_features(table, opened)
-    metadata = opened.metadata()
+    metadata, fields = opened.metadata(), json.loads(opened.schema().to_json())["fields"]
+    stored = {field["name"]: field["metadata"].get(PHYSICAL_NAME, field["name"]) for field in fields}
+    types = {field["name"]: field["type"] for field in fields}
     return Snapshot(
         table=table.at(opened.version()),
         files=data_files_of(opened, table),
-        schema=_schema_of(opened),
+        schema={name: kind if isinstance(kind, str) else json.dumps(kind) for name, kind in types.items()},
         partition_columns=tuple(metadata.partition_columns),
         configuration=dict(metadata.configuration),
         table_id=str(metadata.id),
-        stored_names=_stored_names_of(opened),
+        stored_names={name: own for name, own in stored.items() if own != name},
     )
 
 
 def check_version(table: Table) -> None:
-    """Checks that there is a table and a version, unless it is a name of the catalog, which only Spark knows.
-
-    Errors are those of `open_snapshot`, but for features that Spark may read.
-    """
+    """Checks that a table has a version, as `open_snapshot` does; names of the catalog pass."""
     if not table.is_name:
         with suppress(UnsupportedTableFeatureError):
             open_table(table)
@@ -276,18 +275,3 @@ def _encode(values: list[str | None]) -> PartitionColumn:
     codes: dict[str | None, int] = {}
     column = np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int32)
     return PartitionColumn(tuple(codes), column)
-
-
-def _schema_of(table: DeltaTable) -> dict[str, str]:
-    fields = json.loads(table.schema().to_json())["fields"]
-    return {entry["name"]: _type_name(entry["type"]) for entry in fields}
-
-
-def _stored_names_of(table: DeltaTable) -> dict[str, str]:
-    fields = json.loads(table.schema().to_json())["fields"]
-    names = {entry["name"]: entry["metadata"].get(PHYSICAL_NAME, entry["name"]) for entry in fields}
-    return {name: stored for name, stored in names.items() if stored != name}
-
-
-def _type_name(declared: Any) -> str:
-    return declared if isinstance(declared, str) else json.dumps(declared)

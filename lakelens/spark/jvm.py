@@ -148,14 +148,10 @@ class JvmOutput:
 
 
 def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
-    """Starts the JVM that pyspark would start, for pyspark to use; does nothing where it has one already.
-
-    The JVM leads a separate session: a signal that a terminal or a scheduler sends to all processes of a command
-    reaches only this process, which ends the JVM in order. Whatever interrupts this call also ends the JVM: pyspark
-    would remove the folder in which the JVM announces its port, and the JVM would then stay forever.
-
-    Returns what the JVM writes; None where it was not started here, or writes to stderr (`is_verbose`).
-    """
+    """Starts the JVM that pyspark would start, unless it has one; returns what it writes, if that is kept."""
+    # The JVM leads a separate session: a signal to all processes of a command reaches only this one, which ends the JVM
+    # in order. An interrupt of this call ends it too: pyspark would remove the folder in which it announces its port,
+    # and it would stay forever.
     from pyspark import SparkConf, SparkContext, java_gateway
 
     is_remote = "SPARK_REMOTE" in os.environ or "spark.remote" in settings
@@ -218,11 +214,8 @@ def own_jvm() -> subprocess.Popen[bytes] | None:
 
 
 def end_jvm() -> None:
-    """Ends the JVM that this process has started, or what runs with `COMMAND_TAG` in a JVM that somebody else has.
-
-    From any thread but one that waits for the JVM: pyspark has one connection per thread, and on that of a thread which
-    waits for the end of a job nothing can be said before.
-    """
+    """Ends the JVM that this process has started, or what runs with `COMMAND_TAG` in a JVM that somebody else has."""
+    # Not from a thread that waits for the JVM: pyspark has one connection per thread, busy until the job ends.
     jvm = own_jvm()
     if jvm is not None:
         jvm.terminate()

@@ -52,10 +52,8 @@ def _slots_of_server(spark: SparkSession) -> int:
 
 
 def slots_of_server(spark: SparkSession) -> int:
-    """Returns how many tasks a Connect server runs at once, as far as it tells; without a job, which might wait.
-
-    It is the number of its cores, divided by `spark.task.cpus`; where `spark.default.parallelism` is set, that number.
-    """
+    """Returns how many tasks a Connect server runs at once, as far as it tells; without a job, which might wait."""
+    # The parts of a range: its cores, or `spark.default.parallelism` where that is set.
     plan: str = spark.range(_RANGE_ROWS)._explain_string()
     found = _PARTS_OF_RANGE.search(plan)
     parts = parallelism(spark) if found is None else int(found[1])
@@ -94,11 +92,11 @@ def keep_session(spark: SparkSession) -> None:
         option_of(spark, "spark.sql.session.timeZone")
 
 
-def setting_of(spark: SparkSession, key: str, default: str | None = None) -> str | None:
+def setting_of(spark: SparkSession, key: str) -> str | None:
     """Returns a setting that the application was started with."""
     if is_connect(spark):
-        return option_of(spark, key, default)
-    value: str | None = spark.sparkContext.getConf().get(key, default)
+        return option_of(spark, key)
+    value: str | None = spark.sparkContext.getConf().get(key)
     return value
 
 
@@ -192,10 +190,7 @@ def run_barrier(
     description: str,
     on_running: Callable[[], None],
 ) -> list[bytes]:
-    """Runs a function as one barrier stage and returns what its tasks yield.
-
-    The job is cancelled by `cancel_jobs` with the tag, and with the job group or the tags of the calling thread.
-    """
+    """Runs a function as one barrier stage, which `cancel_jobs` ends by its tag; returns what its tasks yield."""
     if is_connect(spark):
         spark.addTag(tag)
         with _watched(spark, on_running):
@@ -340,11 +335,8 @@ def ship_package(spark: SparkSession, archive: Path) -> None:
 
 
 def take_jars_off_path(spark: SparkSession) -> None:
-    """Takes the JARs of packages off the path on which this process and the Python workers look for modules.
-
-    Spark puts them there, because a few hold modules. A worker's first import reads the directory of each: 45,000
-    entries for Delta 4.3, 0.1 to 0.2 s of processor time.
-    """
+    """Takes the JARs of packages off the path on which this process and the Python workers look for modules."""
+    # A worker's first import reads the directory of each: 45,000 entries for Delta 4.3, 0.1 to 0.2 s of processor time.
     context = spark.sparkContext
     context._python_includes = [name for name in context._python_includes if not name.endswith(".jar")]
     sys.path[:] = [entry for entry in sys.path if not entry.endswith(".jar")]
@@ -385,11 +377,8 @@ def java_broadcast(spark: SparkSession, value: Any) -> Any:
 
 
 def cloned_session(spark: SparkSession) -> SparkSession:
-    """Returns a session with the same temporary views and settings, which can be changed by themselves.
-
-    Of a Connect session it is the same one: no server before 4.1 clones a session, and no clone has its artifacts. Who
-    changes settings changes them back (`settings_of`, `kept_settings`).
-    """
+    """Returns a session with equal views and settings, to change by itself; of a Connect session the same one."""
+    # No server before 4.1 clones one, and no clone has its artifacts: use `settings_of` and `kept_settings` there.
     if is_connect(spark):
         return spark
     from pyspark.sql import SparkSession as Session
@@ -399,10 +388,8 @@ def cloned_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def kept_settings(spark: SparkSession | None, names: Collection[str]) -> Iterator[None]:
-    """Gives a Connect session its settings back at the end; a classic session is cloned before they are changed.
-
-    Of the threads that use one Connect session, the others wait here meanwhile: they would work with these settings.
-    """
+    """Gives a Connect session its settings back at the end; a classic session is cloned before they are changed."""
+    # Other threads that use the Connect session wait meanwhile: they would work with these settings.
     if spark is None or not is_connect(spark):
         yield
         return
@@ -466,10 +453,7 @@ _LOCK = threading.Lock()
 
 
 def keep(frame: DataFrame, level: StorageLevel | None = None) -> DataFrame:
-    """Has Spark keep the rows of a DataFrame until `forget`.
-
-    Serverless compute refuses that: there each use computes the rows again.
-    """
+    """Has Spark keep the rows of a DataFrame until `forget`; serverless compute refuses and computes them again."""
     with _refusable(frame.sparkSession):
         if level is None:
             frame.persist()
@@ -490,11 +474,9 @@ def forget(frame: DataFrame) -> None:
 
 @contextmanager
 def forgetting() -> Iterator[None]:
-    """Wraps work that may write a table; at its end Spark keeps no rows that `forget` was called for meanwhile.
-
-    A commit takes all kept rows that read its table out of Spark's cache, and puts them back to be computed again. What
-    another thread forgets between the two would stay.
-    """
+    """Wraps work that may write a table; at its end Spark keeps no rows that `forget` was called for meanwhile."""
+    # A commit takes all kept rows that read its table out of Spark's cache, and puts them back to be computed again.
+    # What another thread forgets between the two would stay.
     own: list[DataFrame] = []
     with _LOCK:
         _forgotten.append(own)

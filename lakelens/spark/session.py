@@ -41,24 +41,11 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-_PACKAGE = Path(__file__).parents[1]
-
-
-def wheel_of_this_process(package: Path = _PACKAGE) -> Path | None:
-    """Finds the .whl file that lakelens was imported from; None when it lies in a folder."""
-    archive = package.parent
-    return archive if archive.suffix == ".whl" and archive.is_file() else None
-
 
 def ship_wheel(spark: SparkSession) -> Path | None:
-    """Makes executors import lakelens from the wheel that this process imported it from.
-
-    Does nothing for a lakelens that is installed or a clone, or when this session has the wheel already.
-
-    Returns the file that was sent; None when nothing had to be.
-    """
-    wheel = wheel_of_this_process()
-    if wheel is None:
+    """Makes executors import lakelens from this process's wheel; returns the file sent, None if none had to be."""
+    wheel = Path(__file__).parents[2]  # the .whl file, or a folder that holds lakelens
+    if wheel.suffix != ".whl" or not wheel.is_file():
         return None
     sent = temporary_folder(spark) / f"{wheel.stem}.zip"
     if sent.exists():
@@ -227,9 +214,7 @@ def _start(master: str | None, app_name: str, conf: dict[str, str]) -> SparkSess
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
     settings = {key: value for key, value in settings.items() if not given.contains(key)}
     settings |= conf
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    builder = SparkSession.builder.master(master).appName(app_name).config(map=settings)
     asked = (settings.get("spark.jars.packages", ""), given.get("spark.jars.packages", "") or "")
     packages = [package.strip() for given_list in asked for package in given_list.split(",") if package.strip()]
     if not any("delta-spark" in p for p in packages) and not _delta_jar_present():
@@ -251,10 +236,7 @@ def _connected(master: str | None, conf: Mapping[str, str]) -> SparkSession:
 
     if master is not None:
         raise SessionError(f"SPARK_REMOTE is set, and the master {master} was asked for; unset it, or give no master")
-    builder = SparkSession.builder
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return SparkSession.builder.config(map=dict(conf)).getOrCreate()
 
 
 def _started(builder: SparkSession.Builder, master: str) -> SparkSession:

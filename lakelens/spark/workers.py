@@ -108,10 +108,7 @@ def _ask(spark: SparkSession, call: str, modules: tuple[str, ...]) -> None:
 
 
 def difference(where: str, python: str, version: str | None, driver: str | None = None) -> str | None:
-    """Says in what a process elsewhere differs from the driver, and how to fix it.
-
-    Returns a sentence; None if it differs in nothing.
-    """
+    """Says in what a process elsewhere differs from the driver, and how to fix it; None if in nothing."""
     import lakelens
 
     here, driver = platform.python_version(), driver or lakelens.__version__
@@ -125,10 +122,7 @@ def difference(where: str, python: str, version: str | None, driver: str | None 
 
 
 def problem_in(text: str) -> str | None:
-    """Finds in Spark's account of a failed job that the workers lack lakelens or run another Python.
-
-    Returns a sentence with the fix; None if it is something else.
-    """
+    """Says that workers lack lakelens or run another Python, by Spark's account of a failed job; None otherwise."""
     import lakelens
 
     if "No module named 'lakelens" in text:

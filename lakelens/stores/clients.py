@@ -137,10 +137,7 @@ def require_known_store(location: str) -> None:
 
 
 def require_no_fork(location: str, package: str) -> None:
-    """Checks that this process was not forked from one that has used a client.
-
-    The threads that do a client's work do not exist in the child: it would wait for them forever, or panic.
-    """
+    """Checks that this process is not the fork of one that has used a client, whose threads a fork does not copy."""
     users = _users.setdefault(package, set())
     users.add(os.getpid())
     if len(users) > 1:

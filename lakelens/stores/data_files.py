@@ -27,10 +27,7 @@ _UNCACHED = {"Cache-Control": "no-store"}
 
 
 def local_form(location: str) -> str | None:
-    """Returns the path on this machine's disks of a location, or None for one in an object store.
-
-    `dbfs:/x` is `/dbfs/x`, where Databricks mounts it; of a volume, `dbfs:/Volumes/x`, it is `/Volumes/x`.
-    """
+    """Returns a location's path on this machine's disks, such as `/dbfs/x` of `dbfs:/x`; None in an object store."""
     if location.startswith("dbfs:"):
         path = "/" + location.removeprefix("dbfs:").lstrip("/")
         return path if path.startswith("/Volumes/") else f"/dbfs{path}"
@@ -148,10 +145,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def has_conditional_writes(location: str, storage_options: Mapping[str, str] | None) -> bool:
-    """Returns whether the store of a location can refuse to overwrite an object.
-
-    Some stores that are compatible with S3 do not.
-    """
+    """Returns whether a store can refuse to overwrite an object; some that are compatible with S3 cannot."""
     client, key = client_of(location, storage_options)
     from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
@@ -262,12 +256,10 @@ def naming(location: str) -> Iterator[None]:
 
 
 def parquet_of(source: Any, footer: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
-    """Returns an open file to pyarrow's reader.
-
-    Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer.
-    pyarrow 14 refuses them ("Unrecognized type: 23"); later ones read them, but lack functions for them, such as
-    `array_take`. The other Parquet types are the plain ones, so such a file is read by these alone.
-    """
+    """Returns an open file to pyarrow's reader."""
+    # Writers of newer Arrow (delta-rs on polars or arro3 data) leave an Arrow schema with view types in the footer.
+    # pyarrow 14 refuses them; later ones lack functions for them, such as `array_take`. The other Parquet types are the
+    # plain ones, so such a file is read by these alone.
     # Spark writes times as INT96, which pyarrow would read as nanoseconds: a wrong time beyond 1677 to 2262.
     settings: dict[str, Any] = {
         "pre_buffer": False,  # Arrow joins the threads that would read ahead when the process ends, hanging ones too

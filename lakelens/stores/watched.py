@@ -27,10 +27,8 @@ def watched_each(
     timeout_s: float = STALL_TIMEOUT_S,
     threads: int = 16,
 ) -> Iterator[Result]:
-    """Does some work for each of many items, several at once, and gives the results in the order of the items.
-
-    The threads of a pool would be joined at the interpreter's end, so that one that hangs would hang it too.
-    """
+    """Does some work for each of many items, several at once, and gives the results in the order of the items."""
+    # Not in a pool, whose threads are joined at the interpreter's end: one that hangs would hang it too.
     done: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
     waiting = iter(range(len(items)))
     lock = threading.Lock()

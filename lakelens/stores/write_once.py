@@ -1,9 +1,7 @@
 """New files and folders on a disk: complete when a reader sees them; a name that exists is not written again.
 
-Two writers of one name at the same moment are not told apart, because mounted stores have no links.
-
-What is new is made under a temporary name, forced to disk and then renamed. Mounted object stores (/dbfs, /Volumes)
-allow that; they allow neither appends nor links.
+What is new is made under a temporary name, forced to disk and then renamed: mounted object stores (/dbfs, /Volumes)
+allow neither appends nor links, without which two writers of one name at the same moment are not told apart.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial$")
 
 @contextmanager
 def partial_path(folder: Path, name: str) -> Iterator[Path]:
-    """Gives a temporary path, and removes what the body has left there.
-
-    A writer that dies leaves it; see `is_partial`.
-    """
+    """Gives a temporary path, and removes what the body has left there; a writer that dies leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{name}.{secrets.token_hex(8)}.partial"
     try:

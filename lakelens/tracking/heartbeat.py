@@ -58,11 +58,7 @@ class Heartbeat:
 
 
 def end_lost_runs(client: MlflowClient, experiment_id: str) -> None:
-    """Marks the runs of an experiment FAILED whose driver was killed.
-
-    A run is lost when its heartbeat is of a process of this machine that has ended, or is ten minutes old. A store that
-    does not let runs be marked keeps them as they are.
-    """
+    """Marks the runs of an experiment FAILED whose driver was killed, if the store lets it; see `Heartbeat.lost`."""
     try:
         for run in client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
             heartbeat = Heartbeat.parse(run.data.tags.get(HEARTBEAT_TAG))

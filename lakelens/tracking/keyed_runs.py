@@ -61,10 +61,8 @@ class KeyedRuns:
         self._client = open_client(tracking_uri)
 
     def settled(self) -> Run | None:
-        """Returns the run of the key, on which no other process works any more; None if there is none.
-
-        Follows a process that works on it until its run has ended, or ends that first if the job takes over.
-        """
+        """Returns the run of the key once no other process works on it; None if there is none."""
+        # Follows such a process until its run has ended, or ends that first if the job takes over.
         while True:
             with self._asking("find the run"):
                 run = self._found()
@@ -90,13 +88,10 @@ class KeyedRuns:
         return found
 
     def claimed(self, run: Run | None, root: Path, experiment: str, name: str | None) -> str:
-        """Takes the run of the key for this process, or creates it; returns its id.
-
-        Of calls at the same time one gets it, by a lock on a file in the checkpoints' folder. Where a file system has
-        no locks, or two machines have different folders, the run that was created first stays and the other goes; two
-        calls both go on only if the clocks of their machines differ by more than the time between them. Where another
-        process was faster, also if it has ended the run since, it raises RunNotResumableError.
-        """
+        """Takes or creates the run of the key; RunNotResumableError if another process has worked on it meanwhile."""
+        # Of calls at the same time one gets it, by a lock on a file in the checkpoints' folder. Without locks, or with
+        # two folders, the run that was created first stays and the other goes; both calls go on only if the clocks of
+        # their machines differ by more than the time between them.
         with self._alone(root), self._asking("claim the run"):
             found = self._found()
             is_other = (run and run.info.run_id) != (found and found.info.run_id)

@@ -70,8 +70,7 @@ def register_model(run_id: str, name: str, alias: str | None = None, tracking_ur
                 raise
         # The location, not models:/<id>: that one MLflow looks up in its process's store, which may be another.
         source, tags = model.artifact_location, {DIGEST_TAG: digest, CHECKPOINT_RUN_KEY: run_id}
-        known = (number for number in version_numbers(client, name) if _has_tags(client, name, number, tags))
-        number = next(known, None)
+        number = version_with(client, name, tags)
         if number is None:
             number = int(client.create_model_version(name, source, run_id, tags, model_id=model.model_id).version)
         if alias:
@@ -80,18 +79,20 @@ def register_model(run_id: str, name: str, alias: str | None = None, tracking_ur
 
 
 def version_numbers(client: MlflowClient, name: str) -> list[int]:
-    """Lists the versions of a registered model, the newest first.
-
-    Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
-    """
+    """Lists the versions of a registered model, the newest first."""
+    # Numbers only: results of a search in Unity Catalog lack tags and aliases; `get_model_version` gives them.
     # MLflow's filters have no escapes, so a name with both marks is found among all.
     where = {} if {"'", '"'} <= set(name) else {"filter_string": f"name = {quoted(name)}"}
     found = all_pages(client.search_model_versions, **where)
     return sorted((int(one.version) for one in found if one.name == name), reverse=True)
 
 
-def _has_tags(client: MlflowClient, name: str, number: int, tags: Mapping[str, str]) -> bool:
-    return bool(tags.items() <= client.get_model_version(name, str(number)).tags.items())
+def version_with(client: MlflowClient, name: str, tags: Mapping[str, str]) -> int | None:
+    """Finds the newest version of a registered model that has some tags."""
+    for number in version_numbers(client, name):
+        if tags.items() <= client.get_model_version(name, str(number)).tags.items():
+            return number
+    return None
 
 
 def logged_facts(folder: Path) -> dict[str, str]:

@@ -51,12 +51,10 @@ NAMES_TAG = "lakelens.names"
 
 
 class RunNames:
-    """The names that one run has, each for one name of the training.
-
-    `taken` are names that the run has already, `changed` its names by those of the training, of those that differ.
-    """
+    """The names that one run has, each for one name of the training."""
 
     def __init__(self, taken: Iterable[str] = (), changed: Mapping[str, str] | None = None) -> None:
+        # Its names by those of the training, of those that differ
         self.changed = dict(changed or {})
         self._owner = {name: name for name in taken} | {own: name for name, own in self.changed.items()}
 

@@ -26,10 +26,7 @@ TRIAL_TAG = "lakelens.trial"
 
 @dataclass(frozen=True)
 class ChildRuns:
-    """The runs of a search's trials.
-
-    A trial that waits or is paused is SCHEDULED, MLflow's state of runs that will continue later.
-    """
+    """The runs of a search's trials; one that waits or is paused is SCHEDULED, as MLflow calls it."""
 
     parent: RunReference  # The search's run
 
@@ -141,10 +138,7 @@ def _send(run_id: str, action: Action | SearchAction, tracking_uri: str | None) 
 
 @contextmanager
 def requests_heard(run: RunReference, on_request: Callable[[str], None]) -> Iterator[None]:
-    """Calls `on_request`, in a thread, for each request of another process while the body runs.
-
-    A failed request is repeated later; the training needs no answer.
-    """
+    """Calls `on_request`, in a thread, for each request of another process while the body runs."""
     over = threading.Event()
     # A daemon: a call that hangs must not keep the interpreter.
     thread = threading.Thread(target=_listen, args=(run, on_request, over), name="lakelens-requests", daemon=True)

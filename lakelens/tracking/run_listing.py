@@ -203,11 +203,8 @@ def runs_of_job(client: MlflowClient, key: str, view: int | None = None) -> list
 
 
 def deleted_runs(tracking_uri: str, run_ids: Collection[str]) -> set[str]:
-    """Returns those of some runs that MLflow has deleted.
-
-    A run that the store does not know is not one of them: the URI may name another store here. A store that does not
-    answer, or is another machine's file, has deleted none, with a warning.
-    """
+    """Returns those of some runs that MLflow has deleted; none, with a warning, if its store does not answer."""
+    # A run that the store does not know is not one of them: the URI may name another store here.
     own = resolve_tracking_uri()
     deleted: set[str] = set()
     try:

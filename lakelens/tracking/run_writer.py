@@ -104,19 +104,13 @@ _RETRY_S = 5.0
 
 
 class RunWriter:
-    """Writes records into a run as they come, in their order, and renews the run's heartbeat.
+    """Writes records into a run as they come, in their order, and renews the run's heartbeat."""
 
-    If the store does not answer, they stay in their file and are tried again; values that it refuses are warnings of
-    the run. Use as a context manager: leaving it ends the
-    writing, after one more attempt if the body has failed.
-    """
+    # If the store does not answer, they stay in their file and are tried again; values that it refuses are warnings of
+    # the run. As a context manager it ends the writing, after one more attempt if the body has failed.
 
     def __init__(
-        self,
-        run: RunReference,
-        folder: Path,
-        recorded: Collection[int] = (),
-        alive: Callable[[], None] = lambda: None,
+        self, run: RunReference, folder: Path, recorded: Collection[int] = (), alive: Callable[[], None] = lambda: None
     ) -> None:
         self._run = run
         self._recorded = frozenset(recorded)
@@ -162,10 +156,7 @@ class RunWriter:
             self.add(lambda client, run_id: log_files(client, run_id, files))
 
     def add(self, task: Callable[[MlflowClient, str], None]) -> None:
-        """Lets a function write into the run, with a client and the run's id, after all records until then.
-
-        It may be called again if the store refuses. What it needs must be there until `finish` returns.
-        """
+        """Lets a function write into the run after all records until then; `finish` may still call it again."""
         self._tasks.append(task)
 
     def finish(self) -> None:

@@ -54,11 +54,8 @@ _HTTP_SETTINGS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_
 
 
 def resolve_tracking_uri(tracking_uri: str | None = None) -> str:
-    """Decides which MLflow store is used, as a URI that means the same in every process.
-
-    The argument, else MLFLOW_TRACKING_URI (which `mlflow.set_tracking_uri` sets too), else the workspace on Databricks,
-    else `mlflow.db` (SQLite) in the working folder. Relative paths become absolute.
-    """
+    """Decides which MLflow store is used, as a URI that means the same in every process."""
+    # The argument, else the variable (`mlflow.set_tracking_uri` sets it too), else the workspace, else a file here.
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if not uri.strip():
         if "DATABRICKS_RUNTIME_VERSION" in os.environ:
@@ -94,10 +91,7 @@ class RunReference:
 
 
 def open_client(tracking_uri: str) -> MlflowClient:
-    """Opens the store. A server is first asked by the client's first call.
-
-    Sets MLflow's environment variables for the time that a server may take, where the user has not set them.
-    """
+    """Opens the store, with bounded waits unless the user has set MLflow's; the first call asks a server."""
     require("MLflow's tracking", "mlflow")
     from mlflow import MlflowClient
 
@@ -125,10 +119,7 @@ def tracked_run(
     params: Mapping[str, Any] | None = None,
     run_id: str | None = None,
 ) -> Iterator[RunReference]:
-    """Creates a run, and ends it: FINISHED, FAILED with the reason when the body raises, or KILLED when interrupted.
-
-    A `run_id` names the empty run to use, which the caller has created.
-    """
+    """Creates a run, or takes the empty one of `run_id`, and ends it: FINISHED, FAILED with the reason, or KILLED."""
     client = open_client(tracking_uri)
     if run_id is None:
         run_id = created_run(client, tracking_uri, experiment_name, run_name, tags or {})
@@ -219,10 +210,7 @@ def steps_of(run: RunReference) -> set[int]:
 
 
 def measured_points(tracking_uri: str, run_id: str) -> list[Metric]:
-    """Returns all points of a run's metrics, without those of its best checkpoint (`best_...`) and of its machine.
-
-    They have the names that the training gave them.
-    """
+    """Returns a run's points under the training's names, but for those of its best checkpoint and its machine."""
     from mlflow.entities import Metric
 
     with as_tracking_errors(tracking_uri, f"read the metrics of run {run_id}"):
@@ -298,10 +286,7 @@ def _sql_errors() -> tuple[type[Exception], ...]:
 
 
 def require_store(tracking_uri: str) -> None:
-    """Checks that runs can be recorded, before anything starts.
-
-    MLflow itself tries for two minutes to make its tables in a read-only folder.
-    """
+    """Checks that runs can be recorded; MLflow itself would try for two minutes in a read-only folder."""
     store = local_store_path(tracking_uri)
     if store is None:
         with as_tracking_errors(tracking_uri, "list its experiments"):

@@ -109,7 +109,11 @@ class SearchHistory:
         """A row for each validation: `trial`, `length` and `metric`, in the order of length."""
         import pandas as pd
 
-        rows = [(trial.number, *point) for trial in self.found.all for point in sorted(_curve_of(trial))]
+        rows = [
+            (trial.number, length, trial.curve[length].metric)
+            for trial in self.found.all
+            for length in sorted(trial.curve)
+        ]
         return pd.DataFrame(rows, columns=["trial", "length", "metric"])
 
     @cached_property
@@ -120,10 +124,7 @@ class SearchHistory:
 
     @cached_property
     def spans(self) -> pd.DataFrame:
-        """A row for each time for which a trial held a slot: `trial`, `slot`, `start`, `end`, `length` and `failed`.
-
-        Times are in seconds from the start of the search; `length` is what the trial had reached by the end.
-        """
+        """A row for each slot of each span: `start` and `end` in seconds, the `length` reached then, `failed`."""
         import pandas as pd
 
         rows = [
@@ -161,7 +162,3 @@ def _value_at(trial: TrialState, dotted: str) -> Any:
     for name in dotted.split("."):
         value = value[name]
     return value
-
-
-def _curve_of(trial: TrialState) -> list[tuple[float, float]]:
-    return [(length, measured.metric) for length, measured in trial.curve.items()]

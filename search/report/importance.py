@@ -28,11 +28,9 @@ class Importance:
 
 
 def importance_of(history: SearchHistory) -> Importance:
-    """Fits a random forest to the metrics' ranks and permutes one hyperparameter after the other.
-
-    A row is a trial at one rung. The rung's length is an input next to the hyperparameters, because trials that trained
-    longer are better for that reason alone. Everything is measured on trials held out of the fit. NaN ranks last.
-    """
+    """Fits a random forest to the metrics' ranks and permutes one hyperparameter after the other."""
+    # A row is a trial at one rung. The rung's length is an input too, because trials that trained longer are better for
+    # that reason alone. Everything is measured on trials held out of the fit. NaN ranks last.
     axes, curves = list(history.axes), history.curves
     trials = curves["trial"].nunique()
     if not axes or trials < FEWEST_TRIALS or history.best is None:

@@ -96,18 +96,13 @@ class SlotPool:
 
 
 class Share:
-    """The slots of one search.
-
-    Attributes:
-        held: Slots that its trials hold.
-        wants: Whether a trial waits for slots.
-    """
+    """The slots of one search."""
 
     def __init__(self, pool: SlotPool, capacity: Callable[[], int], size: int, priority: int, most: int | None) -> None:
         self.pool, self.size, self.priority = pool, size, priority
         self.capacity, self.most = capacity, most
-        self.held = 0
-        self.wants = False
+        self.held = 0  # Slots that its trials hold
+        self.wants = False  # Whether a trial waits for slots
 
     def ask(self, wants: bool) -> None:
         """Notes whether a trial of the search waits for slots."""

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,9 +141,11 @@ def _search(
     plan = plan_search(experiment, entrypoint=entry, spark=spark)
     session = opened(spark)
     claimed = None if claim is None else claim(plan)
+    searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
+    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"ranks": plan.ranks_recorded}
     with (
         contextlib.nullcontext() if claimed is None else resuming(plan.root, claimed),
-        _begun_run(plan, claimed) as parent,
+        begun_run(plan, tags={SEARCH_TAG: plan.config.searcher.name}, params=params, run_id=claimed) as parent,
     ):
         return _run(plan, parent, started, session, resumes=False)
 
@@ -202,20 +203,8 @@ def _resume(config: ExperimentConfig, run_id: str, entry: EntryPoint, spark: Ses
         return _run(plan, parent, started, opened(spark), resumes=True)
 
 
-def _begun_run(plan: ExperimentPlan, run_id: str | None) -> AbstractContextManager[RunReference]:
-    searcher = plan.config.searcher.model_dump(exclude_none=True, mode="json")
-    params = {f"searcher.{name}": value for name, value in searcher.items()} | {"ranks": plan.ranks_recorded}
-    tags = {SEARCH_TAG: plan.config.searcher.name}
-    return begun_run(plan, tags=tags, params=params, run_id=run_id)
-
-
 def _run(
-    plan: ExperimentPlan,
-    parent: RunReference,
-    started: float,
-    spark: SparkSession | None,
-    *,
-    resumes: bool,
+    plan: ExperimentPlan, parent: RunReference, started: float, spark: SparkSession | None, *, resumes: bool
 ) -> SearchResult:
     feed, folder = plan.data.training, journal_folder(plan.root, parent.run_id)
     journal = Journal(folder)
@@ -261,11 +250,7 @@ def _run(
 
 
 def _run_trials(
-    plan: ExperimentPlan,
-    state: SearchState,
-    runs: TrialRuns,
-    parent: RunReference,
-    spark: SparkSession | None,
+    plan: ExperimentPlan, state: SearchState, runs: TrialRuns, parent: RunReference, spark: SparkSession | None
 ) -> None:
     place, resources = Place.of(plan, spark), plan.config.resources
     share = share_of(

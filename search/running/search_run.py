@@ -27,13 +27,7 @@ _END_S = 30.0
 
 
 class SearchRun:
-    """A running search.
-
-    Attributes:
-        error: The error that ended it.
-        signal_number: The signal that interrupted it.
-        ending: Why it ends before it is finished: an interrupt has paused it, or it was given up; else None.
-    """
+    """A running search."""
 
     def __init__(
         self,
@@ -47,6 +41,7 @@ class SearchRun:
         self.plan, self.state, self.runs = plan, state, runs
         self.error: BaseException | None = None
         self.signal_number: int = signal.SIGINT
+        # Why it ends before it is finished: an interrupt has paused it, or it was given up
         self.ending: Literal["paused", "given up"] | None = None
         self._share, self._place, self._display = share, place, display
         self._processes: list[SlotProcess] = []
@@ -217,10 +212,7 @@ class SearchRun:
             self.state.changed.notify_all()
 
     def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Notes that the cluster had no slots for a process; several times in a row end the search.
-
-        A search that already trains on some slots continues.
-        """
+        """Notes that the cluster had no slots; several times in a row end a search that trains nowhere."""
         with self.state.changed:
             trains = any(process.current is not None for process in self._processes)
             self._shortages = 0 if trains else self._shortages + 1

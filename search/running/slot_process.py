@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ... import errors
 from ...errors import (
@@ -33,68 +33,24 @@ from .trial_runs import OpenSegment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ...training.experiment.experiment_plan import ExperimentPlan
-    from .state import SearchState
-    from .trial_runs import TrialRuns
+    from .search_run import SearchRun
 
 # How long a process without a trial waits for one: a promotion often comes within that time.
 LINGER_S = 10.0
 
 
-class Search(Protocol):
-    """What a process needs of its search; every method may be called from any process."""
-
-    plan: ExperimentPlan
-    state: SearchState
-    runs: TrialRuns
-
-    def assign(self, process: SlotProcess) -> TrialState | None:
-        """Gives a process its next trial; None if none waits for it."""
-
-    def launched(self, trial: TrialState) -> None:
-        """Takes note that the ranks of a trial start."""
-
-    def joined(self) -> None:
-        """Takes note that the ranks of a process are there."""
-
-    def may_go_on(self, process: SlotProcess) -> bool:
-        """Returns whether a process without a trial may wait for one."""
-
-    def require_rows(self) -> None:
-        """Raises if the rows of the search's table are gone."""
-
-    def say(self, text: str) -> None:
-        """Shows a line."""
-
-    def left(self, process: SlotProcess) -> None:
-        """Takes note that a process has ended."""
-
-    def short_of_slots(self, error: NotEnoughSlotsError) -> None:
-        """Takes note that Spark gives fewer slots than were planned."""
-
-    def abort(self, error: BaseException) -> None:
-        """Ends the search with an error."""
-
-
 class SlotProcess(threading.Thread):
-    """A thread that follows one process.
-
-    Attributes:
-        slots: The slots.
-        controls: What its ranks are told.
-        current: What it trains; None between two segments.
-        busy: Whether a trial has been assigned to it.
-        trained: Whether a segment has ended in it.
-    """
+    """A thread that follows one process."""
 
     def __init__(
-        self, search: Search, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
+        self, search: SearchRun, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
     ) -> None:
         super().__init__(name=f"lakelens-slot-{slots[0]}", daemon=True)
         self.slots = slots
-        self.controls = Controls()
-        self.current: OpenSegment | None = None
-        self.busy = self.trained = False
+        self.controls = Controls()  # What its ranks are told
+        self.current: OpenSegment | None = None  # What it trains; None between two segments
+        self.busy = False  # Whether a trial has been assigned to it
+        self.trained = False  # Whether a segment has ended in it
         self._search, self._environment, self._spark = search, environment, spark
         self._idle_since: float | None = None
         self._first: OpenSegment | None = None
@@ -126,11 +82,7 @@ class SlotProcess(threading.Thread):
         name = f"search, slot {self.slots[0]}"
         runner = strategy.runner(resources, name, self._spark, environment=self._environment)
         runner.run_with(
-            serve_segments,
-            {"job": first.job},
-            on_question=self._answer,
-            controls=self.controls,
-            on_message=self._hear,
+            serve_segments, {"job": first.job}, on_question=self._answer, controls=self.controls, on_message=self._hear
         )
 
     # --- what the rank asks ---------------------------------------------------------------------------------------
@@ -150,13 +102,7 @@ class SlotProcess(threading.Thread):
         step, epoch, metrics = (question["validation"][name] for name in ("step", "epoch", "metrics"))
         verdict = self._search.state.validated(
             segment.trial,
-            Measurement(
-                segment.planned.length(step),
-                step,
-                epoch,
-                segment.job.config.goal.value_in(metrics),
-                metrics,
-            ),
+            Measurement(segment.planned.length(step), step, epoch, segment.job.config.goal.value_in(metrics), metrics),
             reached=step >= segment.planned.steps(segment.trial.asked),
         )
         # A trial that stops itself ignores the searcher's decision.

@@ -39,13 +39,10 @@ _EXITS = {FAILED: "error", INVALID: "invalid_hyperparameters"}
 
 
 class SearchState:
-    """The searcher and its trials.
-
-    Attributes:
-        changed: Lock of the state; notified whenever a trial's state changes.
-    """
+    """The searcher and its trials."""
 
     def __init__(self, searcher: SearchMethod, goal: Goal, journal: Journal) -> None:
+        # Lock of the state; notified whenever a trial's state changes
         self.changed = threading.Condition(threading.RLock())
         self.searcher = searcher
         self._trials = Trials(goal)
@@ -153,10 +150,8 @@ class SearchState:
             self._write([event, *self._events_of(operations)])
 
     def restart(self, trial: TrialState, error: str) -> None:
-        """Lets a trial that has failed wait for slots again, unless the searcher has paused or stopped it since.
-
-        One that died between its last validation and its checkpoint trains that part again.
-        """
+        """Lets a failed trial wait for slots again, unless the searcher has paused or stopped it since."""
+        # One that died between its last validation and its checkpoint trains that part again.
         with self.changed:
             if self.searcher.states[trial.number] not in (RUNNING, COMPLETED):
                 self.failed(trial, error)

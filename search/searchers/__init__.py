@@ -1,6 +1,1 @@
-"""The searchers.
-
-`base` holds what all share: numbering trials, checking events. `fixed_length` trains every trial to the end
-(`single` and `random`; `grid` has a trial for each point). `successive_halving` is `adaptive_asha`: parallel brackets,
-each by promotion or by stopping, with rungs that rank their trials.
-"""
+"""The searchers: `fixed_length` (single, random, grid) and `successive_halving` (adaptive_asha), above `base`."""

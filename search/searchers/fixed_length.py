@@ -70,13 +70,7 @@ class GridSearcher(FixedLengthSearcher):
 
 
 class Grid:
-    """The cartesian product of the values of every hyperparameter.
-
-    Hyperparameters are sorted by name at each level, and the last one changes fastest (row-major).
-
-    Attributes:
-        size: Number of points; 1 for a space without hyperparameters.
-    """
+    """The cartesian product of all values: sorted by name at each level, and the last one changes fastest."""
 
     def __init__(self, space: Space, path: str = "hyperparameters") -> None:
         """Counts the points."""

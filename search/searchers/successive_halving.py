@@ -20,11 +20,10 @@ _Key = tuple[bool, float, int, int]  # not finite, loss, place among equals, tri
 
 
 class Rung:
-    """Ranks trials by loss; a smaller one is better.
+    """Ranks trials by loss; a smaller one is better."""
 
-    NaN and infinities rank after all finite losses, in order of arrival: compared as a number, NaN would break the
-    order of the others.
-    """
+    # NaN and infinities rank after all finite losses, in order of arrival: compared as a number, NaN would break the
+    # order.
 
     def __init__(self, length: int, *, newest_first: bool = False) -> None:
         self.length = length

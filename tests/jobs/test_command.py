@@ -19,10 +19,9 @@ from references import commands
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, SessionError, TrainingPaused
 from lakelens.jobs import command, interrupts
-from lakelens.jobs.cli import build_parser, main
+from lakelens.jobs.cli import build_parser, examples_of, main
 from lakelens.jobs.command import Run, key_values, run_command
 from lakelens.jobs.etl import fractions
-from lakelens.jobs.examples import examples_of
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit

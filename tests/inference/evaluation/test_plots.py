@@ -16,7 +16,6 @@ from lakelens.etl.images.stored_image import StoredImage
 from lakelens.inference.evaluation.comparison import compare
 from lakelens.inference.evaluation.evaluator import name_of
 from lakelens.inference.evaluation.metrics import measure
-from lakelens.inference.evaluation.page import render_page
 from lakelens.inference.evaluation.plots import (
     MOST_CLASSES_DRAWN,
     comparison_figure,
@@ -25,6 +24,7 @@ from lakelens.inference.evaluation.plots import (
     draw_slices,
     thumbnail,
 )
+from lakelens.inference.evaluation.report import render_page
 from lakelens.inference.evaluation.result import EvaluationResult, Shown
 from lakelens.training.checkpoints.references import ModelRef
 

@@ -1,10 +1,10 @@
-"""Rules of the interval of a recall."""
+"""Rules of an evaluation's report: the interval of a recall."""
 
 from __future__ import annotations
 
 import pytest
 
-from lakelens.inference.evaluation.intervals import recall_interval
+from lakelens.inference.evaluation.report import recall_interval
 
 pytestmark = pytest.mark.unit
 

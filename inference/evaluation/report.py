@@ -1,13 +1,17 @@
-"""Stores an evaluation in a folder and in the run of the model."""
+"""What an evaluation leaves: a self-contained HTML page with files, in a folder and in the run of the model."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from ...errors import InvalidArgumentError
+from ...results import render, title_of
 from ...stores.data_files import write_files
 from ...tracking.run_values import RunValues
 from ...tracking.run_writer import log_files
@@ -16,14 +20,47 @@ from ...training.checkpoints.references import ModelRef
 from .result import EvaluationResult
 
 PAGE = "evaluation.html"
+# A class with fewer rows is marked.
+_FEW_ROWS = 20
+# Of the normal distribution: 95 % lie within so many standard deviations.
+_Z = 1.959964
 _UNFIT = re.compile(r"[^\w.-]+")
 _SCHEME = re.compile(r"(runs|models):/|(experiment|search):")
 _RUN_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 
-def place_of(table: str, version: int, split: str | None) -> str:
-    """Names an evaluation by table, version and split, such as `images-v3-test`."""
-    return file_name(f"{table.rstrip('/').rpartition('/')[2]}-v{version}-{split or 'all'}")
+def render_page(template: str, result: EvaluationResult, model: str, **values: Any) -> str:
+    """Renders a task's page; `model` names the model, and `values` are what else its template refers to."""
+    where = [result.model, f"checkpoint {result.digest[:12]}"]
+    if result.trained_on:
+        table, _, version = result.trained_on.rpartition("@")
+        where.append(f"trained on {f'version {version}' if table == result.table else result.trained_on}")
+    where.append(f"evaluated on {result.table}@{result.version}")
+    split = f"split {result.split}" if result.split else "all splits"
+    return render(
+        __package__,
+        template,
+        result=result,
+        evaluation=result.evaluation,
+        comparison=result.comparison,
+        few_rows=_FEW_ROWS,
+        interval=recall_interval,
+        name=title_of(model, result.table, result.version, datetime.now(timezone.utc), split),
+        where=" · ".join(where),
+        **values,
+    )
+
+
+def recall_interval(recall: float | None, rows: int) -> tuple[float, float] | None:
+    """Gives Wilson's interval of 95 % for a share of independent rows; None without rows."""
+    # E. B. Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", Journal of the American
+    # Statistical Association 22 (1927).
+    if recall is None or rows == 0:
+        return None
+    weight = 1 + _Z**2 / rows
+    middle = (recall + _Z**2 / (2 * rows)) / weight
+    side = _Z / weight * math.sqrt(recall * (1 - recall) / rows + _Z**2 / (4 * rows**2))
+    return max(0.0, middle - side), min(1.0, middle + side)
 
 
 def short_name(model: ModelRef) -> str:
@@ -49,15 +86,12 @@ def write_report(folder: Path, files: Mapping[str, bytes]) -> None:
 def record_evaluation(
     model: ModelRef, result: EvaluationResult, files: Mapping[str, bytes], other: ModelRef | None = None
 ) -> str | None:
-    """Writes an evaluation into the model's run: metrics as `evaluation/<table>-v<version>-<split>/<name>`, and files.
-
-    A comparison with another model has a separate path, `...-vs-<other model>`, for its files and its metrics.
-
-    Returns where the files are, as `runs:/<id>/...`; None for a model named by its path.
-    """
+    """Writes an evaluation into the model's run; returns where, as `runs:/<id>/...`, None for a model without a run."""
     if model.tracking_uri is None or model.run_id is None:
         return None
-    place = f"evaluation/{place_of(result.table, result.version, result.split)}"
+    # `evaluation/<table>-v<version>-<split>/<name>`; a comparison has a separate path, `...-vs-<other model>`.
+    table = result.table.rstrip("/").rpartition("/")[2]
+    place = "evaluation/" + file_name(f"{table}-v{result.version}-{result.split or 'all'}")
     client = open_client(model.tracking_uri)
     with as_tracking_errors(model.tracking_uri, f"write an evaluation into run {model.run_id}"):
         values, now = RunValues(client, model.run_id), int(time.time() * 1000)
