@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -83,14 +84,6 @@ def local_path(uri: str) -> bytes:
     return unquote_to_bytes(re.sub(r"^file:(//)?(?=/)", "", uri))
 
 
-def folder_id(path: bytes) -> frozenset[tuple[int, int]]:
-    """Returns device and inode of a folder, as `visit` takes them; nothing where it cannot be looked at."""
-    try:
-        return frozenset({_device_and_inode(path)})
-    except OSError:
-        return frozenset()
-
-
 def _device_and_inode(folder: bytes) -> tuple[int, int]:
     status = os.stat(folder)  # noqa: PTH116  bytes: pathlib takes none
     return status.st_dev, status.st_ino
@@ -103,10 +96,7 @@ def visit(
     above: frozenset[tuple[int, int]],
     suffixes: frozenset[str],
 ) -> Iterator[Entry]:
-    """Yields one file, or every file below one folder, and what was skipped.
-
-    Symbolic links are followed; a link that leads back to a folder above itself is skipped as a loop.
-    """
+    """Yields one file, or every file below one folder, and what was skipped; follows links, except in a loop."""
     name = os.fsdecode(parts[-1])
     if is_hidden(name):
         yield Entry(path, parts, ignored=HIDDEN)
@@ -166,10 +156,7 @@ def check_layout(layout: str) -> None:
 
 
 def are_numbered(folders: Collection[str]) -> bool:
-    """Returns whether folders count their classes as Caltech-256 does.
-
-    Each has a number, all as many digits, no number is there twice, and a letter is in what follows.
-    """
+    """Returns whether all folders count their classes as Caltech-256 does: with as many digits, and no number twice."""
     found = [_NUMBERED.match(folder) for folder in folders]
     numbers = [match.group() for match in found if match is not None]
     names = [folder[len(number) :] for folder, number in zip(folders, numbers, strict=False)]
@@ -193,11 +180,7 @@ def number_of_folder(folder: str) -> int | None:
 
 
 def class_of_parts(parts: Sequence[str], layout: str, *, keep_names: bool) -> str | None:
-    """Derives the class of a file from its path's components below the source folder.
-
-    `class_folders`: the first folder, whatever folders lie between it and the file. `nested_class_folders`: all
-    folders, joined by `/`. Only the first one may lose its number. None when the file lies in no folder.
-    """
+    """Derives the class of a file from its path's components below the source folder; None if it lies in no folder."""
     folders = [class_of_folder(part, keep_name=keep_names or level > 0) for level, part in enumerate(parts[:-1])]
     if not folders:
         return None
@@ -267,6 +250,18 @@ class Wanted:
             return None
         return NO_CLASS_FOLDER if len(parts) == 1 else CLASS_NAME_UNUSABLE
 
+    def why_ignored(self, parts: Sequence[str]) -> str | None:
+        """Returns why a file that Spark lists is ignored; None if it is not."""
+        name = parts[-1]
+        if any(is_hidden(part) for part in parts):
+            return HIDDEN
+        if not has_suffix(name, self.suffixes):
+            return NOT_AN_IMAGE_NAME
+        # Annotation files of this suffix are copied rather than read by Spark, and some tools write just such names.
+        if name.startswith("_") and not name.lower().endswith(".json"):
+            return HIDDEN_BY_SPARK
+        return self.why_no_class(parts)
+
     def rank_of(self, parts: Sequence[str]) -> int | None:
         """Returns the number of the class folder."""
         return number_of_folder(parts[0]) if len(parts) > 1 and self.has_classes and not self.keep_names else None
@@ -293,7 +288,7 @@ class TopLevel:
     @property
     def folder_names(self) -> list[str]:
         """The names of its folders as text."""
-        return [name.decode("utf-8", "replace") for name in self.folders]
+        return _texts(self.folders)
 
     def kind(self, wanted: Wanted) -> str:
         """What it shows in a word: folders, numbered ones, files, both or nothing; hidden names do not count."""
@@ -335,36 +330,36 @@ def list_top(root: bytes) -> TopLevel:
         return TopLevel(problem="file")
     except OSError:
         return TopLevel(problem="unreadable")
-    return TopLevel(
-        tuple(name for name, is_folder in found if is_folder), tuple(name for name, is_folder in found if not is_folder)
-    )
+    folders, others = (tuple(name for name, is_folder in found if is_folder == kind) for kind in (True, False))
+    return TopLevel(folders, others)
 
 
 def list_below(root: bytes, names: Iterable[bytes], wanted: Wanted) -> Iterator[ListedFile]:
-    """Lists everything below some of a folder's entries.
-
-    Raises InvalidArgumentError where two folders of images are one class.
-    """
+    """Lists everything below some of a folder's entries; InvalidArgumentError if two folders are one class."""
     classes: dict[tuple[bytes, ...], tuple[str | None, int | None, str | None]] = {}
     folder_of: dict[str, tuple[bytes, ...]] = {}
-    above_all = folder_id(root)
+    above_all = frozenset[tuple[int, int]]()
+    with contextlib.suppress(OSError):
+        above_all = frozenset({_device_and_inode(root)})
     for name in names:
         path = root.rstrip(b"/") + b"/" + name
         for entry in visit(path, (name,), functools.partial(os.stat, path), above_all, wanted.suffixes):
             above = entry.parts[:-1]
             found = classes.get(above)
             if found is None:
-                parts = [part.decode("utf-8", "replace") for part in (*above, b"")]
+                parts = _texts((*above, b""))
                 found = classes[above] = wanted.class_of(parts), wanted.rank_of(parts), wanted.why_no_class(parts)
             label, rank, reason = found
             if wanted.layout == NESTED_CLASS_FOLDERS and label is not None and entry.ignored is None:
                 other = folder_of.setdefault(label, above)
                 if other != above:
-                    wanted.check_folders(
-                        [part.decode("utf-8", "replace") for part in parts] for parts in (other, above)
-                    )
+                    wanted.check_folders(map(_texts, (other, above)))
             uri, modified = local_uri(entry.path), entry.modified_ms * 1000
             yield ListedFile(uri, entry.length, modified, label, rank, entry.ignored or reason)
+
+
+def _texts(names: Iterable[bytes]) -> list[str]:
+    return [name.decode("utf-8", "replace") for name in names]
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:

@@ -25,10 +25,9 @@ from .quarantine import Quarantine, QuarantineList, list_quarantine, quarantine_
 from .spark.catalog import is_delta_table, read_table, require_delta_table, resolved
 from .spark.failures import failures_named
 from .versions.changes import VersionDiff, changes, class_counts, diff, labels_at
+from .versions.delta_commands import OptimizeResult, RestoreResult, optimize, restore
 from .versions.edits import DeleteResult, RenameResult, RepairResult, delete, rename_class, repair
 from .versions.history import VersionInfo, history
-from .versions.optimize import OptimizeResult, optimize
-from .versions.restore import RestoreResult, restore
 from .versions.vacuum import Protection, VacuumResult, pin_version, protections, vacuum
 
 if TYPE_CHECKING:
@@ -64,11 +63,7 @@ class ImageTable:
 
     @named_options
     def __init__(
-        self,
-        spark: SparkSession | None,
-        location: str | Path,
-        *,
-        storage_options: Mapping[str, str] | None = None,
+        self, spark: SparkSession | None, location: str | Path, *, storage_options: Mapping[str, str] | None = None
     ) -> None:
         if spark is not None:
             require_delta(spark)
@@ -259,10 +254,7 @@ class ImageTable:
 
     @named_options
     def ingest(
-        self,
-        source: str | Path | DataFrame,
-        layout: str = CLASS_FOLDERS,
-        **options: Unpack[IngestOptions],
+        self, source: str | Path | DataFrame, layout: str = CLASS_FOLDERS, **options: Unpack[IngestOptions]
     ) -> IngestResult:
         """Stores the new and changed files of a source, as one commit.
 
@@ -331,8 +323,7 @@ class ImageTable:
             NotAnImageTableError: If a Delta table is there that lakelens did not create.
             TableConflictError: If other writers kept committing first.
         """
-        request = request_of(source, layout, options)
-        return ingest(self.spark, self._named, request)
+        return ingest(self.spark, self._named, request_of(source, layout, options))
 
     @named_options
     def ingest_stream(
@@ -386,8 +377,7 @@ class ImageTable:
         Raises:
             UsageError: Its subclasses, as `ingest` does.
         """
-        request = request_of(source, layout, options)
-        return preview(self.spark, self._named, request, limit)
+        return preview(self.spark, self._named, request_of(source, layout, options), limit)
 
     @named_options
     def read(self, version: Version = None) -> DataFrame:

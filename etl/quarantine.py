@@ -62,11 +62,7 @@ def quarantine_location(location: str) -> str:
 
 
 class Quarantine:
-    """The quarantine table of one image table.
-
-    It is a separate table, because a bad file must not make a version of the images. An ingest writes it after the
-    images: a kill between the two commits leaves bad files in neither table, so that the next ingest takes them again.
-    """
+    """The quarantine table of one image table; a separate one, as a bad file must not make a version of the images."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
@@ -79,9 +75,7 @@ class Quarantine:
 
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
-        if not self.exists():
-            return local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE))
-        return read_table(self._spark, self.location)
+        return read_table(self._spark, self.location) if self.exists() else self._none()
 
     def record(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         """Writes bad files, one row per path, and removes those that are repaired, in one commit."""
@@ -94,8 +88,7 @@ class Quarantine:
         def forgotten() -> None:
             transaction = Transaction(self._spark, self._table)
             entries = read_table(self._spark, self.location, transaction.version).where(F.col("error") == error)
-            none = local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE))
-            transaction.commit(Batch(none, _note(), entries.select(schema.PATH)))
+            transaction.commit(Batch(self._none(), _note(), entries.select(schema.PATH)))
 
         if self.exists():
             RETRIES.run(forgotten, f"{self.location}: other writers kept committing first.")
@@ -106,10 +99,12 @@ class Quarantine:
                 with conflicts_named(self.location):
                     create_table(bad, self.location)
             return
-        rows = local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE)) if bad is None else bad
         paths = [frame.select(schema.PATH) for frame in (bad, leaving) if frame is not None]
         stale = functools.reduce(lambda one, other: one.union(other), paths)
-        Transaction(self._spark, self._table).commit(Batch(rows, _note(), stale))
+        Transaction(self._spark, self._table).commit(Batch(self._none() if bad is None else bad, _note(), stale))
+
+    def _none(self) -> DataFrame:
+        return local_frame(self._spark, [], schema.ddl_of(schema.QUARANTINE))
 
 
 def _note() -> str:
@@ -117,6 +112,7 @@ def _note() -> str:
 
 
 _BATCH_ROWS = 10_000
+_OTHER_COLUMNS = ("error", schema.LABEL_NAME, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.BATCH_ID)
 _REASONS = {*REASONS, *(name for name, rule in ANNOTATION_REASONS.items() if rule.effect == QUARANTINED)}
 
 
@@ -148,32 +144,21 @@ class QuarantineList(ReadableResult):
 
 
 def list_quarantine(
-    quarantine: Table,
-    *,
-    batch_id: str | None = None,
-    reason: str | None = None,
-    limit: int | None = None,
+    quarantine: Table, *, batch_id: str | None = None, reason: str | None = None, limit: int | None = None
 ) -> QuarantineList:
-    """Lists the files that are in quarantine.
-
-    A file that was repaired, or is gone from a source that is ingested with `delete_missing`, leaves the quarantine
-    with that ingest.
-    """
+    """Lists the files that are in quarantine."""
     if limit is not None:
         whole_number("limit", limit, 0)
-    reasons: Counter[str] = Counter()
-    present: set[str] = set()
+    known_reasons = set(_REASONS)
     files: list[QuarantinedFile] = []
     for file in iterate_quarantine(quarantine):
-        present.add(file.reason)
-        if (reason is not None and file.reason != reason) or (batch_id is not None and file.batch_id != batch_id):
-            continue
-        reasons[file.reason] += 1
-        files.append(file)
-    known_reasons = present | _REASONS
+        known_reasons.add(file.reason)
+        if reason in (None, file.reason) and batch_id in (None, file.batch_id):
+            files.append(file)
     if reason is not None and reason not in known_reasons:
         known = ", ".join(sorted(known_reasons))
         raise InvalidArgumentError(f"reason = {reason!r} is not a reason for quarantine; known are: {known}")
+    reasons = Counter(file.reason for file in files)
     files.sort(key=lambda file: file.path)
     return QuarantineList(tuple(files[:limit]), dict(reasons.most_common()))
 
@@ -188,15 +173,7 @@ def iterate_quarantine(quarantine: Table) -> Iterator[QuarantinedFile]:
     for index in range(len(snapshot.files)):
         for batch in read_batches(snapshot, index, wanted, batch_rows=_BATCH_ROWS):
             for row in rows_in_utc(batch):
-                yield QuarantinedFile(
-                    row["path"],
-                    row.get("reason") or "unknown",
-                    row.get("error"),
-                    row.get(schema.LABEL_NAME),
-                    row.get(schema.SOURCE_LENGTH),
-                    row.get(schema.SOURCE_MODIFIED),
-                    row.get(schema.BATCH_ID),
-                )
+                yield QuarantinedFile(row["path"], row.get("reason") or "unknown", *map(row.get, _OTHER_COLUMNS))
 
 
 COLUMNS = (schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.CONTENT_HASH)

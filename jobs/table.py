@@ -221,7 +221,7 @@ def _untrack(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _restore(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.versions.restore import restore
+    from lakelens.etl.versions.delta_commands import restore
 
     if args.version is None:
         raise InvalidArgumentError(f"{args.table}: name the version to restore, as {args.table}@0")
@@ -249,7 +249,7 @@ def _optimize(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _delete(args: argparse.Namespace) -> dict[str, Any]:
-    from lakelens.etl.spark.conditions import check_condition
+    from lakelens.etl.spark.failures import check_condition
 
     check_condition(args.where)
     return _edited(args, "delete", lambda table: table.delete(args.where))

@@ -1,14 +1,12 @@
 """Bounding boxes: one convention, and their exact way through EXIF orientation and resize.
 
-Convention: half-open intervals [xmin, xmax) x [ymin, ymax) in pixels, the origin at the outer corner of the first
-pixel. The first pixel alone is (0, 0, 1, 1); a whole image is (0, 0, width, height). Fractions are kept. Arrays of
-coordinates are float64 [n, 4] in the order xmin, ymin, xmax, ymax.
+Half-open intervals [xmin, xmax) x [ymin, ymax) in pixels: the first pixel is (0, 0, 1, 1). Fractions are kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,7 +16,7 @@ import numpy.typing as npt
 from ...errors import InvalidArgumentError
 from ..images.geometry import AUTO, FILE, UPRIGHT, Placement
 
-Coordinates = npt.NDArray[np.float64]
+Coordinates = npt.NDArray[np.float64]  # [n, 4]: xmin, ymin, xmax, ymax
 
 BOX_CLIPPED = "box_clipped"
 BOX_INVERTED = "box_inverted"
@@ -80,29 +78,6 @@ def problem(reason: str, detail: object) -> Problem:
     return Problem(reason, text if len(text) <= _DETAIL_LENGTH else text[: _DETAIL_LENGTH - 1] + "…")
 
 
-def from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[float, float, float, float]:
-    """Converts Pascal VOC's corners, 1-based pixels of which the last belongs to the box, to the half-open convention.
-
-    Source: VOC2012 development kit, section on annotation: "the top-left pixel in the image has coordinates (1, 1)".
-    """
-    left, right = _with_last_pixel(xmin, xmax)
-    top, bottom = _with_last_pixel(ymin, ymax)
-    return left, top, right, bottom
-
-
-def _with_last_pixel(first: float, last: float) -> tuple[float, float]:
-    """Converts both ends of a side; ends in the wrong order stay so, for `check_boxes`."""
-    return (first - 1, last) if first <= last or math.isnan(last) else (first, last - 1)
-
-
-def from_corner_and_size(x: float, y: float, width: float, height: float) -> tuple[float, float, float, float]:
-    """Converts COCO's `bbox`, a 0-based corner with width and height, to the half-open convention.
-
-    Source: cocodataset/cocoapi issue 5: a box that spans the first pixel has the corners (0, 0) and (1, 1).
-    """
-    return x, y, x + width, y + height
-
-
 def coordinates_of(boxes: Sequence[Box]) -> Coordinates:
     """Gathers the corners of boxes as float64 [n, 4]."""
     return np.array([box.corners for box in boxes], dtype=np.float64).reshape(len(boxes), 4)
@@ -144,11 +119,8 @@ def turn_back(coordinates: Coordinates, orientation: int, size: tuple[int, int])
 
 
 def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int]) -> int:
-    """Finds by how much a JPEG decoder reduced an image: 1, 2, 4 or 8 pixels of the file for each decoded pixel.
-
-    Both sizes are before turning upright. libjpeg rounds a reduced side up, so that the last decoded pixel may stand
-    for less than a whole block: dividing the two sizes would shift edges by up to one decoded pixel.
-    """
+    """Finds by how much a JPEG decoder reduced an image: 1, 2, 4 or 8 pixels of the file for each decoded pixel."""
+    # libjpeg rounds a reduced side up: dividing the two sizes would shift edges by up to one decoded pixel.
     for block in _DECODER_REDUCTIONS:
         if decoded_size == (math.ceil(file_size[0] / block), math.ceil(file_size[1] / block)):
             return block
@@ -158,12 +130,7 @@ def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int])
 
 
 def check_boxes(boxes: Sequence[Box], size: tuple[int, int]) -> PlacedBoxes:
-    """Checks boxes against the image that they were drawn on.
-
-    Repaired: corners in the wrong order are exchanged (`box_inverted`); a box that reaches over the edge is cut there
-    (`box_clipped`). Dropped: coordinates that are not finite (`box_not_finite`), no area (`box_no_area`), no pixel
-    within the image (`box_outside`).
-    """
+    """Checks boxes against the image that they were drawn on: orders corners, cuts at edges, drops what is no box."""
     if not boxes:
         return PlacedBoxes((), ())
     given = coordinates_of(boxes)
@@ -189,11 +156,7 @@ def place_boxes(
 ) -> PlacedBoxes:
     """Carries boxes from an annotation to the stored image: check, turn upright, scale, cut what `crop` cuts.
 
-    `drawn_on` says whether boxes are in pixels of the upright image or of the file; `find_frame` has the rule of
-    `auto`.
-
-    Returns boxes in pixels of the stored image, and the problems. `annotation_size_mismatch` among them means that the
-    boxes belong to an image of another size: none is returned, and the image is to be quarantined.
+    None is returned, with the problem `SIZE_MISMATCH`, if the boxes belong to an image of another size.
     """
     file_size = upright_size(orientation, source_size)
     frame = find_frame(source_size, orientation, declared_size, drawn_on)
@@ -231,9 +194,7 @@ def find_frame(
 ) -> Frame | None:
     """Finds the image that boxes were drawn on; None if the declared size is that of neither.
 
-    `auto` takes the one that has the declared size. Where both have it, or none is declared, it takes the upright one,
-    on which labelling tools draw. A size that is off by two pixels or has the same proportions within a hundredth is
-    that of an image which was scaled.
+    If both have it, or none is declared, `auto` takes the upright one, on which labelling tools draw.
     """
     sizes = {True: source_size, False: upright_size(orientation, source_size)}
     allowed = [True] * (drawn_on != FILE) + [False] * (drawn_on != UPRIGHT)
@@ -264,22 +225,36 @@ def _distance(declared: tuple[int, int], size: tuple[int, int]) -> float:
     return abs(math.log(declared[0] / size[0])) + abs(math.log(declared[1] / size[1]))
 
 
+def _from_inclusive(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[float, float, float, float]:
+    left, right = _with_last_pixel(xmin, xmax)
+    top, bottom = _with_last_pixel(ymin, ymax)
+    return left, top, right, bottom
+
+
+def _with_last_pixel(first: float, last: float) -> tuple[float, float]:
+    """Converts both ends of a side; ends in the wrong order stay so, for `check_boxes`."""
+    return (first - 1, last) if first <= last or math.isnan(last) else (first, last - 1)
+
+
+# From four numbers of an annotation to the corners xmin, ymin, xmax, ymax.
+_CONVENTIONS: Mapping[str, Callable[..., tuple[float, float, float, float]]] = {
+    "half_open": lambda xmin, ymin, xmax, ymax: (xmin, ymin, xmax, ymax),
+    # VOC's 1-based pixels, of which the last belongs to the box. VOC2012 development kit, section on annotation: "the
+    # top-left pixel in the image has coordinates (1, 1)".
+    "inclusive": _from_inclusive,
+    # COCO's `bbox`. cocodataset/cocoapi issue 5: a box that spans the first pixel has the corners (0, 0) and (1, 1).
+    "corner_and_size": lambda x, y, width, height: (x, y, x + width, y + height),
+}
+
+
 def box_from_values(
     label_name: str, corners: Iterable[Any], *, difficult: bool = False, convention: str = "half_open"
 ) -> Box:
-    """Builds a box from four values of an annotation."""
-    converters = {
-        "half_open": lambda *values: values,
-        "inclusive": from_inclusive,
-        "corner_and_size": from_corner_and_size,
-    }
-    if convention not in converters:
-        raise InvalidArgumentError(f"convention = {convention!r} is not one of {', '.join(converters)}")
+    """Builds a box from four values of an annotation, which follow one of `_CONVENTIONS`."""
     values = [_number(value) for value in corners]
     if len(values) != 4:
         raise InvalidArgumentError(f"a box has four numbers, and {len(values)} were given")
-    xmin, ymin, xmax, ymax = converters[convention](*values)
-    return Box(label_name, xmin, ymin, xmax, ymax, difficult)
+    return Box(label_name, *_CONVENTIONS[convention](*values), difficult)
 
 
 def is_true(value: Any) -> bool:
@@ -288,17 +263,16 @@ def is_true(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InvalidArgumentError(f"{_short(value)} is not a number of pixels")
     # float() also reads 1_000 and digits of other scripts, which no annotation tool writes.
-    if isinstance(value, str) and (not value.isascii() or "_" in value):
-        raise InvalidArgumentError(f"{_short(value)} is not a number of pixels")
+    is_plain = value.isascii() and "_" not in value if isinstance(value, str) else not isinstance(value, bool)
     try:
-        return float(value)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{_short(value)} is not a number of pixels") from error
+        if is_plain and isinstance(value, (int, float, str)):
+            return float(value)
     except OverflowError:
         return math.inf
+    except ValueError:
+        pass
+    raise InvalidArgumentError(f"{_short(value)} is not a number of pixels")
 
 
 def _short(value: Any) -> str:
@@ -313,10 +287,8 @@ def _by(size: tuple[int, int]) -> str:
 
 def _scale(coordinates: Coordinates, size: tuple[int, int], placement: Placement) -> Coordinates:
     """Carries boxes of an upright image of the given size to the stored image."""
-    scale = np.array([placement.scaled_width / size[0], placement.scaled_height / size[1]] * 2)
-    offset = np.array([placement.offset_x, placement.offset_y] * 2, dtype=np.float64)
-    scaled: Coordinates = coordinates * scale + offset
-    return scaled
+    scale = np.array([placement.scaled_width / size[0], placement.scaled_height / size[1]] * 2, np.float64)
+    return coordinates * scale + np.array([placement.offset_x, placement.offset_y] * 2, np.float64)
 
 
 def _cut(checked: PlacedBoxes, placed: Coordinates, placement: Placement) -> PlacedBoxes:

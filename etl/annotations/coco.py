@@ -11,23 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple
 
 from ...errors import AnnotationFileError, InvalidArgumentError
+from . import record
 from .boxes import Box, Problem, box_from_values, is_true, problem
-from .record import (
-    ANNOTATION_REPEATED,
-    ANNOTATION_UNREADABLE,
-    BOX_CLASS_UNKNOWN,
-    BOX_MALFORMED,
-    IMAGE_MISSING,
-    MAX_BOXES_PER_IMAGE,
-    PATH_UNUSABLE,
-    TOO_MANY_BOXES,
-    Annotation,
-    clean_name,
-    declared_size,
-    merge_annotations,
-    read_json_file,
-    with_split,
-)
+from .record import Annotation, clean_name, declared_size, merge_annotations, read_json_file, with_split
 
 _FIRST, _BITS, _SIGN, _MORE = 48, 5, 0x10, 0x20
 
@@ -35,10 +21,7 @@ Corners = tuple[float, float, float, float]
 
 
 def mask_bounds(segmentation: Any) -> Corners:
-    """Returns xmin, ymin, xmax and ymax of a `segmentation`, half-open as in `boxes`.
-
-    Raises InvalidArgumentError for what is no mask, and for one without a pixel.
-    """
+    """Returns the bounds of a `segmentation` as in `boxes`; InvalidArgumentError if it is no mask, or has no pixel."""
     if isinstance(segmentation, list):
         return _bounds_of_polygons(segmentation)
     if isinstance(segmentation, Mapping):
@@ -154,24 +137,18 @@ class CocoInstances:
     repeated: Mapping[_Id | None, int] = field(default_factory=dict)  # How often an annotation came again, by image
 
     def annotations(self, path_of: Callable[[str], str], split: str | None = None) -> Iterator[Annotation]:
-        """Yields one record per image, ordered by path.
-
-        Images without annotations have no boxes; those of a file without the key `annotations` are not annotated.
-
-        What belongs to no image becomes its own record with the problem `image_missing`: annotations whose image
-        id no image has, one record per id.
-        """
+        """Yields one record per image, ordered by path; then one with `IMAGE_MISSING` per id that no image has."""
         records = [self._record(number, image, path_of) for number, image in enumerate(self.images)]
-        records.sort(key=lambda record: record.path)
-        yield from merge_annotations(with_split(record, split) for record in records)
+        records.sort(key=lambda found: found.path)
+        yield from merge_annotations(with_split(found, split) for found in records)
         known = {image.image_id for image in self.images}
         for image_id, entries in self.objects.items():
             if image_id is None:
                 detail = f"{len(entries)} annotations without an image_id"
-                yield Annotation(f"{self.location}#no_image_id").with_problem(IMAGE_MISSING, detail)
+                yield Annotation(f"{self.location}#no_image_id").with_problem(record.IMAGE_MISSING, detail)
             elif image_id not in known:
                 detail = f"{len(entries)} annotations name image id {image_id!r}, which no image has"
-                yield Annotation(f"{self.location}#image_id={image_id}").with_problem(IMAGE_MISSING, detail)
+                yield Annotation(f"{self.location}#image_id={image_id}").with_problem(record.IMAGE_MISSING, detail)
 
     def _record(self, number: int, image: _Image, path_of: Callable[[str], str]) -> Annotation:
         problems: list[Problem] = []
@@ -179,14 +156,14 @@ class CocoInstances:
             path = path_of(image.name)
         except InvalidArgumentError as error:
             path = f"{self.location}#image={number}"
-            problems.append(problem(PATH_UNUSABLE, error))
+            problems.append(problem(record.PATH_UNUSABLE, error))
         if image.problem is not None:
             problems.append(image.problem)
         if image.image_id in self.repeated:
-            problems.append(problem(ANNOTATION_REPEATED, f"{self.repeated[image.image_id]} times"))
+            problems.append(problem(record.ANNOTATION_REPEATED, f"{self.repeated[image.image_id]} times"))
         entries = () if image.image_id is None else self.objects.get(image.image_id, ())
-        if len(entries) > MAX_BOXES_PER_IMAGE:
-            problems.append(problem(TOO_MANY_BOXES, f"{len(entries)} annotations"))
+        if len(entries) > record.MAX_BOXES_PER_IMAGE:
+            problems.append(problem(record.TOO_MANY_BOXES, f"{len(entries)} annotations"))
             entries = ()
         found = [self._box(entry) for entry in entries]
         boxes = tuple(box for box in found if isinstance(box, Box))
@@ -203,11 +180,11 @@ class CocoInstances:
             else:
                 box = box_from_values("", corners if isinstance(corners, list) else [], convention="corner_and_size")
         except InvalidArgumentError:
-            return problem(BOX_MALFORMED, entry.get(_REASON) or "an annotation has no bbox of four numbers")
+            return problem(record.BOX_MALFORMED, entry.get(_REASON) or "an annotation has no bbox of four numbers")
         category_id = _id_of(entry, "category_id")
         name = None if category_id is None else self.class_names.get(category_id)
         if name is None:
-            return problem(BOX_CLASS_UNKNOWN, "an annotation's category_id is that of no named category")
+            return problem(record.BOX_CLASS_UNKNOWN, "an annotation's category_id is that of no named category")
         return replace(box, label_name=name, difficult=is_true(entry.get("iscrowd")))
 
 
@@ -308,7 +285,7 @@ def _images_of(entries: Iterable[Any]) -> list[_Image]:
         image_id = _id_of(entry, "id")
         name = entry.get("file_name") if isinstance(entry, dict) else None
         if image_id is None or not isinstance(name, str):
-            unreadable = problem(ANNOTATION_UNREADABLE, "an image without an id or without a file_name")
+            unreadable = problem(record.ANNOTATION_UNREADABLE, "an image without an id or without a file_name")
             images.append(_Image(name if isinstance(name, str) else "", problem=unreadable))
             continue
         known = by_id.get(image_id)
@@ -317,17 +294,13 @@ def _images_of(entries: Iterable[Any]) -> list[_Image]:
             images.append(by_id[image_id])
         elif known.name != name:
             text = f"image id {image_id} is that of {known.name!r} and {name!r}"
-            known.problem = problem(ANNOTATION_UNREADABLE, text)
+            known.problem = problem(record.ANNOTATION_UNREADABLE, text)
             images.append(_Image(name, problem=known.problem))
     return images
 
 
 def find_coco_files(paths: Collection[str]) -> list[CocoFile]:
-    """Finds the COCO files of a source by name.
-
-    `annotations/instances_train2017.json` annotates `train2017/`, `images/train2017/`, `images/` or the source itself;
-    `train/_annotations.coco.json` annotates the folder that it lies in. The split is what their names say.
-    """
+    """Finds the COCO files of a source by their usual names: COCO's own, and `_annotations.coco.json` in a folder."""
     found: list[CocoFile] = []
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")
@@ -343,13 +316,9 @@ def find_coco_files(paths: Collection[str]) -> list[CocoFile]:
 
 
 def named_coco_file(location: str, path: str | None) -> CocoFile:
-    """Finds what a COCO file that the user has named annotates.
-
-    A usual name means what it does where it is found; then come the source itself and the folder of the file.
-    """
-    name = location.rpartition("/")[2]
-    below = f"annotations/{name}" if path is None else path
-    folder = below.rpartition("/")[0] if path is not None else ""
+    """Finds what a COCO file that the user has named annotates; without a usual name, the source or its own folder."""
+    below = f"annotations/{location.rpartition('/')[2]}" if path is None else path
+    folder = "" if path is None else path.rpartition("/")[0]
     usual = find_coco_files([below])
     folders = (*(usual[0].image_folders if usual else ()), "", folder)
     return CocoFile(below, tuple(dict.fromkeys(folders)), usual[0].split if usual else None)

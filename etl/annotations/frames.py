@@ -43,7 +43,7 @@ class ImageFrames:
             return cls(width, height)
         found = SourceFile(**{name: source[name] for name in SourceFile._fields})
         is_known = None not in found and found.resize in RESIZES and min(found.size) > 0
-        if not is_known or (width, height) != _stored_size(found, width):
+        if not is_known or (width, height) != (found.size if found.resize == "none" else (width, width)):
             raise ImageError(
                 "bad_source",
                 f"column 'source' has {dict(source)}, which an ingest does not write for an image of {width} x "
@@ -52,11 +52,9 @@ class ImageFrames:
         return cls(width, height, found)
 
     def to_source(self, coordinates: Coordinates) -> Coordinates:
-        """Carries boxes from the stored image to the pixels of its file: resize and EXIF orientation undone.
+        """Carries boxes from the stored image to the pixels of its file, cut at the edges of both.
 
-        Boxes are cut at the edges of the stored image and of the file. If the decoder had reduced a JPEG to 1/2, 1/4 or
-        1/8, edges are off by less than 2, 4 or 8 pixels of the file, half a pixel of the stored image: it rounds sides
-        up, and a row does not keep that it did.
+        If the decoder had reduced a JPEG to 1/2, 1/4 or 1/8, edges are off by less than 2, 4 or 8 pixels of the file.
         """
         inside = clip(coordinates, (self.width, self.height))
         if self.source is None:
@@ -72,8 +70,7 @@ class ImageFrames:
             return coordinates
         source = self.source
         upright = turn_upright(coordinates, source.orientation, upright_size(source.orientation, source.size))
-        placement = place(source.resize, *source.size, self.width)
-        scale, offset = _numbers(placement)
+        scale, offset = _numbers(place(source.resize, *source.size, self.width))
         return upright * scale + offset
 
 
@@ -87,7 +84,3 @@ def _numbers(placement: Placement) -> tuple[Coordinates, Coordinates]:
     """Returns scale and offset of the four corners."""
     scale = np.array([placement.scale_x, placement.scale_y] * 2, np.float64)
     return scale, np.array([placement.offset_x, placement.offset_y] * 2, np.float64)
-
-
-def _stored_size(source: SourceFile, size: int) -> tuple[int, int]:
-    return source.size if source.resize == "none" else (size, size)

@@ -1,7 +1,4 @@
-"""Manifests: a table with one row per image, or per box, as CSV, JSON or Parquet; rows to annotations, pure.
-
-Boxes follow the convention of `boxes`: half-open pixels, 0-based. A box may also have COCO's `bbox`.
-"""
+"""Manifests: a table with one row per image, or per box, as CSV, JSON or Parquet; rows to annotations, pure."""
 
 from __future__ import annotations
 
@@ -17,19 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from ...errors import AnnotationFileError, InvalidArgumentError
+from . import record
 from .boxes import Box, Problem, box_from_values, is_true, problem
-from .record import (
-    ANNOTATION_UNREADABLE,
-    BOX_MALFORMED,
-    MAX_BOXES_PER_IMAGE,
-    PATH_UNUSABLE,
-    TOO_MANY_BOXES,
-    Annotation,
-    clean_name,
-    declared_size,
-    read_json_file,
-    with_split,
-)
+from .record import Annotation, clean_name, declared_size, read_json_file, with_split
 
 _FORMAT_OF_SUFFIX = {"csv": "csv", "jsonl": "json", "ndjson": "json", "json": "json", "parquet": "parquet"}
 
@@ -97,11 +84,6 @@ class ManifestColumns:
             column = next((other for other in given if not _is_number(row[other])), given[0] if given else column)
         value = row.get(column) if column is not None else None
         return None if isinstance(value, float) and math.isnan(value) and name not in _SIDES else value
-
-    def check_row(self, row: Mapping[str, Any], where: str) -> None:
-        """Checks that columns of the same meaning do not disagree; the number of a class may stand next to its name."""
-        for ours, others in self.others.items():
-            check_agreement({name: row.get(name) for name in (self.names[ours], *others)}, where)
 
 
 def manifest_format(location: str) -> str:
@@ -177,13 +159,13 @@ def check_agreement(values: Mapping[str, Any], where: str) -> None:
     """Checks that columns of the same meaning do not disagree, apart from numbers of classes."""
     given = {name: str(value).strip() for name, value in values.items() if not _is_blank(value)}
     words = {name: text for name, text in given.items() if not _is_number(text)}
-    for first, value in itertools.islice(words.items(), 1):
-        for name, other in words.items():
-            if other != value:
-                raise AnnotationFileError(
-                    f"{where}: the columns {first!r} and {name!r} mean the same and disagree: {value[:80]!r} and "
-                    f"{other[:80]!r}; remove or rename one of them"
-                )
+    first = next(iter(words), "")
+    for name, other in words.items():
+        if other != words[first]:
+            raise AnnotationFileError(
+                f"{where}: the columns {first!r} and {name!r} mean the same and disagree: {words[first][:80]!r} and "
+                f"{other[:80]!r}; remove or rename one of them"
+            )
 
 
 def _is_number(value: Any) -> bool:
@@ -200,11 +182,12 @@ def annotation_of_row(
     row: Mapping[str, Any], columns: ManifestColumns, path_of: Callable[[str], str], where: str
 ) -> Annotation:
     """Reads one row."""
-    columns.check_row(row, where)
+    for ours, others in columns.others.items():
+        check_agreement({name: row.get(name) for name in (columns.names[ours], *others)}, where)
     try:
         path = path_of(columns.value(row, "path"))
     except InvalidArgumentError as error:
-        return Annotation(where).with_problem(PATH_UNUSABLE, error)
+        return Annotation(where).with_problem(record.PATH_UNUSABLE, error)
     boxes, problems = _boxes(row, columns, where)
     label = columns.value(row, "label")
     name = None
@@ -215,18 +198,15 @@ def annotation_of_row(
         except InvalidArgumentError as error:
             unusable = error
         if unusable is not None:
-            problems.append(problem(ANNOTATION_UNREADABLE, unusable))
+            problems.append(problem(record.ANNOTATION_UNREADABLE, unusable))
     size = declared_size(columns.value(row, "width"), columns.value(row, "height"))
-    record = Annotation(path, label_name=name, boxes=boxes, size=size, problems=tuple(problems))
+    annotation = Annotation(path, label_name=name, boxes=boxes, size=size, problems=tuple(problems))
     split = columns.value(row, "split")
-    return with_split(record, None if split is None else str(split))
+    return with_split(annotation, None if split is None else str(split))
 
 
 def read_csv(stream: BinaryIO, location: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a CSV file with a header line, quoted as in RFC 4180, separated by comma, semicolon or tab.
-
-    UTF-8 with or without a byte order mark, or UTF-16 with one. Numbers may have a decimal comma.
-    """
+    """Yields the rows of a CSV file with a header line, quoted as in RFC 4180, in UTF-8, or UTF-16 with its mark."""
     csv.field_size_limit(_MAX_FIELD)
     lines = io.TextIOWrapper(stream, encoding=_encoding_of(stream), newline="")
     try:
@@ -331,39 +311,32 @@ def _as_row(value: Any) -> dict[str, Any]:
 def _boxes(
     row: Mapping[str, Any], columns: ManifestColumns, where: str
 ) -> tuple[tuple[Box, ...] | None, list[Problem]]:
-    if columns.has_box_columns and not _is_blank(columns.value(row, "boxes")):
-        raise AnnotationFileError(
-            f"{where} has corners and {columns.names['boxes']!r}, two ways to write boxes; keep one"
-        )
+    entries = columns.value(row, "boxes")
     if columns.has_box_columns:
-        corners = [columns.value(row, side) for side in _SIDES]
+        if not _is_blank(entries):
+            raise AnnotationFileError(
+                f"{where} has corners and {columns.names['boxes']!r}, two ways to write boxes; keep one"
+            )
+        box = {name: columns.value(row, name) for name in ("label", "difficult", *_SIDES)}
         # How such manifests list an image without any object; a class without corners is a box that was lost.
-        if all(_is_blank(value) for value in corners) and _is_blank(columns.value(row, "label")):
+        if all(_is_blank(box[name]) for name in ("label", *_SIDES)):
             return (), []
-        entries: Any = [
-            {
-                "label": columns.value(row, "label"),
-                "difficult": columns.value(row, "difficult"),
-                **dict(zip(_SIDES, corners, strict=True)),
-            }
-        ]
-    else:
-        entries = columns.value(row, "boxes")
+        entries = [box]
     try:
         entries = _as_list(entries)
     except InvalidArgumentError as error:
-        return None, [problem(ANNOTATION_UNREADABLE, error)]
+        return None, [problem(record.ANNOTATION_UNREADABLE, error)]
     if entries is None:
         return None, []
-    if len(entries) > MAX_BOXES_PER_IMAGE:
-        return (), [problem(TOO_MANY_BOXES, f"{len(entries)} boxes")]
+    if len(entries) > record.MAX_BOXES_PER_IMAGE:
+        return (), [problem(record.TOO_MANY_BOXES, f"{len(entries)} boxes")]
     boxes: list[Box] = []
     problems: list[Problem] = []
     for entry in entries:
         try:
             boxes.append(_box(entry, where))
         except InvalidArgumentError as error:
-            problems.append(problem(BOX_MALFORMED, error))
+            problems.append(problem(record.BOX_MALFORMED, error))
     return tuple(boxes), problems
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,6 @@ def read_json_file(
             "its reader; split it (COCO: one file for each split), or write the annotations as JSON lines or Parquet "
             "(layout 'manifest')"
         )
-
     try:
         text = stream.read().decode("utf-8-sig")  # the bytes are not kept while it is parsed
         return json.loads(text, object_hook=kept)
@@ -108,14 +108,9 @@ REASONS: dict[str, Reason] = {
 }
 
 _SPLIT_ALIASES = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 
@@ -157,12 +152,12 @@ def limit_classes(annotation: Annotation, known: Collection[str]) -> Annotation:
     boxes = annotation.boxes or ()
     kept = tuple(box for box in boxes if box.label_name in known)
     problems = tuple(problem(BOX_CLASS_UNWANTED, box.label_name) for box in boxes if box.label_name not in known)
-    limited = replace(annotation, problems=annotation.problems + problems)
     if problems:
-        limited = replace(limited, boxes=kept or None)  # without its objects it is no example of an image with none
+        # Without its objects it is no example of an image with none.
+        annotation = replace(annotation, boxes=kept or None, problems=annotation.problems + problems)
     if annotation.label_name is not None and annotation.label_name not in known:
-        return limited.with_problem(CLASS_UNKNOWN, annotation.label_name)
-    return limited
+        return annotation.with_problem(CLASS_UNKNOWN, annotation.label_name)
+    return annotation
 
 
 def lost_boxes(problems: Iterable[Problem]) -> list[Problem]:
@@ -192,22 +187,10 @@ def with_split(annotation: Annotation, text: str | None) -> Annotation:
 
 
 def merge_annotations(annotations: Iterable[Annotation]) -> Iterator[Annotation]:
-    """Joins annotations of one path that follow one another, as a manifest with one row per box has them.
-
-    Boxes are gathered; labels, splits, sizes and contents must agree. The same annotation twice counts as repeated.
-    """
-    current: Annotation | None = None
-    group: list[Annotation] = []
-    for annotation in annotations:
-        if current is not None and annotation.path != current.path:
-            yield _merge(group)
-            group = []
-        current = annotation
-        # A path that is repeated without end must not fill the memory.
-        if len(group) <= MAX_BOXES_PER_IMAGE:
-            group.append(annotation)
-    if group:
-        yield _merge(group)
+    """Joins annotations of one path that follow one another, as a manifest with one row per box has them."""
+    for _, group in itertools.groupby(annotations, lambda annotation: annotation.path):
+        # A path that is repeated without end must not fill the memory; `groupby` skips the others.
+        yield _merge(list(itertools.islice(group, MAX_BOXES_PER_IMAGE + 1)))
 
 
 def _merge(group: list[Annotation]) -> Annotation:
@@ -218,6 +201,7 @@ def _merge(group: list[Annotation]) -> Annotation:
     problems = [found for annotation in distinct for found in annotation.problems]
     if len(distinct) < len(group):
         problems.append(problem(ANNOTATION_REPEATED, f"{len(group) - len(distinct)} times"))
+    given = [annotation.boxes for annotation in distinct if annotation.boxes is not None]
     labels = sorted({annotation.label_name for annotation in distinct if annotation.label_name is not None})
     splits = sorted({annotation.split for annotation in distinct if annotation.split is not None})
     sizes = sorted({annotation.size for annotation in distinct if annotation.size is not None})
@@ -234,18 +218,13 @@ def _merge(group: list[Annotation]) -> Annotation:
         Annotation(
             path=first.path,
             label_name=labels[0] if labels else None,
-            boxes=_all_boxes(distinct),
+            boxes=tuple(box for boxes in given for box in boxes) if given else None,
             split=splits[0] if splits else None,
             size=sizes[0] if sizes else None,
             problems=tuple(problems),
             stamp=stamps[-1] if stamps else None,
         )
     )
-
-
-def _all_boxes(annotations: Iterable[Annotation]) -> tuple[Box, ...] | None:
-    given = [annotation.boxes for annotation in annotations if annotation.boxes is not None]
-    return tuple(box for boxes in given for box in boxes) if given else None
 
 
 _CORNERS = [(name, pa.float64()) for name in schema.BOX_CORNERS]

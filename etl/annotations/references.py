@@ -19,11 +19,9 @@ _MAX_LENGTH = 4096
 
 
 def resolve_reference(reference: object, root: str) -> str:
-    """Resolves what an annotation file calls an image.
+    """Resolves what an annotation file calls an image; relative references are joined to `root`, lexically.
 
-    Relative references are joined to `root`, lexically: `..` leads up, a backslash separates folders as `/` does. A
-    percent sign is a percent sign, except in a `file:` URI. In an absolute local path symbolic links to folders are
-    resolved as in the path of a source; links below `root` keep their names, as in a listing.
+    A backslash separates folders as `/` does. A percent sign is a percent sign, except in a `file:` URI.
     """
     try:
         path = _resolved(reference, root)
@@ -60,10 +58,7 @@ def _resolved(reference: object, root: str) -> str:
 
 
 def in_one_spelling(path: bytes, root: str) -> bytes:
-    """Resolves the links in the folder of a file; the file may be a link, and those below `root` keep their names.
-
-    What this machine does not see stays as it is.
-    """
+    """Resolves the links in the folder of a file; the file may be a link, and those below `root` keep their names."""
     folder, slash, name = path.rpartition(b"/")
     is_elsewhere = has_scheme(root) and not root.startswith("file:")
     return _folder_in_one_spelling(folder, b"" if is_elsewhere else _local(root).rstrip(b"/")) + slash + name
@@ -112,11 +107,9 @@ def decoded_path(path: str) -> str:
 def images_by_name(references: Sequence[str], images: Sequence[str], others: int = 0) -> dict[str, str]:
     """Finds images of one base name that are not where annotations say; returns their paths by the annotated ones.
 
-    Both are paths without their own counterpart; `others` counts images of the name that have one. The image whose
-    decoded path is the annotation's is meant; else the only image of the name, by the only annotation that is left.
-
-    Raises AnnotationFileError if several may be meant.
+    Both are paths without their own counterpart; `others` counts images of the name that have one.
     """
+    # The image whose decoded path is the annotation's is meant; else the only one, by the only annotation left.
     decoded = {decoded_path(path): path for path in images}
     found = {path: decoded[decoded_path(path)] for path in references if decoded_path(path) in decoded}
     lacking = [path for path in references if path not in found]
@@ -132,13 +125,9 @@ def images_by_name(references: Sequence[str], images: Sequence[str], others: int
 
 def _below_uri(root: str, text: str) -> str:
     parts = urlsplit(root, allow_fragments=False)
-    start = (
-        f"{parts.scheme}://{parts.netloc}"
-        if parts.netloc or root.startswith(f"{parts.scheme}://")
-        else f"{parts.scheme}:"
-    )
-    below = root[len(start) :]
-    return start + posixpath.normpath(posixpath.join(below or "/", text))
+    has_authority = root[len(parts.scheme) :].startswith("://")
+    start = f"{parts.scheme}://{parts.netloc}" if has_authority else f"{parts.scheme}:"
+    return start + posixpath.normpath(posixpath.join(root[len(start) :] or "/", text))
 
 
 def _short(value: object) -> str:

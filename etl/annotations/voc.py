@@ -1,31 +1,21 @@
-"""Pascal VOC: one XML file per image, and lists of image names that give the splits; pure.
+"""Pascal VOC (VOC2012 development kit): one XML file per image, and lists of image names that give the splits; pure.
 
-Source: the VOC2012 development kit. An image and its annotation share their name without suffix; what the XML itself
-says in `<folder>` and `<filename>` is often stale, and is not believed.
+What the XML says in `<folder>` and `<filename>` is often stale, and is not read: names decide.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ...errors import InvalidArgumentError
+from . import record
 from .boxes import Box, Problem, box_from_values, is_true, problem
-from .record import (
-    ANNOTATION_UNREADABLE,
-    BOX_MALFORMED,
-    SPLIT_CONFLICT,
-    Annotation,
-    clean_name,
-    declared_size,
-    with_split,
-)
+from .record import Annotation, clean_name, declared_size, with_split
 
-IMAGE_FOLDER = "JPEGImages"
-ANNOTATION_FOLDER = "Annotations"
 _LIST_FOLDERS = "ImageSets/Main/"
 # `train` and `val` divide what `trainval` lists as a whole.
 _JOINT_LIST = "trainval"
@@ -35,6 +25,7 @@ _SPLIT_LISTS = ("train", "val", "test", _JOINT_LIST)
 MAX_XML_BYTES = 8 * 1024 * 1024
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
+# Encodings that expat cannot read, and labelling tools still write.
 _MULTI_BYTE_ENCODINGS = (b"gbk", b"gb2312", b"gb18030", b"big5", b"shift_jis", b"euc-jp", b"euc-kr")
 _FLAGGED, _NUMBERED = re.compile(r"(.*\S)\s+(-1|0|1)"), re.compile(r".*\s\d+(\.\w+)?")
 # Suffixes that a line may have: a name may end in a rarer one, as `scan.rgb` of `scan.rgb.png` does.
@@ -52,28 +43,15 @@ class _Builder(ElementTree.TreeBuilder):
         raise _UnusableXmlError("it has a document type, which no VOC annotation needs and entity attacks do")
 
 
-def _multi_byte_encoding(data: bytes) -> str | None:
-    """The encoding that a declaration names, if it is one that expat cannot read and labelling tools still write."""
-    found = _DECLARED_ENCODING.match(data)
-    return found[1].decode("ascii") if found and found[1].lower() in _MULTI_BYTE_ENCODINGS else None
-
-
-def _transcoded(data: bytes, encoding: str) -> bytes:
-    try:
-        return data.decode(encoding).encode("utf-8")
-    except UnicodeError as error:
-        raise _UnusableXmlError(str(error)) from error
-
-
 def _root_of(data: bytes) -> Element:
     """Parses a whole document."""
-    encoding = _multi_byte_encoding(data)
-    if encoding is not None:
-        data = _transcoded(data, encoding)
-    parser = ElementTree.XMLParser(target=_Builder(), encoding="utf-8" if encoding else None)  # noqa: S314  no entities
+    declared, encoding = _DECLARED_ENCODING.match(data), ""
     try:
+        if declared is not None and declared[1].lower() in _MULTI_BYTE_ENCODINGS:
+            data, encoding = data.decode(declared[1].decode("ascii")).encode("utf-8"), "utf-8"
+        parser = ElementTree.XMLParser(target=_Builder(), encoding=encoding or None)  # noqa: S314  no entities
         root: Element = ElementTree.fromstring(data, parser)  # noqa: S314
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, UnicodeError) as error:
         raise _UnusableXmlError(str(error)) from error
     except (ValueError, LookupError) as error:  # an encoding that the declaration names and Python does not know
         raise _UnusableXmlError(f"{type(error).__name__}: {error}") from error
@@ -85,27 +63,22 @@ def _root_of(data: bytes) -> Element:
 
 
 def parse_voc(data: bytes, path: str) -> Annotation:
-    """Reads one annotation file, whatever namespace its elements are in.
-
-    Returns the annotation, its boxes converted from 1-based inclusive pixels. A file that cannot be read gives a record
-    with the problem `annotation_unreadable`; an object without a class or a whole box gives `box_malformed`.
-    """
+    """Reads one annotation file, whatever namespace its elements are in; what is unreadable becomes a problem."""
     if len(data) > MAX_XML_BYTES:
-        return Annotation(path).with_problem(ANNOTATION_UNREADABLE, f"{len(data)} bytes of XML")
+        return Annotation(path).with_problem(record.ANNOTATION_UNREADABLE, f"{len(data)} bytes of XML")
     try:
         root = _root_of(data)
     except _UnusableXmlError as error:
-        return Annotation(path).with_problem(ANNOTATION_UNREADABLE, error)
+        return Annotation(path).with_problem(record.ANNOTATION_UNREADABLE, error)
     boxes: list[Box] = []
     problems: list[Problem] = []
     for found in root.findall("object"):
         try:
             boxes.append(_box(found))
         except InvalidArgumentError as error:
-            problems.append(problem(BOX_MALFORMED, error))
-    problems += [
-        problem(BOX_MALFORMED, f"an object in another place than <annotation>: <{one}>") for one in _elsewhere(root)
-    ]
+            problems.append(problem(record.BOX_MALFORMED, error))
+    for tag in _elsewhere(root):
+        problems.append(problem(record.BOX_MALFORMED, f"an object in another place than <annotation>: <{tag}>"))
     size = declared_size(_text(root, "size/width"), _text(root, "size/height"))
     return Annotation(path, boxes=tuple(boxes), size=size, problems=tuple(problems))
 
@@ -139,33 +112,22 @@ def _text(element: Element, path: str) -> str | None:
 
 
 def image_key(relative_path: str) -> str:
-    """Derives what an image, its annotation and its line in a list have in common.
-
-    The path below the source folder without suffix and without the folders `JPEGImages` and `Annotations`:
-    `VOC2007/Annotations/000005.xml` and `VOC2007/JPEGImages/000005.jpg` are `VOC2007/000005`, and so are the two files
-    `VOC2007/000005.xml` and `VOC2007/000005.jpg` that a labelling tool leaves side by side.
-    """
+    """Derives what an image, its XML and its line in a list share: `a/000005` for `a/JPEGImages/000005.jpg`."""
     *folders, name = relative_path.split("/")
     stem = name.rpartition(".")[0] or name
-    return "/".join([*(folder for folder in folders if folder not in (IMAGE_FOLDER, ANNOTATION_FOLDER)), stem])
+    return "/".join([*(folder for folder in folders if folder not in ("JPEGImages", "Annotations")), stem])
 
 
 def split_list(relative_path: str) -> tuple[str, str] | None:
-    """Returns what a file lists: (folder that its names are below, `train`, `val`, `test` or `trainval`), or None.
-
-    Lists of one class, such as `ImageSets/Main/cat_train.txt`, list images with a cat, not the split they are
-    in.
-    """
+    """Returns the folder that a split list's names are below, and the list's name; None for lists of one class."""
     found = re.fullmatch(rf"(.*/)?{_LIST_FOLDERS}({'|'.join(_SPLIT_LISTS)})\.txt", relative_path)
     return None if found is None else (found[1] or "", found[2])
 
 
 def parse_split_list(text: str, folder: str) -> Iterator[str]:
-    """Yields the keys of the images that a list names, with or without their suffix.
-
-    A line is a name, which may have blanks. -1, 0 or 1 behind it is the second word of lists of one class; but 0 and 1
-    are a part of the name where the list counts names, as `photo 1` and `photo 2`, or has the name without it.
-    """
+    """Yields the keys of the images that a list names, with or without their suffix; names may have blanks."""
+    # -1, 0 or 1 behind a name is the second word of lists of one class; but 0 and 1 are a part of the name where the
+    # list counts names, as `photo 1` and `photo 2`, or has the name without it.
     lines = dict.fromkeys(line.strip() for line in text.lstrip("\ufeff").splitlines() if line.strip())
     flags = {line: found for line in lines if (found := _FLAGGED.fullmatch(line))}
     starts = Counter(start for line in lines for start in {line, line.rsplit(None, 1)[0]})
@@ -180,13 +142,12 @@ def parse_split_list(text: str, folder: str) -> Iterator[str]:
 
 
 def with_split_lists(annotation: Annotation, lists: Collection[str]) -> Annotation:
-    """Assigns an image the split of the lists that name it; being in two of `train`, `val` and `test` is a conflict.
-
-    `trainval` counts only for images in neither `train` nor `val`, as in VOC2007's published sets: it means `train`.
-    """
-    names = sorted({"train" if name == _JOINT_LIST else name for name in _without_joint(lists)})
+    """Assigns an image the split of the lists that name it; being in two of `train`, `val` and `test` is a conflict."""
+    # `trainval` counts only for images in neither `train` nor `val`, as in VOC2007's published sets: it means `train`.
+    joint_counts = not {"train", "val"} & set(lists)
+    names = sorted({"train" if name == _JOINT_LIST else name for name in lists if name != _JOINT_LIST or joint_counts})
     if len(names) > 1:
-        return annotation.with_problem(SPLIT_CONFLICT, ", ".join(names))
+        return annotation.with_problem(record.SPLIT_CONFLICT, ", ".join(names))
     return with_split(annotation, names[0]) if names else annotation
 
 
@@ -194,8 +155,3 @@ def splits_of_list(name: str) -> set[str | None]:
     """Returns the splits that images of a list may have."""
     lists = [[name], ["val"]] if name == _JOINT_LIST else [[name]]
     return {with_split_lists(Annotation(""), each).split for each in lists}
-
-
-def _without_joint(lists: Iterable[str]) -> set[str]:
-    names = set(lists)
-    return names - {_JOINT_LIST} if names & {"train", "val"} else names

@@ -12,10 +12,10 @@ from ...spark.port import forget, keep
 from ..annotations.record import IMAGE_MISSING, PATH_UNUSABLE
 from ..model import schema
 from ..model.classes import NO_CLASS, class_order
-from ..sources.source import IGNORED, LABEL_RANK, PROBLEMS, SEEN
+from ..sources.source import IGNORED, LABEL_RANK, SEEN, has_problem
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 STATUS = "status"
 IN_QUARANTINE = "in_quarantine"
@@ -72,9 +72,8 @@ class Plan:
     gone_by_class: Counter[str] = field(default_factory=Counter)  # All stored rows by class whose file is gone
     # All stored rows by class whose file is to be read again
     changed_by_class: Counter[str] = field(default_factory=Counter)
-    # Number of files that are stored as they are and still in quarantine: an ingest was killed between its two commits
-    known_in_quarantine: int = 0
-    work_in_quarantine: int = 0  # Number of files to read that are in quarantine
+    # Number of files in quarantine that are to be read, or are stored: an ingest was killed between its two commits
+    in_quarantine: int = 0
     gone_in_quarantine: int = 0  # Number of files in quarantine that no longer exist
     restamped: int = 0  # Number of files with the column `restamped`
     # Classes of the boxes of the source's files, by whether these are to be read
@@ -96,8 +95,8 @@ class Plan:
         counted = files.withColumn(_BOX_CLASS, F.explode(with_file))
         groups = counted.groupBy(*_GROUPED_BY, _BOX_CLASS).agg(
             F.count("*").alias(_FILES),
-            F.count_if(_has_problem(PATH_UNUSABLE)).alias(_LOST_PATHS),
-            F.count_if(_has_problem(IMAGE_MISSING)).alias(_MISSING),
+            F.count_if(has_problem(PATH_UNUSABLE)).alias(_LOST_PATHS),
+            F.count_if(has_problem(IMAGE_MISSING)).alias(_MISSING),
             F.sum(schema.SOURCE_LENGTH).alias(_BYTES),
             F.max(schema.SOURCE_LENGTH).alias(_LARGEST),
             F.min(LABEL_RANK).alias(_RANK),
@@ -126,10 +125,8 @@ class Plan:
     @property
     def class_names(self) -> list[str]:
         """Classes of the files that are to be read: numbered folders by number, then the others in `class_order`."""
-        return sorted(
-            self.class_ranks,
-            key=lambda name: (self.class_ranks[name] is None, self.class_ranks[name] or 0, class_order(name)),
-        )
+        ranks = self.class_ranks
+        return sorted(ranks, key=lambda name: (ranks[name] is None, ranks[name] or 0, class_order(name)))
 
     @property
     def lost_classes(self) -> list[str]:
@@ -147,9 +144,7 @@ class Plan:
 
     def work_files(self) -> DataFrame:
         """The files that are to be read, as the source lists them, with `stored_class`."""
-        from pyspark.sql import functions as F
-
-        work = self.files.where(F.col(STATUS).isin(*WORK))
+        work = self.files.where(self.files[STATUS].isin(*WORK))
         return work.drop(STATUS, STORED_HASH, RESTAMPED, DOUBLED)
 
     @property
@@ -187,21 +182,17 @@ class Plan:
         return self.files.where(F.col(IN_QUARANTINE) & F.col(STATUS).isin(*statuses)).select(schema.PATH)
 
     def batches(self, max_files: int) -> Iterator[Plan]:
-        """Yields the plan in parts of at most `max_files` files to read, by ranges of paths.
-
-        Each part is valid until the next one is requested. What is not to be read is in the first part, so that the
-        counts of all parts add up to those of the whole. Spark may compute the files again, after it has lost an
-        executor, and find others than before; but what a part has read is in the range of no other.
-        """
+        """Yields the plan in parts of at most `max_files` files to read, each valid until the next one is requested."""
+        # By ranges of paths: Spark may compute the files again, after it has lost an executor, and find others than
+        # before; but what a part has read is in the range of no other. What is not to be read is in the first part.
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         if self.work <= max_files:
             yield self
             return
-        numbered = self.work_files().select(
-            schema.PATH, F.row_number().over(Window.orderBy(schema.PATH)).alias(_NUMBER)
-        )
+        number = F.row_number().over(Window.orderBy(schema.PATH)).alias(_NUMBER)
+        numbered = self.work_files().select(schema.PATH, number)
         starts = [row[0] for row in numbered.where(F.col(_NUMBER) % max_files == 1 % max_files).collect()]
         starts.sort(key=str.encode)  # as Spark compares them
         path, is_work = F.col(schema.PATH), F.coalesce(F.col(STATUS).isin(*WORK), F.lit(False))
@@ -242,24 +233,17 @@ class Plan:
         if status == GONE:
             self.gone_in_quarantine += files if in_quarantine else 0
             return
+        self.in_quarantine += files if in_quarantine else 0
         if listed_class is not None:
             self.listed_by_class[listed_class] += files
         if status == KNOWN:
-            self.known_in_quarantine += files if in_quarantine else 0
             self.restamped += group[RESTAMPED]
             if listed_class is not None and stored_class not in (None, NO_CLASS, listed_class):
                 self.relabelled[stored_class, listed_class] += files
             return
-        self.work_in_quarantine += files if in_quarantine else 0
         self.missing_images += group[_MISSING]
         self.work_bytes += group[_BYTES] or 0
         self.largest_bytes = max(self.largest_bytes, group[_LARGEST] or 0)
         if listed_class is not None:
             ranks = [rank for rank in (self.class_ranks.get(listed_class), group[_RANK]) if rank is not None]
             self.class_ranks[listed_class] = min(ranks, default=None)
-
-
-def _has_problem(reason: str) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.coalesce(F.exists(PROBLEMS, lambda found: found["reason"] == reason), F.lit(False))

@@ -6,38 +6,24 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ...spark.workers import map_in_arrow
 from ..files import NOT_LOOKED_INTO
 from ..model import schema
-from ..sources.contents import content_hashes
-from ..sources.source import IGNORED, Listing
+from ..sources.source import IGNORED, Listing, content_hashes
 from ..spark.catalog import column_in_one_form
 from .plan import CHANGED, DOUBLED, ELSEWHERE, GONE, KNOWN, STATUS, STORED_HASH, Plan
-from .rules import (
-    BAD,
-    COUNTS,
-    DECIDED,
-    DECIDED_DDL,
-    RESEEN,
-    STORED,
-    Facts,
-    PlanRules,
-    decide,
-    decide_after_reading,
-    without_unlisted,
-)
+from .rules import COUNTS, DECIDED, TABLES, Facts, PlanRules, decide, decide_after_reading, without_unlisted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _READ = "content_read"
 _ROWS = "stored_rows"
-
-
-# What knows of a path, in the order of the arguments of `decide`; of the tables, with their columns.
+# What the source knows of a path; it precedes `TABLES` in the order of the arguments of `decide`.
 _LISTED = "listed"
-_TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
 
 
 def make_plan(listing: Listing, stored: DataFrame, bad: DataFrame, reseen: DataFrame, rules: PlanRules) -> Plan:
@@ -78,20 +64,21 @@ def _decided(listing: Listing, tables: Sequence[DataFrame], rule: Callable[[pa.T
     columns = [name for name in listing.files.columns if name != schema.PATH]
     facts = [listing.files.select(schema.PATH, F.struct(*columns).alias(_LISTED))]
     path = column_in_one_form(schema.PATH).alias(schema.PATH)
-    for rows, (name, known) in zip(tables, _TABLES.items(), strict=True):
+    for rows, (name, known) in zip(tables, TABLES.items(), strict=True):
         facts.append(rows.select(path, F.struct(*known).alias(name)))
     union = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), facts)
     # Several rows of a path, as others may write them, count as the largest.
     rows_of_path = F.count("stored").alias(_ROWS)
-    paths = union.groupBy(schema.PATH).agg(*[F.max(name).alias(name) for name in (_LISTED, *_TABLES)], rows_of_path)
-    ddl = [*(f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]), DECIDED_DDL]
-    decided = _mapped(paths, rule, ", ".join([*ddl, f"{DOUBLED} BIGINT"]))
+    paths = union.groupBy(schema.PATH).agg(*[F.max(name).alias(name) for name in (_LISTED, *TABLES)], rows_of_path)
+    ddl = [f"`{field.name}` {field.dataType.simpleString()}" for field in paths.schema[:2]]
+    ddl += [f"{name} {kind}" for name, kind in {**DECIDED, DOUBLED: "BIGINT"}.items()]
+    decided = _mapped(paths, rule, ", ".join(ddl))
     return decided.select(schema.PATH, f"{_LISTED}.*", *DECIDED, DOUBLED)
 
 
 def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
     paths = rows.column(schema.PATH).combine_chunks()
-    names = (_LISTED, *_TABLES)
+    names = (_LISTED, *TABLES)
     listed, stored, bad, reseen = (Facts.of_structs(rows.column(name).combine_chunks()) for name in names)
     decided = decide(paths, listed, stored, bad, reseen, root, rules)
     for name in decided.column_names:
@@ -101,9 +88,6 @@ def _decide(rows: pa.Table, root: str | None, rules: PlanRules) -> pa.Table:
 
 def _with_doubled(rows: pa.Table) -> pa.Table:
     """Counts the rows of each path beyond the first, and leaves out paths that neither count nor have any."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     doubled = pc.max_element_wise(pc.subtract(rows.column(_ROWS), 1), 0)
     counts = rows.column(COUNTS)
     status = pc.if_else(counts, rows.column(STATUS), pa.scalar(ELSEWHERE))
@@ -121,7 +105,5 @@ def _mapped(files: DataFrame, rule: Callable[[pa.Table], pa.Table], ddl: str | N
 
 
 def _each_batch(rule: Callable[[pa.Table], pa.Table], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     for batch in batches:
         yield from rule(pa.Table.from_batches([batch])).combine_chunks().to_batches()

@@ -27,12 +27,12 @@ STAMP = (schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
 STORED = (*STAMP, schema.ANNOTATION_HASH, schema.CONTENT_HASH, schema.LABEL_NAME)
 BAD = (*STAMP, schema.ANNOTATION_HASH, "reason", schema.CONTENT_HASH)
 RESEEN = (*STAMP, schema.CONTENT_HASH)
+TABLES = {"stored": STORED, "bad": BAD, "reseen": RESEEN}
 
-DECIDED = (STATUS, IN_QUARANTINE, STORED_HASH, STORED_CLASS, RESTAMPED)
+_TEXT, _FLAG = "STRING", "BOOLEAN"
+# The columns that are decided, with their types in SQL.
+DECIDED = {STATUS: _TEXT, IN_QUARANTINE: _FLAG, STORED_HASH: _TEXT, STORED_CLASS: _TEXT, RESTAMPED: _FLAG}
 COUNTS = "counts"
-DECIDED_DDL = (
-    f"{STATUS} STRING, {IN_QUARANTINE} BOOLEAN, {STORED_HASH} STRING, {STORED_CLASS} STRING, {RESTAMPED} BOOLEAN"
-)
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -67,24 +67,19 @@ class Facts:
 
 
 def decide(
-    paths: pa.Array,
-    listed: Facts,
-    stored: Facts,
-    bad: Facts,
-    reseen: Facts,
-    root: str | None,
-    rules: PlanRules,
+    paths: pa.Array, listed: Facts, stored: Facts, bad: Facts, reseen: Facts, root: str | None, rules: PlanRules
 ) -> pa.Table:
     """Decides about each path; all facts have one row per path, in the same order."""
     content, label = schema.CONTENT_HASH, schema.LABEL_NAME
-    as_stored = _is_as_stored(listed, stored, reseen)
+    has_annotation = _same(listed[schema.ANNOTATION_HASH], stored[schema.ANNOTATION_HASH])
+    as_stored = stored.here & has_annotation & _has_content_of(listed, stored, reseen)
     # A restored version may hold the row of a file that has gone bad, or was deleted, since: the row counts.
     is_deleted = _equal(bad["reason"], DELETED) & ~stored.here
     stays_deleted = is_deleted & _has_content_of(listed, bad, reseen)
     stays_bad = ~stored.here & ~is_deleted & _is_as_bad(listed, bad, rules)
 
     is_known = stored.here | bad.here
-    is_below = _mask(pc.starts_with(paths, (root or "").rstrip("/") + "/")) & (root is not None)
+    is_below = _mask(pc.starts_with(paths, (root or "").rstrip("/") + "/")) & bool(root)
     is_gone = ~listed.here & is_known & ~is_deleted & is_below
     is_ignored = listed.here & _mask(listed[IGNORED].is_valid())
     # The first rule that holds counts.
@@ -92,8 +87,7 @@ def decide(
     status = np.select([mask for mask, _ in statuses], [name for _, name in statuses], NEW)
 
     nothing = pa.scalar(None, pa.string())
-    is_comparable = stored.here & _same(listed[schema.ANNOTATION_HASH], stored[schema.ANNOTATION_HASH])
-    known_hash = pc.if_else(pa.array(is_comparable), stored[content], nothing)
+    known_hash = pc.if_else(pa.array(stored.here & has_annotation), stored[content], nothing)
     stored_class = pc.if_else(pa.array(_equal(stored[label], "")), nothing, stored[label])
     return pa.table(
         {
@@ -105,12 +99,6 @@ def decide(
             COUNTS: listed.here | is_gone,
         }
     )
-
-
-def _is_as_stored(listed: Facts, stored: Facts, reseen: Facts) -> _Mask:
-    """Where the row of a path is still what the source says."""
-    annotation = schema.ANNOTATION_HASH
-    return stored.here & _same(listed[annotation], stored[annotation]) & _has_content_of(listed, stored, reseen)
 
 
 def _has_content_of(listed: Facts, other: Facts, reseen: Facts) -> _Mask:
@@ -140,16 +128,14 @@ def decide_after_reading(decided: pa.Table, contents: pa.ChunkedArray) -> pa.Tab
     # A deleted file, which has a content and no row, is in quarantine rightly as long as it is the same.
     is_deleted = _mask(known_hash.is_valid()) & ~_mask(decided.column(STORED_CLASS).is_valid())
     in_quarantine = np.where(is_deleted, _equal(status, CHANGED), _mask(decided.column(IN_QUARANTINE)))
-    for name, values in ((STATUS, status), (IN_QUARANTINE, [in_quarantine]), (RESTAMPED, [is_restamped])):
-        column = pa.chunked_array(values) if isinstance(values, list) else values
-        decided = decided.set_column(decided.schema.get_field_index(name), name, column)
+    columns = {STATUS: status, IN_QUARANTINE: pa.array(in_quarantine), RESTAMPED: pa.array(is_restamped)}
+    for name, values in columns.items():
+        decided = decided.set_column(decided.schema.get_field_index(name), name, values)
     return decided
 
 
 def without_unlisted(decided: pa.Table, folders: Collection[str]) -> pa.Table:
     """Leaves out what is called gone and lies below one of some folders, which could not be looked into."""
-    if not folders:
-        return decided
     gone = np.flatnonzero(_equal(decided.column(STATUS), GONE))
     paths = decided.column(schema.PATH).take(pa.array(gone)).to_pylist()
     unseen = [number for number, path in zip(gone, paths, strict=True) if _is_below_one_of(folders, path)]

@@ -1,7 +1,6 @@
 """The classes of a table at one version: their numbers, and how many rows each has, by its ledger and its rows.
 
-The rows are looked at only where lakelens has not recorded the version: another writer may have made it, or an ingest
-that was killed after its commit.
+Rows are read only for versions that the ledger lacks: those of other writers, and of ingests that were killed.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class KnownClasses:
         """Gives numbers to new classes in the ledger, before rows are written; returns the ledger.
 
         Two writers that reserve at once get different numbers. A number whose rows are never committed stays reserved.
-        A table whose ledger cannot be written has the numbers of its rows, and the next ones.
         """
         wanted, rows = list(names), self.rows or {}
 
@@ -112,10 +110,7 @@ def record_classes(
     labels: Mapping[str, int] | None = None,
     renamed: tuple[str, str] | None = None,
 ) -> None:
-    """Records the rows by class of a version just committed, and the old and new name of a class that it renames.
-
-    If it fails, the next writer looks at the rows.
-    """
+    """Records the rows by class of a version just committed, and the old and new name of a class that it renames."""
 
     def recorded(ledger: Ledger) -> Ledger:
         new = {(name, number): 0 for name, number in (labels or {}).items() if name not in ledger.numbers}
@@ -125,7 +120,7 @@ def record_classes(
 
     try:
         change(table, recorded)
-    except LakelensError as error:
+    except LakelensError as error:  # the next writer looks at the rows
         logger.warning("%s: the rows by class of version %d are not recorded: %s", table.path, version, error)
 
 

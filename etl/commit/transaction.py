@@ -22,17 +22,8 @@ from ...stores.data_files import local_form, unwritable_part
 from ...table import Table
 from ..annotations.record import encodable
 from ..model import schema
-from ..spark.catalog import (
-    column_in_one_form,
-    is_delta_table,
-    path_of,
-    place_of_new,
-    place_to_spark,
-    read_table,
-    resolved,
-    sql_name,
-    temporary_view,
-)
+from ..spark import catalog
+from ..spark.catalog import column_in_one_form, is_delta_table, path_of, read_table, resolved, sql_name, temporary_view
 from ..spark.failures import conflicts_named
 
 if TYPE_CHECKING:
@@ -62,11 +53,12 @@ def note_of(text: object) -> dict[str, Any]:
 
 def require_reachable(spark: SparkSession, table: Table, *, exists: bool) -> None:
     """Checks that delta-rs can open and write what Spark is about to write, before anything is written."""
-    location = path_of(spark, table.location) if exists or not table.is_name else place_of_new(spark, table.location)
+    find_place = catalog.place_of_new if table.is_name and not exists else path_of
+    location = find_place(spark, table.location)
     found = Table(absolute_path(location).rstrip("/") or "/", table.storage_options)
     require_writable(found)
     if not has_scheme(found.path):
-        seen = place_to_spark(spark, found.path)
+        seen = catalog.place_to_spark(spark, found.path)
         if not is_same_place(found.path, seen):
             raise InvalidArgumentError(
                 f"{table}: Spark takes this path for {seen}, and lakelens reads a table's log without Spark: it would "
@@ -103,8 +95,7 @@ def is_same_place(path: str, seen: str | None) -> bool:
     return seen is None or seen.startswith("file:") or local_form(seen) == path
 
 
-# Every ingest of a table writes the next number under this application id. Two that started from the same version can
-# therefore not both commit, whatever files they bring.
+# Every ingest of a table writes the next number under this application id.
 APPLICATION_ID = "lakelens.ingest"
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -130,11 +121,7 @@ class Batch:
 
 
 def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table:
-    """Makes an image table whose version 0 holds a batch, which deletes nothing; returns the table by its path.
-
-    Delta creates no table in a folder that holds what a writer left that died before its commit; it replaces that as if
-    it were a table. Of two that do so at once the number of the ingest lets one commit.
-    """
+    """Makes an image table whose version 0 holds a batch, which deletes nothing; returns the table by its path."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -149,6 +136,7 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
         except AnalysisException:
             if is_table_name(table.location) or is_delta_table(spark, table.location):
                 raise
+            # The folder holds files of a writer that died before its commit. Of two that replace them, one commits.
             writer.createOrReplace()
     made = resolved(spark, table)
     if noted_version(spark, made, -1, batch.user_metadata) != 0:
@@ -157,26 +145,16 @@ def create_image_table(spark: SparkSession, table: Table, batch: Batch) -> Table
 
 
 class Transaction:
-    """One attempt to write a batch, on top of the version that is the latest when it is opened.
-
-    Delta skips a write whose number is not above the last one of its application, and refuses one when another of the
-    application was committed since it began. The number is therefore the one after the last that the version read has:
-    of two that have read the same last ingest, one commits, whatever else was committed between.
-
-    Attributes:
-        path: The table's path or URI, as Spark takes it; the catalog has resolved its name.
-        table: The table by its path, as delta-rs takes it.
-        version: The version.
-        properties: The table's properties at that version.
-        columns: Names of its columns at that version.
-    """
+    """One attempt to write a batch, on top of the version that is the latest when it is opened."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
-        self.path = path_of(spark, table.location)
-        self.table = Table.of(self.path, None, table.storage_options)
+        self.path = path_of(spark, table.location)  # As Spark takes it; the catalog has resolved a name
+        self.table = Table.of(self.path, None, table.storage_options)  # As delta-rs takes it
         self._opened = open_table(self.table)
         self.version: int = self._opened.version()
+        # Delta skips a write whose number is not above the last one of its application, and refuses one when another of
+        # the application was committed since it began: of two that have read the same last ingest, one commits.
         last = self._opened.transaction_version(APPLICATION_ID)
         self._number = 0 if last is None else last + 1
         self.properties: Mapping[str, str] = self._opened.metadata().configuration
@@ -187,10 +165,7 @@ class Transaction:
         return data_files_of(self._opened, self.table).all_rows
 
     def commit(self, batch: Batch) -> int | None:
-        """Writes the batch's rows and drops those of its `stale` paths.
-
-        Returns the version that this makes, or None if there is neither a row to write nor one to drop.
-        """
+        """Writes the rows and drops those of `stale` paths; returns the new version, or None if there are neither."""
         # An append would not conflict with a RESTORE or DELETE that has changed what the plan was made for.
         self._require_latest()
         with ExitStack() as stack:
@@ -203,7 +178,13 @@ class Transaction:
                 return None
             with conflicts_named(f"{self.path}@{self.version}"):
                 write()
-        return self._version_of(batch.user_metadata)
+        version = noted_version(self._spark, self.table, self.version, batch.user_metadata)
+        if version is None:
+            raise TableConflictError(
+                f"{self.path}: another writer committed on top of version {self.version} first; nothing was committed, "
+                "so run this again"
+            )
+        return version
 
     def _as_stored(self, stale: DataFrame) -> DataFrame:
         """Finds the paths that are to go, as the rows have them: a MERGE writes its whole condition into the log."""
@@ -246,10 +227,7 @@ class Transaction:
             ).collect()
 
     def _merge_settings(self) -> dict[str, str]:
-        """A MERGE shuffles the rows of the files that it rewrites: into one task for each file of the wished size.
-
-        Delta would then write each split by one task, however large the table is.
-        """
+        """A MERGE shuffles the rows of the files that it rewrites: into one task for each file of the wished size."""
         usual = int(option_of(self._spark, _SHUFFLE, str(_MOST_SHUFFLED)))
         table_bytes = sum(self._opened.get_add_actions().column("size_bytes").to_pylist())
         tasks = max(usual, min(_MOST_SHUFFLED, math.ceil(table_bytes / schema.TARGET_FILE_BYTES)))
@@ -257,20 +235,11 @@ class Transaction:
             _APPLICATION: APPLICATION_ID,
             _NUMBER: str(self._number),
             _SHUFFLE: str(tasks),
-            _ONE_TASK_A_SPLIT: str(tasks == usual).lower(),
+            _ONE_TASK_A_SPLIT: str(tasks == usual).lower(),  # however large the table is
             _COPY_SOURCE: "none",  # Spark keeps the rows already
             _REFUSE_KEPT_SOURCE: "false",
             _DELETION_VECTORS: "false",  # writing them, MERGE fails on Delta 3.3.3 with Spark 3.5.9
         }
-
-    def _version_of(self, user_metadata: str) -> int:
-        version = noted_version(self._spark, self.table, self.version, user_metadata)
-        if version is not None:
-            return version
-        raise TableConflictError(
-            f"{self.path}: another writer committed on top of version {self.version} first; nothing was committed, so "
-            "run this again"
-        )
 
 
 def noted(spark: SparkSession, user_metadata: str) -> AbstractContextManager[None]:
@@ -279,22 +248,15 @@ def noted(spark: SparkSession, user_metadata: str) -> AbstractContextManager[Non
 
 
 def noted_version(spark: SparkSession, table: Table, after: int, note: str) -> int | None:
-    """Finds the version above `after` whose commit carries a note.
-
-    Serverless compute lets nobody set a note: there it is the only version above, as this session has committed one.
-
-    Returns None if there is none, or more than one without a note.
-    """
+    """Finds the version above `after` whose commit carries a note; None if there is none."""
     numbers = range(after + 1, open_table(table).version() + 1)
     version = find_note(table, numbers, note)
-    if version is None and len(numbers) == 1 and not _takes_notes(spark):
-        return numbers[0]
+    if version is None and len(numbers) == 1:
+        with noted(spark, "-"):
+            takes_notes = option_of(spark, _USER_METADATA) == "-"
+        if not takes_notes:  # serverless compute: the only version above is the one that this session has committed
+            return numbers[0]
     return version
-
-
-def _takes_notes(spark: SparkSession) -> bool:
-    with noted(spark, "-"):
-        return option_of(spark, _USER_METADATA) == "-"
 
 
 def user_name() -> str:

@@ -32,24 +32,16 @@ _JPEG, _END = b"\xff\xd8", b"\xff\xd9"
 _FILL = {126, 127, 128, 129}  # the middle of the range, tinted where rows share their colours
 
 
-class Repaired(NamedTuple):
-    """A file that may decode."""
+def repaired(data: bytes) -> tuple[bytes, str] | None:
+    """Takes away what a PNG does not need for its pixels, or adds the end marker of a JPEG with all of its rows.
 
-    data: bytes  # Its bytes
-    note: str  # What was done: `METADATA_SKIPPED` or `END_MARKER_MISSING`
-
-
-def repaired(data: bytes) -> Repaired | None:
-    """Takes away what a PNG does not need for its pixels, or adds a JPEG's end marker; None for other files.
-
-    A JPEG is taken only if all of its rows are there: libjpeg fills up what is missing, and says so in a warning that
-    Pillow does not pass on.
+    Returns the bytes and `METADATA_SKIPPED` or `END_MARKER_MISSING`; None for other files.
     """
     if data.startswith(_PNG):
-        return Repaired(_without_metadata(data), METADATA_SKIPPED)
+        return _without_metadata(data), METADATA_SKIPPED
     if data.startswith(_JPEG) and not data.endswith(_END):
         ended = data + (_END[1:] if data.endswith(_END[:1]) else _END)
-        return Repaired(ended, END_MARKER_MISSING) if _has_all_rows(ended) else None
+        return (ended, END_MARKER_MISSING) if _has_all_rows(ended) else None
     return None
 
 
@@ -133,7 +125,6 @@ _SIZED_BY_HEADER = ("JPEG", "MPO", "PNG")
 # libjpeg's scaled decoding averages blocks; below twice the target, resampling can no longer hide its aliasing.
 _DRAFT_MARGIN = 2
 
-
 # The byte of a PNG that gives the depth of its samples.
 _PNG_DEPTH, _BYTE = 24, 8
 # Tags of a TIFF, and the value of planes of their own.
@@ -203,8 +194,6 @@ def decode_source(
         image = upright(shown, remaining)
     except ImageError:
         raise
-    except MemoryError as error:
-        raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
     except Exception as error:  # palettes and samples that only the conversion looks at are broken in as many ways
         raise _decoding_error(error) from error
     width, height = (size[1], size[0]) if remaining in _TURNED else size
@@ -240,7 +229,7 @@ def _load_repaired(data: bytes, target_size: int | None, max_pixels: int) -> tup
         if found is None:
             raise
         try:
-            return _load(found.data, target_size, max_pixels), (found.note,)
+            return _load(found[0], target_size, max_pixels), found[1:]
         except ImageError:
             raise error from None
 
@@ -321,8 +310,6 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
             raise _too_many_pixels(found[0] if found else "these", max_pixels) from error
         except UnidentifiedImageError as error:
             raise _unidentified(data) from error
-        except MemoryError as error:
-            raise ImageError("out_of_memory", "decoding took more memory than one image may") from error
         except Exception as error:  # decoders raise whatever a broken file leads them to
             raise _decoding_error(error) from error
 
@@ -358,6 +345,8 @@ def _unidentified(data: bytes) -> ImageError:
 
 
 def _decoding_error(error: Exception) -> ImageError:
+    if isinstance(error, MemoryError):
+        return ImageError("out_of_memory", "decoding took more memory than one image may")
     message = f"{type(error).__name__}: {error}"
     lowered = str(error).lower()
     if "truncated" in lowered or isinstance(error, EOFError):

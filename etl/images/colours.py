@@ -24,7 +24,7 @@ Depth = str | tuple[float, float]
 _BYTE, _SIXTEEN_BITS = 255, 65535
 # Levels by which a profile may change greys and still be that of sRGB.
 _NEAR = 2
-# Pixels that are scaled at once; each takes 30 bytes.
+# Pixels that are scaled at once; each takes 30 bytes, and those of a large image gigabytes.
 _STRIP = 1_000_000
 # An image in the lowest sixteenth of the range has 12 of 16 bits at most, and is black.
 _DARK, _OVERSHOOT = 1 / 16, 1.05
@@ -33,10 +33,7 @@ _PHOTOMETRIC = 262
 
 
 def to_rgb(image: Image.Image, depth: Depth = FULL) -> tuple[Image.Image, tuple[str, ...]]:
-    """Converts any mode to RGB: transparency over white, 16-bit and float samples scaled rather than clipped.
-
-    An image that is transparent everywhere is shown as if it were opaque: `ALPHA_IGNORED` is in the notes.
-    """
+    """Converts any mode to RGB: transparency over white, 16-bit and float samples scaled rather than clipped."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image, ()
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -49,7 +46,7 @@ def to_rgb(image: Image.Image, depth: Depth = FULL) -> tuple[Image.Image, tuple[
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         alpha = rgba.getchannel("A")
-        if alpha.getextrema()[1] == 0:
+        if alpha.getextrema()[1] == 0:  # transparent everywhere
             return rgba.convert("RGB"), (ALPHA_IGNORED,)
         canvas = Image.new("RGB", rgba.size, WHITE)
         canvas.paste(rgba, mask=alpha)
@@ -67,10 +64,7 @@ def _is_white_zero(image: Image.Image) -> bool:
 
 
 def to_srgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Converts an image with an embedded ICC profile to sRGB.
-
-    A profile that cannot be read, or does not fit the image, is ignored: `PROFILE_IGNORED` is in the notes.
-    """
+    """Converts an image with an embedded ICC profile to sRGB; ignores one that is unreadable or does not fit."""
     if "icc_profile" not in image.info:
         return image, ()
     try:
@@ -102,11 +96,7 @@ def _is_srgb(profile: bytes) -> bool:
 
 
 def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
-    """Brings integer or float samples of more than 8 bits to 0..255, and clips what is outside.
-
-    `full` takes the whole range that samples may have: 0..65535 of 16 bits; 0..1 of floats, or 0..255, each with one in
-    twenty above and below. Others have no known range: their smallest and largest finite values become 0 and 255.
-    """
+    """Brings integer or float samples of more than 8 bits to 0..255, and clips what is outside."""
     samples: Any = np.asarray(image)
     is_whole = samples.dtype.kind in "iu"
     finite = samples if is_whole else samples[np.isfinite(samples)]
@@ -124,10 +114,7 @@ def _scale_samples(image: Image.Image, depth: Depth) -> tuple[Image.Image, tuple
 
 
 def scale_colours(high_bytes: Image.Image, low_bytes: Image.Image, depth: Depth) -> tuple[Image.Image, tuple[str, ...]]:
-    """Brings RGB or RGBA samples of 16 bits, whose two bytes are in two images, to 0..255, all colours alike.
-
-    Strip by strip: of a large image all samples take gigabytes.
-    """
+    """Brings RGB or RGBA samples of 16 bits, whose two bytes are in two images, to 0..255, all colours alike."""
     rows = max(1, _STRIP // high_bytes.width)
     tops = range(0, high_bytes.height, rows)
 
@@ -170,16 +157,14 @@ def _to_bytes(samples: Any, low: float, high: float) -> Any:
 
 
 def _whole_range(own: tuple[float, float], *, is_sixteen_bit: bool, is_whole: bool) -> tuple[float, float] | None:
-    """Returns the range that samples of such a file may have; None if it is unknown."""
+    """Returns the range that samples of such a file may have, floats with a slight overshoot; None if it is unknown."""
     lowest, highest = own
     if is_sixteen_bit:
         return 0.0, float(_SIXTEEN_BITS)
-    tops = (
-        [(_BYTE, _BYTE), (_SIXTEEN_BITS, _SIXTEEN_BITS)] if is_whole else [(1, _OVERSHOOT), (_BYTE, _BYTE * _OVERSHOOT)]
-    )
-    found = next(((top, most) for top, most in tops if highest <= most), None)
+    tops, overshoot = ((_BYTE, _SIXTEEN_BITS), 1.0) if is_whole else ((1, _BYTE), _OVERSHOOT)
+    top = next((top for top in tops if highest <= top * overshoot), None)
     # As far below zero as the overshoot is above, measured by the image's own highest sample.
-    return None if found is None or lowest < (1 - found[1] / found[0]) * highest else (0.0, float(found[0]))
+    return None if top is None or lowest < (1 - overshoot) * highest else (0.0, float(top))
 
 
 def _srgb() -> Any:
@@ -215,10 +200,7 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def place_image(
-    image: Image.Image,
-    placement: Placement,
-    fill: tuple[int, int, int] = WHITE,
-    resample: str = RESAMPLINGS[0],
+    image: Image.Image, placement: Placement, fill: tuple[int, int, int] = WHITE, resample: str = RESAMPLINGS[0]
 ) -> Image.Image:
     """Scales an RGB image with a filter and lays it on a canvas of `fill`, as `placement` says."""
     scaled_size = (placement.scaled_width, placement.scaled_height)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# fit: the longer side becomes `size`, and the shorter is padded. crop: the shorter does, and the longer is cut.
+# stretch: both do. none: the source keeps its size.
 RESIZES = ("fit", "crop", "stretch", "none")
 
 # What boxes are drawn on: found out for each image, the file's pixels, or the image as it is shown.
@@ -12,11 +14,7 @@ AUTO, FILE, UPRIGHT = DRAWN_ON = ("auto", "file", "upright")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an upright source image lies in the stored image.
-
-    A point (x, y) of the source, in pixels with the origin at the outer corner of the first pixel, lies at
-    (x * scale_x + offset_x, y * scale_y + offset_y) of the stored image.
-    """
+    """Where an upright source image lies in the stored image: its x at x * scale_x + offset_x, y likewise."""
 
     scaled_width: int  # Width of the resized source in pixels
     scaled_height: int  # Height of the resized source in pixels
@@ -29,11 +27,7 @@ class Placement:
 
 
 def place(resize: str, source_width: int, source_height: int, size: int) -> Placement:
-    """Derives the placement of an upright source of the given size in pixels.
-
-    `fit` scales until the longer side is `size` and pads the shorter one evenly; `crop` scales until the shorter side
-    is `size` and cuts the longer one evenly; `stretch` scales each side to `size`; `none` keeps the source's own size.
-    """
+    """Derives the placement of an upright source of the given size in pixels."""
     if resize == "none":
         return Placement(source_width, source_height, 0, 0, source_width, source_height, 1.0, 1.0)
     if resize == "stretch":
@@ -49,15 +43,7 @@ def letterbox(source_width: int, source_height: int, width: int, height: int) ->
 
 
 def _scaled(source_width: int, source_height: int, width: int, height: int, ratio: float) -> Placement:
-    scaled_width = max(1, round(source_width * ratio))
-    scaled_height = max(1, round(source_height * ratio))
-    return Placement(
-        scaled_width,
-        scaled_height,
-        (width - scaled_width) // 2,
-        (height - scaled_height) // 2,
-        width,
-        height,
-        scaled_width / source_width,
-        scaled_height / source_height,
-    )
+    scaled_width, scaled_height = max(1, round(source_width * ratio)), max(1, round(source_height * ratio))
+    offsets = (width - scaled_width) // 2, (height - scaled_height) // 2
+    scales = scaled_width / source_width, scaled_height / source_height
+    return Placement(scaled_width, scaled_height, *offsets, width, height, *scales)

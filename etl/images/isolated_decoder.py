@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from PIL import Image
@@ -52,11 +51,7 @@ class EncodedImage:
 
 
 def make_stored_image(data: bytes, recipe: Recipe, limits: Limits) -> EncodedImage:
-    """Decodes, places and encodes one source file.
-
-    `original` keeps the file's own bytes when they are a JPEG or PNG that every decoder shows alike (RGB or grey, 8
-    bits, upright, opaque); any other file becomes a PNG of the source's size, so that no reader has to know EXIF.
-    """
+    """Decodes, places and encodes one source file; `original` keeps its bytes if every decoder shows them alike."""
     if len(data) > limits.max_bytes:
         raise ImageError(
             "too_many_bytes", f"{len(data)} bytes are more than the {limits.max_bytes} that a file may have"
@@ -108,10 +103,7 @@ class SourceImage:
 
 
 class IsolatedDecoder:
-    """Turns sources into stored images in a child process that may be killed.
-
-    Use as a context manager: the child ends with the block.
-    """
+    """Turns sources into stored images in a child process that may be killed; a context manager that ends it."""
 
     def __init__(self, recipe: Recipe, limits: Limits) -> None:
         self._recipe = recipe
@@ -123,9 +115,7 @@ class IsolatedDecoder:
     def __enter__(self) -> IsolatedDecoder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_child()
 
     def decode_all(self, sources: Iterable[SourceImage]) -> Iterator[EncodedImage | ImageError]:
@@ -155,10 +145,7 @@ class IsolatedDecoder:
     def _send(self, source: SourceImage) -> None:
         connection = self._connection or self._start_child()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death shows when the reply is read
-            if source.data is not None:
-                connection.send_bytes(b"D" + source.data)
-            else:
-                connection.send_bytes(b"P" + (source.path or b""))
+            connection.send_bytes(b"P" + (source.path or b"") if source.data is None else b"D" + source.data)
 
     def _receive(self) -> EncodedImage | ImageError:
         connection = self._connection or self._start_child()

@@ -40,10 +40,7 @@ class Nearest(NamedTuple):
 
 
 def perceptual_hash(image: Image.Image) -> tuple[int, int] | None:
-    """Hashes what an image looks like into 128 bits: whether grey falls to the right, and downwards, on a 9 x 9 grid.
-
-    Returns two numbers of 64 bits, or None for an image that is nearly of one colour.
-    """
+    """Hashes an image into two numbers of 64 bits: where grey falls on a 9 x 9 grid; None if nearly of one colour."""
     grid = np.asarray(
         image.convert("L").resize((_SIDE + 1, _SIDE + 1), Image.Resampling.BOX, reducing_gap=None), dtype=np.int16
     )
@@ -56,12 +53,9 @@ def perceptual_hash(image: Image.Image) -> tuple[int, int] | None:
 
 
 def find_nearest(hashes: Hashes, groups: npt.NDArray[np.bool_]) -> Nearest:
-    """Finds for each hash the nearest other one of each group, of those that differ in at most `MAX_DISTANCE` bits.
-
-    Two hashes that differ in at most d bits are equal in at least one of d + 1 bands. Hashes are sorted by each band in
-    turn and compared with some neighbours in it: near-linear in their number, and of many thousands a pair may be
-    missed. What is held does not grow with the pairs, whose number grows with the square of the frames of one scene.
-    """
+    """Finds for each hash the nearest other one of each group, of those that differ in at most `MAX_DISTANCE` bits."""
+    # Two hashes that differ in at most d bits are equal in at least one of d + 1 bands. Compared with some neighbours
+    # in each band: near-linear in their number, but of many thousands a pair may be missed.
     bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(len(hashes), 16), axis=1)
     nearest = Nearest(np.full(groups.shape, -1, np.int64), np.full(groups.shape, HASH_BITS + 1, np.int64))
     for band in _deal_bits(bits, MAX_DISTANCE + 1):

@@ -1,9 +1,6 @@
-"""The one decoder of stored rows: from a row's bytes, form, height and width to the pixels that a model takes.
+"""The one decoder of stored rows, for feed, scoring and profile: from a row's bytes to the pixels that a model takes.
 
-The feed, scoring and the profile all decode here, so that a model is scored on what it was trained on. JPEG goes by
-simplejpeg straight into the caller's memory, everything else by Pillow; both give the same pixels for the same JPEG, to
-the bit. simplejpeg takes a fifth less processor time than TensorFlow's decoder, which also needs a copy into the batch.
-Both let go of the interpreter's lock meanwhile.
+simplejpeg decodes JPEG into the caller's memory, in a fifth less time than TensorFlow; Pillow gives the same pixels.
 """
 
 from __future__ import annotations
@@ -176,11 +173,8 @@ def _raw_pixels(data: Bytes, image: StoredImage) -> Pixels:
 
 
 def needs_care(data: Bytes) -> bool:
-    """Returns whether a JPEG may be turned by EXIF or XMP or has a colour profile, which Pillow's way applies.
-
-    Looks at the segments before the picture's frame, as ITU T.81 annex B orders them; a marker may have fill bytes
-    before it.
-    """
+    """Returns whether a JPEG may be turned by EXIF or XMP or has a colour profile, which Pillow's way applies."""
+    # The segments before the picture's frame are in the order of ITU T.81 annex B; a marker may have fill bytes before.
     offset, end = 2, len(data)
     while offset + 4 <= end and data[offset] == _MARKER:
         marker = data[offset + 1]

@@ -19,10 +19,7 @@ from .results import IngestRequest
 
 
 def check_without_spark(location: str, request: IngestRequest) -> None:
-    """Checks source and table of an ingest whose executors see the same files as this process.
-
-    Object stores, and names of the catalog, are left to Spark.
-    """
+    """Checks source and table of an ingest whose executors see the same files; skips stores and catalog names."""
     source = request.source
     is_text = source.layout == MANIFEST and manifest_format(str(source.location)) != "parquet"
     for file in (source.annotations, source.location if source.layout == MANIFEST else None):

@@ -16,13 +16,12 @@ from ..changes.plan import Plan
 from ..images.recipe import Recipe
 from ..model import schema
 from ..model.classes import NO_CLASS
-from ..sources.source import Listing
 from ..spark.writing_session import local_frame
 from .prepare import Prepared
 from .row_task import BatchTask
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # Fewer rows in a task would spend more time on starting it than on its images.
 _SMALLEST_TASK_ROWS = 64
@@ -30,29 +29,26 @@ _ARROW_CONTENT_BYTES = 64 * 1024 * 1024
 _MOST_FILES_AT_ONCE = 256
 
 
-def deal_work(spark: SparkSession, listing: Listing, plan: Plan, recipe: Recipe) -> DataFrame:
+def _dealt_work(prepared: Prepared) -> DataFrame:
     """Deals the files that are to be read to tasks of equal size, classes mixed: no row group holds one class alone."""
     from pyspark.sql import functions as F
 
-    work = plan.work_files()
-    if listing.read_contents is not None:
-        return listing.read_contents(work, files_at_once(plan))
-    tasks = task_count(plan, recipe, parallelism(spark))
+    plan, work = prepared.plan, prepared.plan.work_files()
+    if prepared.listing.read_contents is not None:
+        # One of the largest files must not pass the bound of an Arrow batch.
+        at_once = max(1, min(_MOST_FILES_AT_ONCE, _ARROW_CONTENT_BYTES // max(1, plan.largest_bytes)))
+        return prepared.listing.read_contents(work, at_once)
+    tasks = _task_count(plan, prepared.recipe, parallelism(prepared.spark))
     return work.repartition(tasks).sortWithinPartitions(F.xxhash64(schema.PATH))
 
 
-def task_count(plan: Plan, recipe: Recipe, slots: int) -> int:
+def _task_count(plan: Plan, recipe: Recipe, slots: int) -> int:
     """Chooses how many tasks share a batch: every slot busy, files neither tiny nor larger than the target."""
     pixels = recipe.size * recipe.size
     per_row = {"raw_rgb": 3 * pixels, "jpeg": pixels // 4}.get(recipe.store, plan.work_bytes // max(1, plan.work))
     by_bytes = math.ceil(plan.work * per_row / schema.TARGET_FILE_BYTES)
     by_slots = min(2 * slots, math.ceil(plan.work / _SMALLEST_TASK_ROWS))
     return max(1, by_bytes, by_slots)
-
-
-def files_at_once(plan: Plan) -> int:
-    """Chooses how many files may share an Arrow batch, so that one of the largest does not pass its bound."""
-    return max(1, min(_MOST_FILES_AT_ONCE, _ARROW_CONTENT_BYTES // max(1, plan.largest_bytes)))
 
 
 _ROWS = "rows"
@@ -90,10 +86,9 @@ class DecodedFiles:
 
 @contextmanager
 def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[DecodedFiles]:
-    """Reads the files that are to be read; Spark forgets them at the end.
+    """Reads the files that are to be read; Spark keeps the rows on the executors' disks for the block.
 
-    They need disk space on the executors until then. In return a loss is found before the commit, the history has exact
-    counts, and a batch of bad files alone makes no version.
+    So a loss is found before the commit, the history has exact counts, and bad files alone make no version.
     """
     from pyspark import StorageLevel
 
@@ -114,10 +109,8 @@ def decoded_files(prepared: Prepared, batch_id: str, name: str) -> Iterator[Deco
         if not plan.work:
             yield DecodedFiles(task, local_frame(spark, [], schema.ddl_of(schema.OUTCOMES)))
             return
-        work = deal_work(spark, prepared.listing, plan, prepared.recipe)
-        with kept(
-            map_in_arrow(work, task.outcomes, schema.ddl_of(schema.OUTCOMES)), StorageLevel.DISK_ONLY
-        ) as outcomes:
+        outcomes = map_in_arrow(_dealt_work(prepared), task.outcomes, schema.ddl_of(schema.OUTCOMES))
+        with kept(outcomes, StorageLevel.DISK_ONLY) as outcomes:
             yield _counted(task, outcomes)
 
 

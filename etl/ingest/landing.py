@@ -1,7 +1,6 @@
 """A landing folder as a stream: the files that it holds now become one commit per batch of bounded size.
 
-The table is the only checkpoint: a stream of Spark keeps a list of files in its own folder, which can disagree with the
-table, and knows a file by its path alone, so that it never reads a replaced file again.
+The table is the only checkpoint: that of a Spark stream knows files by path alone, and may disagree with the table.
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ def ingest_available(
     max_files: int,
     on_batch: Callable[[IngestResult], None] | None = None,
 ) -> StreamResult:
-    """Ingests the files that a landing folder holds now, in batches of bounded size and one commit each.
-
-    The table itself is the checkpoint: a file is done when it is recorded, as stored or as bad, by path, size and time.
-    After a kill at any moment the next call continues: no file is stored twice or left out.
-    """
+    """Ingests the files that a landing folder holds now, in batches of bounded size and one commit each."""
     whole_number("max_files", max_files, 1)
     done: list[IngestResult] = []
     attempts = 0

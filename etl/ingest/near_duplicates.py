@@ -1,12 +1,9 @@
-"""Images that came in with an ingest and look like one of another split: what a hash of the content cannot see.
-
-The stored images are looked at again, because a hash of each row would be one more column for every reader, and a part
-of every ingest for an occasional question. They are decoded at an eighth of their size.
-"""
+"""Images that came in with an ingest and look like one of another split; decodes the table at an eighth of its size."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,15 +23,8 @@ from ..spark.writing_session import set_batch_rows, writing_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_HASHED = pa.schema(
-    [
-        (schema.PATH, pa.string()),
-        (schema.SPLIT, pa.string()),
-        ("is_new", pa.bool_()),
-        ("high", pa.int64()),
-        ("low", pa.int64()),
-    ]
-)
+_HALVES = [(name, pa.int64()) for name in ("high", "low")]
+_HASHED = pa.schema([(schema.PATH, pa.string()), (schema.SPLIT, pa.string()), ("is_new", pa.bool_()), *_HALVES])
 # Rows of an Arrow batch: raw images of 299 pixels take 0.3 MB each.
 _ROWS_AT_ONCE = 128
 _MOST_EXAMPLES = 10
@@ -65,10 +55,7 @@ class NearDuplicates(ReadableResult):
 
 
 def find_across_splits(spark: SparkSession, location: str, version: int, batch_ids: Collection[str]) -> NearDuplicates:
-    """Compares the rows of some batches with all rows of a version.
-
-    The workers decode and hash; the driver holds about 30 bytes for each image and compares in near-linear time.
-    """
+    """Compares the rows of some batches with all rows of a version; the driver holds about 30 bytes for each image."""
     from pyspark.sql import functions as F
 
     session = writing_session(spark)
@@ -110,19 +97,12 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
-            found = _hash_of(row)
-            if found is not None:
-                high, low = np.array(found, np.uint64).view(np.int64).tolist()
-                kept = {name: row[name] for name in (schema.PATH, schema.SPLIT, "is_new")}
-                rows.append({**kept, "high": high, "low": low})
+            with suppress(ImageError):  # the profile counts the unreadable
+                found = perceptual_hash(decode_small(row).image)
+                if found is not None:
+                    high, low = np.array(found, np.uint64).view(np.int64).tolist()
+                    rows.append({**row, "high": high, "low": low})
         yield pa.RecordBatch.from_pylist(rows, schema=_HASHED)
-
-
-def _hash_of(row: dict[str, Any]) -> tuple[int, int] | None:
-    try:
-        return perceptual_hash(decode_small(row).image)
-    except ImageError:  # the profile counts the unreadable
-        return None
 
 
 def _with_paths(

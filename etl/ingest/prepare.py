@@ -17,15 +17,16 @@ from ..changes.planner import make_plan
 from ..changes.rules import PlanRules
 from ..commit.known_classes import KnownClasses, ledger_of, sound_classes, stored_classes
 from ..commit.transaction import Transaction, require_columns, require_reachable
-from ..files import FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS
+from ..files import COCO, FOLDER_LAYOUTS, NESTED_CLASS_FOLDERS, VOC
 from ..images.recipe import Recipe
 from ..model import schema
 from ..model.classes import names_now, spelled
 from ..quarantine import Quarantine, Stamps
-from ..sources.annotated_folders import check_split_lists
+from ..sources.annotated_folders import check_split_lists, list_coco, list_voc
+from ..sources.folders import list_class_folders
+from ..sources.image_rows import list_frame, list_manifest
 from ..sources.named_images import annotation_errors, check_not_all_elsewhere
 from ..sources.source import Listing, Source, has_numbered_folders, raise_refusal
-from ..sources.sources import list_source
 from ..spark.catalog import is_delta_table, read_table, require_schema
 from ..spark.writing_session import local_frame, writing_session
 from .checks import check_classes_known, check_place
@@ -33,7 +34,7 @@ from .loss import LossGuard
 from .results import CONTENT, IngestRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 # What tasks that read images need on the executors.
 _IMPORTED = ("numpy", "pyarrow", "PIL")
@@ -93,13 +94,10 @@ class Prepared:
         return replace(self, plan=plan, known=known, class_names=tuple(names))
 
     def reserve_classes(self) -> Mapping[str, int]:
-        """Returns the class numbers after the ingest; those of new classes are reserved in the table's ledger.
-
-        The commit that creates a table comes before its ledger, because Delta wants an empty folder; of two ingests
-        that create it at the same time one fails and plans again.
-        """
+        """Returns the class numbers after the ingest; those of new classes are reserved in the table's ledger."""
         if not self.plan.work:
             return {}
+        # The commit that creates a table comes before its ledger, because Delta wants an empty folder.
         ledger = Ledger().reserved(self.class_names) if self.known is None else self.known.reserve(self.class_names)
         labels = ledger.labels
         renamed = next((name for name in self.class_names if name not in labels), None)
@@ -163,12 +161,15 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
     rules = PlanRules(request.verify == CONTENT, request.retry_quarantine, request.drop_bad_boxes, classes)
     check_workers(spark, f"ingest {request.source.name}", _IMPORTED)
     with ExitStack() as opened:
-        stored, quarantine = _stored(spark, table, transaction), Quarantine(spark, table)
+        if transaction is None:
+            stored = local_frame(spark, [], schema.ddl_of(schema.IMAGE_TABLE))
+        else:
+            stored = read_table(spark, table.location, transaction.version)
         with annotation_errors():
             listing = list_source(spark, request.source, keep_names=recipe.keep_folder_names)
             listing = listing.described(aliases, request.classes).kept()
             opened.callback(listing.release)
-            plan = make_plan(listing, stored, quarantine.read(), Stamps(spark, table).read(), rules)
+            plan = make_plan(listing, stored, Quarantine(spark, table).read(), Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
         raise_refusal([*plan.ignored, *plan.seen])
         if recipe.keep_folder_names is None:
@@ -183,18 +184,20 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
         return replace(prepared.with_plan(plan), opened=opened.pop_all())
 
 
+def list_source(spark: SparkSession, source: Source, *, keep_names: bool | None = None) -> Listing:
+    """Lists a source; `keep_names` as in `Recipe.keep_folder_names`."""
+    if source.is_frame:
+        return list_frame(spark, source)
+    if source.layout in FOLDER_LAYOUTS:
+        return list_class_folders(spark, source, keep_names=keep_names)
+    return {VOC: list_voc, COCO: list_coco}.get(source.layout, list_manifest)(spark, source)
+
+
 def _keeps_names(source: Source, listing: Listing, plan: Plan) -> bool:
     """Returns what the folders of a first ingest show; without class folders, later ones keep their names."""
     if listing.keeps_names is not None:
         return listing.keeps_names
     return source.is_frame or source.layout not in FOLDER_LAYOUTS or not has_numbered_folders(plan.seen)
-
-
-def _stored(spark: SparkSession, table: Table, transaction: Transaction | None) -> DataFrame:
-    """Reads the rows of the transaction's version; none where the table is to be created."""
-    if transaction is None:
-        return local_frame(spark, [], schema.ddl_of(schema.IMAGE_TABLE))
-    return read_table(spark, table.location, transaction.version)
 
 
 def check_classes(prepared: Prepared) -> None:

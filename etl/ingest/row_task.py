@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from ...errors import ImageError
 from ...progress import image_counter
@@ -19,11 +22,9 @@ from ..images.isolated_decoder import EncodedImage, IsolatedDecoder, SourceImage
 from ..images.recipe import Limits, Recipe
 from ..model import schema
 from ..model.splits import split_of
-from ..sources.contents import CONTENT
+from ..sources.source import CONTENT
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ...spark.port import TaskCounter
 
 # Arrow batches of images are cut by bytes: a batch of 10,000 rows, Spark's default, would pass 2 GiB.
@@ -31,17 +32,13 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_ROWS = 1024
 _MOST_CAUSES = 3
 
-# Python has no later dates, and the last day is another one in other time zones.
+# Later times of change are stored as this one: Python has no later dates, and the last day differs by time zone.
 _LATEST_US = int(datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()) * 1_000_000
 
 
 @dataclass(frozen=True)
 class BatchTask:
-    """What every task of one ingest knows.
-
-    Its rows keep a time of change beyond 9999-12-30 as that day, since Python could not read the table otherwise. The
-    next ingest finds another time and looks at the content: a stored file is then known, a bad one is read again.
-    """
+    """What every task of one ingest knows."""
 
     recipe: Recipe  # How sources become rows
     limits: Limits  # What one source may cost
@@ -75,10 +72,7 @@ class BatchTask:
             counter.add(number)
 
     def quarantined_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a quarantine row for every source, which `outcomes` could not store.
-
-        A source that succeeds this time is `unstable`: it failed a moment ago.
-        """
+        """Yields a quarantine row for every source; one that succeeds, unlike in `outcomes`, is `unstable`."""
         packer = _Packer(schema.QUARANTINE)
         for annotation, row, result in self._results(batches):
             error = result if isinstance(result, ImageError) else self._place(annotation, result)
@@ -94,7 +88,9 @@ class BatchTask:
         with IsolatedDecoder(self.recipe, self.limits) as decoder:
             for batch in batches:
                 rows = _rows(batch)
-                annotations = [self._annotation(row) for row in rows]
+                annotations = [annotation_of(row) for row in rows]
+                if self.classes is not None:
+                    annotations = [limit_classes(annotation, self.classes) for annotation in annotations]
                 refused = [annotation.quarantine for annotation in annotations]
                 results = decoder.decode_all(_sources(batch, [problem is None for problem in refused]))
                 for annotation, row, problem in zip(annotations, rows, refused, strict=True):
@@ -102,10 +98,6 @@ class BatchTask:
                         yield annotation, row, ImageError(problem.reason, problem.detail)
                     else:
                         yield annotation, row, _of_row(row, next(results))
-
-    def _annotation(self, row: dict[str, Any]) -> Annotation:
-        annotation = annotation_of(row)
-        return annotation if self.classes is None else limit_classes(annotation, self.classes)
 
     def _place(self, annotation: Annotation, stored: EncodedImage) -> PlacedBoxes | ImageError:
         """Carries the boxes to the stored image; an image that lost a box of its source is an error."""
@@ -139,7 +131,7 @@ class BatchTask:
         name = annotation.label_name
         split = annotation.split or split_of(stored.content_hash, self.recipe.splits, self.recipe.split_seed)
         return {
-            schema.PATH: row[schema.PATH],
+            **self._shared_columns(row),
             schema.IMAGE: stored.image,
             schema.FORMAT: stored.format,
             schema.HEIGHT: stored.height,
@@ -149,10 +141,6 @@ class BatchTask:
             schema.ANNOTATIONS: self._annotation_rows(annotation, placed),
             schema.SPLIT: split,
             schema.CONTENT_HASH: stored.content_hash,
-            schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
-            schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
-            schema.BATCH_ID: self.batch_id,
-            schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
             schema.SOURCE: SourceFile(
                 stored.source_width, stored.source_height, stored.orientation, self.recipe.applied_resize
             )._asdict(),
@@ -165,23 +153,17 @@ class BatchTask:
         return [{**dataclasses.asdict(box), "label": self.labels[box.label_name]} for box in placed.boxes]
 
     def _quarantined_row(self, row: dict[str, Any], error: ImageError) -> dict[str, Any]:
-        return {
-            schema.PATH: row[schema.PATH],
-            "reason": error.reason,
-            "error": str(error),
-            schema.LABEL_NAME: row[schema.LABEL_NAME],
-            schema.SOURCE_LENGTH: row[schema.SOURCE_LENGTH],
-            schema.SOURCE_MODIFIED: row[schema.SOURCE_MODIFIED],
-            schema.BATCH_ID: self.batch_id,
-            schema.ANNOTATION_HASH: row[schema.ANNOTATION_HASH],
-            schema.CONTENT_HASH: None,
-        }
+        error_of_row = {"reason": error.reason, "error": str(error), schema.LABEL_NAME: row[schema.LABEL_NAME]}
+        return {**self._shared_columns(row), **error_of_row}
+
+    def _shared_columns(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The columns that rows of the image table and of the quarantine share; those left out become null."""
+        names = (schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED, schema.ANNOTATION_HASH)
+        return {**{name: row[name] for name in names}, schema.BATCH_ID: self.batch_id}
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Returns the rows without their bytes, and their times as numbers that are dates in Python too."""
-    import pyarrow as pa
-
     others = [name for name in batch.schema.names if name not in (CONTENT, schema.SOURCE_MODIFIED)]
     rows: list[dict[str, Any]] = batch.select(others).to_pylist()
     times = batch.column(schema.SOURCE_MODIFIED).cast(pa.int64()).to_pylist()
@@ -191,14 +173,9 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _sources(batch: pa.RecordBatch, wanted: Sequence[bool]) -> Iterator[SourceImage]:
-    if CONTENT in batch.schema.names:
-        for value, is_wanted in zip(batch.column(CONTENT), wanted, strict=True):
-            if is_wanted:
-                yield SourceImage(data=value.as_py() or b"")
-    else:
-        for path, is_wanted in zip(batch.column(schema.PATH).to_pylist(), wanted, strict=True):
-            if is_wanted:
-                yield SourceImage(path=local_path(path))
+    has_bytes = CONTENT in batch.schema.names
+    for value in itertools.compress(batch.column(CONTENT if has_bytes else schema.PATH), wanted):
+        yield SourceImage(data=value.as_py() or b"") if has_bytes else SourceImage(path=local_path(value.as_py()))
 
 
 class _Packer:
@@ -216,8 +193,6 @@ class _Packer:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         if self._rows:
             yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
             self._rows, self._bytes = [], 0

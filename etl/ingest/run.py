@@ -1,7 +1,6 @@
 """One ingest: files of a source become one commit of the image table, and bad ones rows of its quarantine.
 
-The order of the commits is what makes a kill harmless: images first, quarantine second. A file that an interrupted
-ingest had not stored is new to the next one; it recognises a stored file by path, size and time.
+Images are committed first: after a kill before the second commit, bad files are new to the next ingest.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..images.recipe import RECIPE_PROPERTY
 from ..model import schema
 from ..model.classes import NO_CLASS
 from ..quarantine import DOUBTFUL_REASONS, Quarantine, Stamps
-from ..sources.contents import OTHER_ROWS, failure_of_source
+from ..sources.source import OTHER_ROWS, failure_of_source
 from ..spark.catalog import is_delta_table, resolved
 from ..spark.failures import RETRIES, naming_failures
 from .decoding import DecodedFiles, decoded_files
@@ -67,18 +66,14 @@ def find_bad_files(prepared: Prepared, decoded: DecodedFiles) -> BadFiles:
     frame = frame.select(*schema.QUARANTINE.names)
     if sum(reasons.values()) < sum(decoded.refused.values()):
         paths = decoded.outcomes.where(is_doubtful).select(schema.PATH)
-        again = _read_again(prepared, decoded, prepared.plan.work_files().join(paths, schema.PATH, "left_semi"))
+        files = prepared.plan.work_files().join(paths, schema.PATH, "left_semi")
+        if prepared.listing.read_contents is not None:
+            files = prepared.listing.read_contents(files, _FILES_AT_ONCE)
+        again = map_in_arrow(files, decoded.task.quarantined_rows, schema.ddl_of(schema.QUARANTINE))
         again = prepared.opened.enter_context(kept(again))
         reasons.update({row["reason"]: row["count"] for row in again.groupBy("reason").count().collect()})
         frame = frame.unionByName(again)
     return BadFiles(frame, reasons)
-
-
-def _read_again(prepared: Prepared, decoded: DecodedFiles, files: DataFrame) -> DataFrame:
-    read_contents = prepared.listing.read_contents
-    if read_contents is not None:
-        files = read_contents(files, _FILES_AT_ONCE)
-    return map_in_arrow(files, decoded.task.quarantined_rows, schema.ddl_of(schema.QUARANTINE))
 
 
 # Of files that could not be stored, in the message of an ingest that stored none.
@@ -89,20 +84,14 @@ _LONGEST_ARGUMENTS = 5000
 # Images of a class in a split; one of them is more than 20 % of its recall below that.
 _FEW = 5
 
-__all__ = ["IngestPreview", "IngestRequest", "IngestResult", "ingest", "preview"]
-
 
 @naming_failures
 def ingest(spark: SparkSession, table: Table, request: IngestRequest) -> IngestResult:
-    """Runs one ingest into a table, creating it if it is not there.
-
-    Another writer that commits meanwhile makes it plan again, so that no file is stored twice. The result of a job that
-    has finished is returned as it was recorded.
-    """
+    """Runs one ingest into a table, creating it if it is not there; plans again if another writer commits meanwhile."""
     job = Job.of(request.job)
     if job is None:
         return _ingest(spark, table, request)
-    committed: IngestResult | None = None
+    committed = None
     if is_delta_table(spark, table.location):
         keyed = TableJob(resolved(spark, table), job, request.arguments)
         found = keyed.result()
@@ -153,10 +142,7 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
     with prepare(spark, table, request) as prepared:
         check_classes(prepared)
         plan = prepared.plan
-        files: dict[str, list[str]] = {}
-        for status in (*WORK, GONE):
-            if plan.counts[status]:
-                files[status] = sorted(plan.paths(status, limit))
+        files = {status: sorted(plan.paths(status, limit)) for status in (*WORK, GONE) if plan.counts[status]}
         return IngestPreview(
             version=prepared.version,
             rows_in=plan.rows_in,
@@ -307,13 +293,9 @@ def _stale_paths(prepared: Prepared) -> DataFrame | None:
 
 def _settle_quarantine(prepared: Prepared, bad: BadFiles, version: int) -> None:
     """Records bad files in the quarantine, and removes repaired and missing ones."""
-    plan, leaving = prepared.plan, None
-    if (
-        plan.known_in_quarantine
-        or plan.work_in_quarantine
-        or (prepared.request.delete_missing and plan.gone_in_quarantine)
-    ):
-        leaving = plan.leaving_quarantine(with_gone=prepared.request.delete_missing)
+    plan, with_gone, leaving = prepared.plan, prepared.request.delete_missing, None
+    if plan.in_quarantine or (with_gone and plan.gone_in_quarantine):
+        leaving = plan.leaving_quarantine(with_gone=with_gone)
     quarantine = Quarantine(prepared.spark, prepared.table)
     try:
         if bad.frame is not None or (leaving is not None and quarantine.exists()):

@@ -17,10 +17,7 @@ _REFUSED = ("Cc", "Cf", "Cs")
 
 
 def class_name(text: str) -> str | None:
-    """Reads the name of a class: composed (NFC), each run of blanks one space, none at the ends; None if none is left.
-
-    Raises InvalidArgumentError for invisible characters other than joiners, and for a name that is too long.
-    """
+    """Reads the name of a class: composed (NFC), runs of blanks one space, none at the ends; None if empty."""
     composed = unicodedata.normalize("NFC", text)
     name = " ".join(composed.split())
     if any(unicodedata.category(character) in _REFUSED and character not in _ALLOWED for character in composed):
@@ -42,10 +39,7 @@ def spelled(name: str) -> str:
 
 
 def names_now(labels: Iterable[str], aliases: Mapping[str, str]) -> dict[str, str]:
-    """Returns a table's name of each class that a source names otherwise: renamed ones, and other spellings.
-
-    The classes of an older table keep their spelling, which sources no longer have.
-    """
+    """Returns a table's name of each class that a source names otherwise: renamed ones, and spellings of old tables."""
     names = {**aliases, **{name: name for name in labels}}
     return {spelled(name): now for name, now in names.items() if spelled(name) not in names} | dict(aliases)
 

@@ -101,15 +101,8 @@ SOURCE_TYPE, ANNOTATIONS_TYPE = (sql_type(IMAGE_TABLE.field(name).type) for name
 # What became of a source: a row of the image table, with the reasons of repaired and dropped boxes; or `reason` and
 # `error`, and the class of the row that the image table has of it.
 PROBLEMS = "problems"
-OUTCOMES = pa.schema(
-    [
-        *IMAGE_TABLE,
-        (PROBLEMS, pa.list_(pa.string())),
-        ("reason", pa.string()),
-        ("error", pa.string()),
-        ("stored_class", pa.string()),
-    ]
-)
+_WHY_NOT = [(name, pa.string()) for name in ("reason", "error", "stored_class")]
+OUTCOMES = pa.schema([*IMAGE_TABLE, (PROBLEMS, pa.list_(pa.string())), *_WHY_NOT])
 QUARANTINE = pa.schema(
     [
         (PATH, pa.string()),

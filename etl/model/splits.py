@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -50,18 +51,9 @@ def position_of(content_hash: str, seed: int) -> float:
 
 
 def split_of(content_hash: str, splits: Mapping[str, float], seed: int) -> str:
-    """Chooses the split of one content: the interval of the fractions, in their order, that holds its position.
-
-    Equal contents always share a split, and adding rows moves none.
-    """
+    """Chooses the split of one content: the interval of the fractions, in their order, that holds its position."""
     position = position_of(content_hash, seed)
-    upper = 0.0
-    chosen = ""
-    for name, fraction in splits.items():
-        if fraction == 0:
-            continue
-        upper += fraction
-        chosen = name
-        if position < upper:
-            return name
-    return chosen  # the fractions sum to a hair under 1
+    names = [name for name, fraction in splits.items() if fraction]
+    uppers = itertools.accumulate(splits[name] for name in names)
+    # The fractions may sum to a hair under 1.
+    return next((name for name, upper in zip(names, uppers, strict=True) if position < upper), names[-1])

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ...log.entries import commit_numbers, entry_names, info_of, read_commits
 from ...log.snapshot import Snapshot
@@ -22,9 +22,6 @@ from ..quarantine import iterate_quarantine, quarantine_location
 from ..versions.changes import KINDS, class_counts, diff, labels_at
 from .images import Sample, SimilarImages
 from .rows import read_paths, read_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CONFLICTS, _CONFLICT_PATHS = 20, 4
 
@@ -168,8 +165,6 @@ def _count(classes: pd.Series, splits: pd.Series, names: list[str], columns: lis
 
 
 def _compare(after: pd.Series, snapshot: Snapshot, before: Snapshot) -> VersionComparison:
-    import pandas as pd
-
     changed = diff(before.table, before.version, snapshot.version)
     classes = pd.DataFrame({"after": after, "before": pd.Series(class_counts(before))})
     classes = classes.reindex([*after.index, *classes.index.difference(after.index)])
@@ -179,8 +174,6 @@ def _compare(after: pd.Series, snapshot: Snapshot, before: Snapshot) -> VersionC
 
 def _repairs_until(snapshot: Snapshot) -> pd.Series:
     """Adds up what the notes of ingests tell; replaced and deleted rows count too."""
-    import pandas as pd
-
     found: Counter[str] = Counter()
     numbers = [number for number in commit_numbers(entry_names(snapshot.table)) if number <= snapshot.version]
     for actions in read_commits(snapshot.table, numbers):
@@ -189,8 +182,6 @@ def _repairs_until(snapshot: Snapshot) -> pd.Series:
 
 
 def _read_quarantine(quarantine: Table) -> pd.DataFrame:
-    import pandas as pd
-
     rows = [(file.path, file.reason, file.error or "") for file in iterate_quarantine(quarantine)]
     return pd.DataFrame(rows, columns=["path", "reason", "error"])
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from ... import figures as style
 from .data import TableProfile, by_size
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -25,10 +25,7 @@ _MOST_BOXES_SHOWN = 30
 
 
 def draw_plots(profile: TableProfile) -> dict[str, bytes]:
-    """Draws what a profile has data for.
-
-    Returns PNG files by name without suffix, in the order in which a page shows them.
-    """
+    """Draws what a profile has data for: PNG files by name without suffix, in the order of the page."""
     figures = {name: draw(profile) for name, draw in PLOTS.items()}
     return {name: style.to_png(figure) for name, figure in figures.items() if figure is not None}
 
@@ -68,10 +65,8 @@ def _draw_classes(profile: TableProfile) -> Figure | None:
     note = f"median {middle:,.0f}", (len(counts), middle), (-4, 3)
     curve.annotate(*note, textcoords="offset points", ha="right", fontsize=8)
     style.name_axes(curve, f"{len(counts)} classes, by size", profile.unit, f"{profile.unit} of each class")
-    for axis, ends, title in (
-        (top, counts.head(_ENDS_NAMED), "largest"),
-        (bottom, counts.tail(_ENDS_NAMED), "smallest"),
-    ):
+    largest, smallest = counts.head(_ENDS_NAMED), counts.tail(_ENDS_NAMED)
+    for axis, ends, title in ((top, largest, "largest"), (bottom, smallest, "smallest")):
         style.draw_bars(axis, ends, colours, ticks=2)
         style.name_axes(axis, "", "", f"the {_ENDS_NAMED} {title}")
     style.draw_legend(figure, curve)
@@ -153,9 +148,8 @@ def _draw_brightness(profile: TableProfile) -> Figure | None:
     edges, labels = np.linspace(0, 1, 26), style.texts_of(profile.splits)
     for (split, colour), label in zip(style.colours_of(profile.splits).items(), labels, strict=True):
         values = profile.images.loc[profile.images["split"] == split, "brightness"].dropna()
-        axis.stairs(
-            np.histogram(values, edges)[0] / max(len(values), 1), edges, color=colour, label=label, linewidth=1.6
-        )
+        shares = np.histogram(values, edges)[0] / max(len(values), 1)
+        axis.stairs(shares, edges, color=colour, label=label, linewidth=1.6)
     axis.set_xlim(0, 1)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(_percent)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import pandas as pd
 
 from ...results import counted
 from ..annotations.boxes import ORIENTATION_ASSUMED
 from ..images.colours import DARK_SAMPLES
 from ..model.classes import NO_CLASS
 from .data import TableProfile, VersionComparison
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WARNING = "warning"
 NOTE = "note"

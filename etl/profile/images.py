@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ...errors import ImageError
 from ...log.snapshot import Snapshot
@@ -18,9 +19,6 @@ from ..images.perceptual_hash import MAX_DISTANCE, decode_small, find_neighbours
 from ..images.stored_image import StoredImage, decode_image
 from ..model import schema
 from .rows import for_each_row
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _THUMBNAIL_QUALITY = 82
 _MOST_BOXES_DRAWN = 50
@@ -54,8 +52,6 @@ class SimilarImages:
 
 def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
     """Decodes every image of a version."""
-    import pandas as pd
-
     looks = np.zeros(len(images), _LOOKS)
     modes, names = np.full(len(images), -1, np.int8), dict[str, int]()
     everything = np.arange(len(images))
@@ -70,8 +66,6 @@ def look_at_images(snapshot: Snapshot, images: pd.DataFrame) -> pd.DataFrame:
 
 def find_similar(snapshot: Snapshot, images: pd.DataFrame) -> SimilarImages:
     """Finds images that look alike, across splits and within them."""
-    import pandas as pd
-
     rows = np.flatnonzero(images["hashed"])
     hashes, splits = images[["hash_across", "hash_down"]].to_numpy()[rows], list(images["split"].cat.categories)
     found = find_neighbours(hashes, images["split"].cat.codes.to_numpy()[rows], len(splits))
@@ -101,16 +95,13 @@ def find_similar(snapshot: Snapshot, images: pd.DataFrame) -> SimilarImages:
 def fetch_samples(snapshot: Snapshot, images: pd.DataFrame, rows: Iterable[int], side: int) -> dict[int, Sample]:
     """Makes small pictures of rows, `side` pixels at most; leaves out images that cannot be decoded."""
     columns = [*_IMAGE_COLUMNS, schema.PATH, *([schema.ANNOTATIONS] if images["boxes"].notna().any() else [])]
-    found = for_each_row(
-        snapshot,
-        images,
-        list(rows),
-        columns,
-        lambda row: (_small_jpeg(row, side), row.get(schema.PATH)),
-    )
+
+    def picture_of(row: Mapping[str, Any]) -> tuple[bytes | None, str]:
+        return _small_jpeg(row, side), str(row.get(schema.PATH) or "")
+
     return {
-        row: Sample(jpeg, str(path or ""), images["split"].iloc[row], images["class_name"].iloc[row])
-        for row, (jpeg, path) in found
+        row: Sample(jpeg, path, images["split"].iloc[row], images["class_name"].iloc[row])
+        for row, (jpeg, path) in for_each_row(snapshot, images, list(rows), columns, picture_of)
         if jpeg is not None
     }
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+import pandas as pd
+
 from ...errors import InvalidArgumentError
 from ...extras import require
 from ...locations import require_writable
@@ -59,7 +61,10 @@ def profile(
     numbers = read_numbers(snapshot, before, quarantine)
     found = with_pictures(numbers, snapshot, samples_per_class, near_duplicates=near_duplicates)
     plots, findings = draw_plots(found), find_findings(found)
-    folder = Path(out).absolute() if out is not None else _new_folder(snapshot)
+    if out is None:
+        name = Path(snapshot.location).name[:100]
+        out = tempfile.mkdtemp(prefix=f"{name}-v{snapshot.version}-profile-")
+    folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "profile.html"
     if page.exists():
@@ -75,8 +80,6 @@ def with_pictures(
     found: TableProfile, snapshot: Snapshot, samples_per_class: int | None = None, *, near_duplicates: bool = True
 ) -> TableProfile:
     """Adds samples of the classes and, on request, the images that look alike."""
-    import pandas as pd
-
     samples, hidden = _samples(found, snapshot, samples_per_class)
     found = replace(found, samples=samples, hidden_classes=hidden)
     if not near_duplicates:
@@ -117,7 +120,3 @@ def _samples(
 def _check_samples(count: int | None) -> None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MOST_SAMPLES):
         raise InvalidArgumentError(f"samples_per_class = {count!r}: give a whole number from 0 to {_MOST_SAMPLES}")
-
-
-def _new_folder(snapshot: Snapshot) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"{Path(snapshot.location).name[:100]}-v{snapshot.version}-profile-"))

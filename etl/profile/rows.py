@@ -7,10 +7,11 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,9 +22,6 @@ from ..annotations.frames import SourceFile
 from ..model import schema
 from ..model.classes import NO_CLASS
 from ..versions.changes import class_column
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NO_SPLIT = "none"
 _FIRST_SPLITS = ("train", "validation", "test")
@@ -36,8 +34,6 @@ _ROWS_AT_ONCE = 8 * _THREADS
 
 def read_rows(snapshot: Snapshot) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Reads the small columns of every row, about 90 bytes for each image and each box."""
-    import pandas as pd
-
     if schema.IMAGE not in snapshot.schema:
         there = ", ".join(snapshot.schema)
         raise NotAnImageTableError(f"{snapshot.location} has no column {schema.IMAGE!r} (its columns: {there})")
@@ -119,8 +115,6 @@ def _rows_of_group(
 
 def _images_of(rows: pa.Table, class_name: str, file: int, first: int) -> pd.DataFrame:
     """The images of a data file, whose first row has the position `first` in the version."""
-    import pandas as pd
-
     found, hashes = rows.to_pandas(), rows.column(schema.CONTENT_HASH).to_pylist()
     # A row without a hash counts as unique content.
     contents = [text or f"row {row}" for row, text in enumerate(hashes, start=first)]
@@ -163,8 +157,6 @@ def _has_fields(kind: pa.DataType, names: Collection[str]) -> bool:
 
 def _with_boxes(images: pd.DataFrame, annotations: pa.Array, first: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns images with the number of their boxes, and the boxes; one without a finite corner does not count."""
-    import pandas as pd
-
     is_list = pa.types.is_list(annotations.type) or pa.types.is_large_list(annotations.type)
     if not is_list or not _has_fields(annotations.type.value_type, _BOX_FIELDS):
         boxes, image = pd.DataFrame({name: pd.Series(dtype=float) for name in _BOX_FIELDS}), np.empty(0, np.int64)

@@ -2,5 +2,5 @@
 
     class folders, VOC, COCO, manifest, DataFrame --> Listing(path, label_name, size, time, annotation, problem)
 
-Start: `sources`.
+Start: `source.Listing`; `ingest.prepare.list_source` chooses the function that lists a source.
 """

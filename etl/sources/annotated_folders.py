@@ -9,32 +9,23 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from ...errors import AnnotationFileError, EmptySourceError
 from ...locations import absolute_path, has_scheme
 from ...spark.port import count_rows, forget, keep
 from ...spark.workers import map_in_arrow
-from ..annotations import voc
+from ..annotations import record, voc
 from ..annotations.coco import CocoFile, find_coco_files, named_coco_file, read_coco
-from ..annotations.record import (
-    ANNOTATION_MISSING,
-    ANNOTATION_SHARED,
-    ANNOTATIONS_DDL,
-    IMAGE_MISSING,
-    SPLIT_CONFLICT,
-    Annotation,
-    annotation_batches,
-    annotation_of,
-)
+from ..annotations.record import ANNOTATIONS_DDL, Annotation, annotation_batches, annotation_of
 from ..annotations.references import relative_reference, resolve_reference, without_drive
 from ..files import COCO, IMAGE_SUFFIXES, OTHER_FOLDER, VOC, Wanted, local_path
 from ..model import schema
-from .contents import read_contents
-from .folders import FolderListing, list_folder
+from .folders import list_folder
 from .named_images import annotated_listing, match_images, merged_by_path, rows_of_one_file
-from .source import IGNORED, PROBLEMS, REFUSED, SEEN, Listing, Source, raise_refusal
+from .source import CONTENT, IGNORED, PROBLEMS, REFUSED, SEEN, Listing, Source, raise_refusal, read_contents
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ..changes.plan import Plan
@@ -42,12 +33,7 @@ if TYPE_CHECKING:
 
 
 def list_coco(spark: SparkSession, source: Source) -> Listing:
-    """Lists a folder with COCO instances files.
-
-    Without `Source.annotations` these are the files that have a usual name. The file names of a named one start from
-    the folders that a usual name means, and else from the source: from the first of them in which an image of that
-    name is.
-    """
+    """Lists a folder with COCO instances files: the one that `Source.annotations` names, or those of a usual name."""
     folder = list_folder(spark, source.folder, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
     with ExitStack() as on_error:
         listing = _list_coco_images(spark, source, folder, on_error)
@@ -55,7 +41,7 @@ def list_coco(spark: SparkSession, source: Source) -> Listing:
     return listing
 
 
-def _list_coco_images(spark: SparkSession, source: Source, folder: FolderListing, on_error: ExitStack) -> Listing:
+def _list_coco_images(spark: SparkSession, source: Source, folder: Listing, on_error: ExitStack) -> Listing:
     from pyspark.sql import functions as F
 
     files = keep(folder.files)
@@ -70,13 +56,14 @@ def _list_coco_images(spark: SparkSession, source: Source, folder: FolderListing
         found = [(source.annotations, named_coco_file(source.annotations, path))]
     else:
         found = _coco_files(source.folder, folder.root, json_paths)
-    frames, folders = [], []
+    frames, prefixes = [], set()
     for location, file in found:
         candidates = _candidates(folder.root, file, image_folders)
         frame, below = _read_coco(spark, source.folder, location, file, candidates, images, on_error)
         frames.append(frame)
-        folders.append(below)
-    is_annotated = functools.reduce(lambda one, other: one | other, [_is_below(folder.root, one) for one in {*folders}])
+        prefixes.add(_prefix_of(folder.root, below))
+    is_below = [F.col(schema.PATH).startswith(prefix) for prefix in prefixes]
+    is_annotated = functools.reduce(lambda one, other: one | other, is_below)
     ignored = ignored.unionByName(images.where(~is_annotated).withColumn(IGNORED, F.lit(OTHER_FOLDER)))
     images = images.where(is_annotated)
     merged = merged_by_path(functools.reduce(lambda one, other: one.unionByName(other), frames))
@@ -118,12 +105,11 @@ def _coco_files(source: str, root: str, json_paths: list[str]) -> list[tuple[str
 
 def _candidates(root: str, file: CocoFile, image_folders: Sequence[str]) -> list[str]:
     """Returns the folders that a COCO file may mean and that hold images; the first one it may mean if none does."""
-    found = [
-        folder
-        for folder in file.image_folders
-        if any(place.startswith(_prefix_of(root, folder)) for place in image_folders)
-    ]
-    return found or list(file.image_folders[:1])
+
+    def holds_images(folder: str) -> bool:
+        return any(place.startswith(_prefix_of(root, folder)) for place in image_folders)
+
+    return list(filter(holds_images, file.image_folders)) or list(file.image_folders[:1])
 
 
 def _read_coco(
@@ -135,10 +121,7 @@ def _read_coco(
     images: DataFrame,
     on_error: ExitStack,
 ) -> tuple[DataFrame, str]:
-    """Reads a COCO file, and finds which of the folders that it may mean holds its images.
-
-    Without an image of its names in any of them, it is the first.
-    """
+    """Reads a COCO file, and finds which of the folders that it may mean holds its images; the first if none does."""
 
     def read(folder: str) -> DataFrame:
         image_root = "/".join(part for part in (source.rstrip("/"), folder) if part)
@@ -160,12 +143,6 @@ def _has_common_path(one: DataFrame, two: DataFrame) -> bool:
     return bool(count_rows(common.limit(1)))
 
 
-def _is_below(root: str, folder: str) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.col(schema.PATH).startswith(_prefix_of(root, folder))
-
-
 def _prefix_of(root: str, folder: str) -> str:
     """Writes a folder below the source as paths of the listing begin."""
     below = quote(folder) if root.startswith("file:///") else folder
@@ -173,15 +150,13 @@ def _prefix_of(root: str, folder: str) -> str:
 
 
 def _coco_records(stream: BinaryIO, location: str, image_root: str, split: str | None) -> Iterator[Annotation]:
-    def path_of(name: str) -> str:
-        return resolve_reference(without_drive(name), image_root)
-
-    yield from read_coco(stream, location).annotations(path_of, split)
+    return read_coco(stream, location).annotations(
+        lambda name: resolve_reference(without_drive(name), image_root), split
+    )
 
 
 _KEY = "image_key"
 _LISTS = "split_lists"
-_CONTENT = "content"
 _FILES_AT_ONCE = 500
 _IMAGES = "images"
 _LIST_NAMES = "the split list"
@@ -194,24 +169,23 @@ def list_voc(spark: SparkSession, source: Source) -> Listing:
     folder = list_folder(spark, source.folder, Wanted(VOC, IMAGE_SUFFIXES | {"xml", "txt"}))
     with ExitStack() as on_error:
         on_error.callback(forget, folder.files)
-        listing = _list_voc_images(spark, folder, keep(folder.files))
+        listing = _list_voc_images(spark, dataclasses.replace(folder, cached=(keep(folder.files),)))
         on_error.pop_all()
     return listing
 
 
-def _list_voc_images(spark: SparkSession, folder: FolderListing, files: DataFrame) -> Listing:
+def _list_voc_images(spark: SparkSession, folder: Listing) -> Listing:
     from pyspark.sql import functions as F
 
-    ignored = files.where(F.col(IGNORED).isNotNull())
-    found = files.where(F.col(IGNORED).isNull())
-    is_image = ~F.lower(schema.PATH).rlike(r"\.(xml|txt)$")
-    if found.where(is_image & F.col(schema.PATH).contains(_VOC_IMAGES)).limit(1).count():
-        masks = found.where(is_image & ~F.col(schema.PATH).contains(_VOC_IMAGES))
+    ignored = folder.files.where(F.col(IGNORED).isNotNull())
+    found = folder.files.where(F.col(IGNORED).isNull())
+    is_image, is_in_place = ~F.lower(schema.PATH).rlike(r"\.(xml|txt)$"), F.col(schema.PATH).contains(_VOC_IMAGES)
+    if found.where(is_image & is_in_place).limit(1).count():
+        masks = found.where(is_image & ~is_in_place)
         ignored = ignored.unionByName(masks.withColumn(IGNORED, F.lit(OTHER_FOLDER)))
-        found = found.where(~is_image | F.col(schema.PATH).contains(_VOC_IMAGES))
-    folder = dataclasses.replace(folder, files=found)
+        found = found.where(~is_image | is_in_place)
     annotations = voc_annotations(spark, found.select(schema.PATH), folder.root, is_local=folder.read_contents is None)
-    return dataclasses.replace(annotated_listing(folder, annotations, ignored), cached=(files,))
+    return annotated_listing(dataclasses.replace(folder, files=found), annotations, ignored)
 
 
 def voc_annotations(spark: SparkSession, paths: DataFrame, root: str, *, is_local: bool) -> DataFrame:
@@ -244,20 +218,18 @@ def _with_content(spark: SparkSession, paths: DataFrame, is_local: bool) -> Data
     from pyspark.sql import functions as F
 
     if is_local:
-        return map_in_arrow(paths.select("path"), _read_local, f"path STRING, {_CONTENT} BINARY")
+        return map_in_arrow(paths.select("path"), _read_local, f"path STRING, {CONTENT} BINARY")
     files = paths.select("path", F.lit(1).alias(schema.SOURCE_LENGTH))
-    return read_contents(spark, files, _FILES_AT_ONCE).select("path", _CONTENT)
+    return read_contents(spark, files, _FILES_AT_ONCE).select("path", CONTENT)
 
 
 def _read_local(batches: Batches) -> Iterator[pa.RecordBatch]:
     """Reads files; one that cannot be read, or that is beyond any annotation, has no content."""
-    import pyarrow as pa
-
     for batch in batches:
         for start in range(0, len(batch), _FILES_AT_ONCE):
             paths = batch.column(0).slice(start, _FILES_AT_ONCE)
             contents = [_content_of(path) for path in paths.to_pylist()]
-            yield pa.RecordBatch.from_arrays([paths, pa.array(contents, pa.binary())], ["path", _CONTENT])
+            yield pa.RecordBatch.from_arrays([paths, pa.array(contents, pa.binary())], ["path", CONTENT])
 
 
 def _content_of(path: str) -> bytes | None:
@@ -270,13 +242,13 @@ def _content_of(path: str) -> bytes | None:
 
 def _parse(batches: Batches) -> Iterator[pa.RecordBatch]:
     """Parses XML files; the records keep the path of their file until they are matched with an image."""
-    yield from annotation_batches(
-        voc.parse_voc(content or b"", path) for batch in batches for path, content in _pairs(batch)
-    )
+    return annotation_batches(voc.parse_voc(content, path) for path, content in _pairs(batches))
 
 
-def _pairs(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None]]:
-    yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+def _pairs(batches: Batches) -> Iterator[tuple[str, bytes]]:
+    for batch in batches:
+        for path, content in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+            yield path, content or b""
 
 
 def _key_of(path: str, root: str) -> str:
@@ -289,34 +261,33 @@ def _is_list(path: str, root: str) -> bool:
 
 def _read_lists(batches: Batches, root: str) -> Iterator[pa.RecordBatch]:
     """Reads split lists in a task: the key of each image that one names, with the list's own name."""
-    import pyarrow as pa
-
-    for batch in batches:
-        for path, content in _pairs(batch):
-            found = voc.split_list(relative_reference(path, root) or path)
-            if found is not None:
-                folder, name = found
-                keys = list(voc.parse_split_list((content or b"").decode("utf-8", "replace"), folder))
-                columns = [pa.array(keys, pa.string()), pa.array([name] * len(keys), pa.string())]
-                yield pa.RecordBatch.from_arrays(columns, [_KEY, "list"])
+    for path, content in _pairs(batches):
+        found = voc.split_list(relative_reference(path, root) or path)
+        if found is not None:
+            folder, name = found
+            keys = list(voc.parse_split_list(content.decode("utf-8", "replace"), folder))
+            columns = [pa.array(keys, pa.string()), pa.array([name] * len(keys), pa.string())]
+            yield pa.RecordBatch.from_arrays(columns, [_KEY, "list"])
 
 
 def _match_voc(batches: Batches) -> Iterator[pa.RecordBatch]:
-    yield from annotation_batches(each for batch in batches for row in batch.to_pylist() for each in _matched_voc(row))
+    return annotation_batches(each for batch in batches for row in batch.to_pylist() for each in _matched_voc(row))
 
 
 def _matched_voc(row: dict[str, Any]) -> Iterator[Annotation]:
     images, lists = row[_IMAGES] or (), row[_LISTS] or ()
     if row["path"] is None and not images:
         line = Annotation(f"{row[_KEY]}#{','.join(sorted(lists))}")
-        yield line.with_problem(IMAGE_MISSING, f"{_LIST_NAMES} {' and '.join(sorted(lists))} names {row[_KEY]}")
+        yield line.with_problem(record.IMAGE_MISSING, f"{_LIST_NAMES} {' and '.join(sorted(lists))} names {row[_KEY]}")
     elif not images:
-        yield annotation_of(row).with_problem(IMAGE_MISSING, f"no image for {row[_KEY]}")
+        yield annotation_of(row).with_problem(record.IMAGE_MISSING, f"no image for {row[_KEY]}")
     for image in images:
         if row["path"] is None:
-            annotation = Annotation(image).with_problem(ANNOTATION_MISSING, f"no XML file for {row[_KEY]}")
+            annotation = Annotation(image).with_problem(record.ANNOTATION_MISSING, f"no XML file for {row[_KEY]}")
         elif len(images) > 1:
-            annotation = Annotation(image).with_problem(ANNOTATION_SHARED, f"{row['path']}: {' and '.join(images)}")
+            annotation = Annotation(image).with_problem(
+                record.ANNOTATION_SHARED, f"{row['path']}: {' and '.join(images)}"
+            )
         else:
             annotation = dataclasses.replace(annotation_of(row), path=image)
         yield voc.with_split_lists(annotation, lists)
@@ -332,7 +303,7 @@ def check_split_lists(source: Source, plan: Plan) -> None:
     is_line = F.coalesce(is_line, F.lit(False))
     of_line = F.split(F.regexp_extract(schema.PATH, "#([a-z,]+)$", 1), ",")
     # An image of two lists has no split; its problem names both.
-    conflicts = F.filter(F.coalesce(PROBLEMS, F.array()), lambda found: found["reason"] == SPLIT_CONFLICT)
+    conflicts = F.filter(F.coalesce(PROBLEMS, F.array()), lambda found: found["reason"] == record.SPLIT_CONFLICT)
     of_conflict = F.flatten(F.transform(conflicts, lambda found: F.split(found["detail"], ", ")))
     lists = F.when(is_line, of_line).otherwise(F.array_append(of_conflict, F.col(schema.SPLIT)))
     named = plan.listed_files().select(is_line.alias("is_line"), F.explode(lists).alias("name"), schema.PATH)

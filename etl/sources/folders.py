@@ -2,128 +2,92 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from ...errors import SessionError, SourceNotFoundError, StoreError, UsageError
 from ...locations import has_scheme
 from ...spark.port import forget, is_connect, java_broadcast, java_session, jvm, keep, parallelism
 from ...spark.workers import map_in_arrow
 from ...stores.clients import lacks_bucket, no_bucket
-from ..files import (
-    HIDDEN,
-    HIDDEN_BY_SPARK,
-    NOT_AN_IMAGE_NAME,
-    ListedFile,
-    Wanted,
-    has_suffix,
-    is_hidden,
-    list_below,
-    list_top,
-    local_uri,
-)
+from ..files import ListedFile, Wanted, list_below, list_top, local_uri
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path
-from .contents import read_contents
-from .source import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, Source, completed, folder_batch, refusal, sight
+from .source import FOLDER_LISTING, IGNORED, LABEL_RANK, Listing, Source, completed, read_contents, refusal, sight
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from .source import ReadContents
 
 _LISTING_ROWS = 10_000
 
 
-@dataclass(frozen=True)
-class FolderListing:
-    """The files of a folder."""
-
-    root: str  # The folder's URI
-    files: DataFrame  # Rows of `FOLDER_LISTING`
-    read_contents: ReadContents | None = None  # How the bytes are read, as `Listing.read_contents`
-    cached: tuple[DataFrame, ...] = ()  # What Spark keeps for it
-    keeps_names: bool | None = None  # As `Listing.keeps_names`
-
-
 def list_class_folders(spark: SparkSession, source: Source, *, keep_names: bool | None) -> Listing:
-    """Lists a folder whose folders name the classes; raises as `list_folder`."""
+    """Lists a folder whose folders name the classes."""
     folder = list_folder(spark, source.folder, Wanted(source.layout, keep_names=keep_names))
-    files = completed(folder.files)
-    return Listing(files, folder.root, folder.read_contents, cached=folder.cached, keeps_names=folder.keeps_names)
+    return dataclasses.replace(folder, files=completed(folder.files))
 
 
-def list_folder(spark: SparkSession, location: str, wanted: Wanted) -> FolderListing:
-    """Lists a folder: a local or mounted one by the workers, another one through Spark.
+def list_folder(spark: SparkSession, root: str, wanted: Wanted) -> Listing:
+    """Lists a folder as rows of `FOLDER_LISTING`: a local or mounted one by the workers, another one through Spark.
 
     What a worker refuses, a missing folder or two folders of one class, is a row whose reason is a `refusal`.
     """
-    list_by = list_folder_by_spark if has_scheme(location) else list_local_folder
-    return list_by(spark, location, wanted)
-
-
-def list_local_folder(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
-    """Lists a folder that the workers can open: the driver may have another folder, or none, of that path."""
+    if has_scheme(root):
+        return list_folder_by_spark(spark, root, wanted)
     root_bytes, tasks = os.fsencode(root), 2 * parallelism(spark)
     task = functools.partial(list_share, root=root_bytes, tasks=tasks, wanted=wanted)
     files = map_in_arrow(spark.range(0, tasks, 1, tasks), task, schema.ddl_of(FOLDER_LISTING))
-    return FolderListing(local_uri(root_bytes), files)
+    return Listing(files, local_uri(root_bytes))
 
 
-def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> FolderListing:
-    """Lists a folder of any file system that Spark reads.
-
-    Spark's own reader skips files whose names start with `_`; here they are listed and skipped with a reason.
-    """
-    from pyspark.sql import functions as F
-
+def list_folder_by_spark(spark: SparkSession, root: str, wanted: Wanted) -> Listing:
+    """Lists a folder of any file system that Spark reads; names that start with `_` are skipped with a reason."""
     qualified = qualified_folder(spark, root, wanted.layout)
-    files = _all_files(spark, qualified).select(
-        F.col("path").alias(schema.PATH),
-        F.col("length").alias(schema.SOURCE_LENGTH),
-        F.col("modified").alias(schema.SOURCE_MODIFIED),
-    )
-    read = functools.partial(read_contents, spark)
+    files, read = _all_files(spark, qualified), functools.partial(read_contents, spark)
     if not wanted.has_classes:
-        return FolderListing(qualified, _with_classes(files, qualified, wanted), read)
+        return Listing(_with_classes(files, qualified, wanted), qualified, read)
     kept = keep(files)
     try:
         wanted = _decided_by_spark(kept, qualified, wanted)
     except BaseException:
         forget(kept)
         raise
-    return FolderListing(qualified, _with_classes(kept, qualified, wanted), read, (kept,), wanted.keep_names)
+    found = _with_classes(kept, qualified, wanted)
+    return Listing(found, qualified, read, keeps_names=wanted.keep_names, cached=(kept,))
 
 
 def _with_classes(files: DataFrame, root: str, wanted: Wanted) -> DataFrame:
     """Adds class, number and reason to the files below a folder."""
-    from pyspark.sql import functions as F
-
-    below, rule = _below(root), _PathRule(wanted)
     return files.select(
         *files.columns,
-        # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.
-        F.udf(rule.class_of, "string", useArrow=False)(below).alias(schema.LABEL_NAME),
-        F.udf(rule.rank_of, "int", useArrow=False)(below).alias(LABEL_RANK),
-        F.udf(rule.ignored_of, "string", useArrow=False)(below).alias(IGNORED),
+        _of_parts(root, wanted.class_of, "string").alias(schema.LABEL_NAME),
+        _of_parts(root, wanted.rank_of, "int").alias(LABEL_RANK),
+        _of_parts(root, wanted.why_ignored, "string").alias(IGNORED),
     )
 
 
-def _decided_by_spark(files: DataFrame, root: str, wanted: Wanted) -> Wanted:
-    """Looks at the folders that hold files, by a job of its own, and decides about their names.
-
-    As in a local folder, those without images count for the rule of names, and not for that of one class.
-    """
+def _of_parts(root: str, rule: Callable[[list[str]], Any], kind: str) -> Column:
+    """Applies a rule to the components of a file's path below a folder."""
     from pyspark.sql import functions as F
 
-    is_listed = F.udf(_PathRule(wanted).is_listed, "boolean", useArrow=False)(_below(root))
-    found = files.select(F.regexp_extract(_below(root), "^(.*)/", 1).alias("folder"), is_listed.alias("is_listed"))
+    # Left to itself, Spark 4.1 looks for Arrow in the type hints and warns that it has found none.
+    return F.udf(lambda path: rule(path.split("/")), kind, useArrow=False)(_below(root))
+
+
+def _decided_by_spark(files: DataFrame, root: str, wanted: Wanted) -> Wanted:
+    """Looks at the folders that hold files, by a job, and decides whether their numbers are part of their names."""
+    from pyspark.sql import functions as F
+
+    is_listed = _of_parts(root, wanted.why_ignored, "string").isNull().alias("is_listed")
+    found = files.select(F.regexp_extract(_below(root), "^(.*)/", 1).alias("folder"), is_listed)
     by_folder = found.where("folder <> ''").groupBy("folder").agg(F.max("is_listed")).collect()
     folders = [(folder.split("/"), is_listed) for folder, is_listed in by_folder]
     wanted = wanted.decided({parts[0] for parts, _ in folders})
@@ -139,14 +103,12 @@ def _below(root: str) -> Column:
 
 
 def _all_files(spark: SparkSession, root: str) -> DataFrame:
-    """Lists path, length and time of change of every file below a folder, by all executors.
-
-    Spark's public readers skip empty files and names that start with `_`, which would then be missing without a word,
-    and ask the store about each file once more.
-    """
+    """Lists path, length and time of change of every file below a folder, by all executors."""
+    # Spark's public readers skip empty files and names that start with `_`, and ask the store about each file again.
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql import functions as F
 
+    path, length = F.col("path").alias(schema.PATH), F.col("length").alias(schema.SOURCE_LENGTH)
     try:
         java = jvm(spark)
         no_filter = getattr(getattr(java.scala.collection.immutable, "Set$EmptySet$"), "MODULE$")  # hides no name
@@ -165,62 +127,44 @@ def _all_files(spark: SparkSession, root: str) -> DataFrame:
             True,
         )
         listed = SparkDataFrame(found.toDF(), spark).where("NOT isDir")
-        return listed.select("path", "length", F.timestamp_millis("modificationTime").alias("modified"))
+        return listed.select(path, length, F.timestamp_millis("modificationTime").alias(schema.SOURCE_MODIFIED))
     except (AttributeError, TypeError):  # no JVM in a Connect session, other names of Delta's classes on Databricks
         files = files_by_reader(spark, root)
-        return files.select("path", "length", F.col("modificationTime").alias("modified"))
+        return files.select(path, length, F.col("modificationTime").alias(schema.SOURCE_MODIFIED))
 
 
 def qualified_folder(spark: SparkSession, root: str, layout: str) -> str:
     """Asks Hadoop for the full URI of a folder; in a Connect session it has to be given."""
-    try:
+    advice = (
+        ". Check the location, and the access to it in Spark's settings. An object store has no empty folders. If it "
+        f"was emptied on purpose, remove its rows: delete(\"path LIKE '{root.rstrip('/')}/%'\") (lakelens table delete)"
+    )
+    with naming_hadoop_errors(root, "listed", advice):
         if is_connect(spark):
             files_by_reader(spark, root)
             return root
         path, file_system = hadoop_path(spark, root)
         qualified = file_system.makeQualified(path)
         status = file_system.getFileStatus(qualified)
-    except (SessionError, StoreError):
-        raise
-    except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text names it
-        text = str(getattr(error, "java_exception", None) or error)
-        if lacks_bucket(text):
-            raise no_bucket(root) from error
-        raise SourceNotFoundError(
-            f"{root} cannot be listed through Spark: {text.splitlines()[0]}. Check the location, and the access to "
-            "it in Spark's settings. An object store has no empty folders. If it was emptied on purpose, remove its "
-            f"rows: delete(\"path LIKE '{root.rstrip('/')}/%'\") (lakelens table delete)"
-        ) from error
     if not status.isDirectory():
         raise SourceNotFoundError(f"{root} is a file; layout {layout!r} wants a folder")
     return str(qualified.toString())
 
 
-@dataclass(frozen=True)
-class _PathRule:
-    """Derives a listed file's values from its path below the source folder."""
-
-    wanted: Wanted
-
-    def class_of(self, path: str) -> str | None:
-        return self.wanted.class_of(path.split("/"))
-
-    def rank_of(self, path: str) -> int | None:
-        return self.wanted.rank_of(path.split("/"))
-
-    def is_listed(self, path: str) -> bool:
-        return self.ignored_of(path) is None
-
-    def ignored_of(self, path: str) -> str | None:
-        parts = path.split("/")
-        if any(is_hidden(part) for part in parts):
-            return HIDDEN
-        # Annotation files of this suffix are copied rather than read by Spark, and some tools write just such names.
-        if parts[-1].startswith("_") and not path.lower().endswith(".json"):
-            return HIDDEN_BY_SPARK if has_suffix(path, self.wanted.suffixes) else NOT_AN_IMAGE_NAME
-        if not has_suffix(parts[-1], self.wanted.suffixes):
-            return NOT_AN_IMAGE_NAME
-        return self.wanted.why_no_class(parts)
+@contextmanager
+def naming_hadoop_errors(location: str, verb: str, advice: str = "") -> Iterator[None]:
+    """Raises an error of ours where Hadoop cannot open a source."""
+    try:
+        yield
+    except (SessionError, StoreError):
+        raise
+    except Exception as error:  # py4j wraps every Hadoop exception in one type, whose text names it
+        text = str(getattr(error, "java_exception", None) or error)
+        if lacks_bucket(text):
+            raise no_bucket(location) from error
+        raise SourceNotFoundError(
+            f"{location} cannot be {verb} through Spark: {text.splitlines()[0]}{advice}"
+        ) from error
 
 
 def list_share(batches: Iterable[pa.RecordBatch], root: bytes, tasks: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -251,3 +195,10 @@ def _told(root: bytes, reason: str) -> pa.RecordBatch:
     # Rows of one path become one in a plan; different reasons have to arrive.
     path = f"{local_uri(root)}#{zlib.crc32(reason.encode())}"
     return folder_batch([ListedFile(path, -1, 0, None, None, reason)])
+
+
+def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
+    """Packs rows into an Arrow batch of `FOLDER_LISTING`."""
+    values = list(zip(*rows, strict=True))[: len(FOLDER_LISTING)]
+    columns = [pa.array(column, kind) for column, kind in zip(values, FOLDER_LISTING.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=FOLDER_LISTING)

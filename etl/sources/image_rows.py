@@ -8,39 +8,24 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
+import pyarrow as pa
+
 from ...errors import InvalidArgumentError
 from ...spark.port import count_rows, is_connect, keep
 from ...spark.workers import map_in_arrow
-from ..annotations.manifest import (
-    annotation_of_row,
-    find_columns,
-    manifest_format,
-    match_columns,
-    read_csv,
-    read_json,
-    read_rows,
-    require_clear_boxes,
-)
+from ..annotations import manifest
+from ..annotations.manifest import annotation_of_row, find_columns, match_columns, require_clear_boxes
 from ..annotations.record import ANNOTATIONS_DDL, Annotation, ContentStamp, annotation_batches
 from ..annotations.references import in_one_spelling, resolve_reference
 from ..files import local_uri
 from ..model import schema
 from ..spark.catalog import column_in_one_form
 from ..spark.writing_session import set_batch_rows
-from .contents import CONTENT, OTHER_ROWS
-from .named_images import (
-    check_exists,
-    list_named_images,
-    located_rows,
-    merged_by_path,
-    path_for_spark,
-    rows_of_one_file,
-    stamped_files,
-)
-from .source import Listing, Source, completed
+from . import named_images
+from .named_images import list_named_images, located_rows, merged_by_path, rows_of_one_file, stamped_files
+from .source import CONTENT, OTHER_ROWS, Listing, Source, completed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from .named_images import Batches
@@ -51,12 +36,9 @@ _OF_FILES = ("length", "modificationTime", schema.SOURCE_LENGTH)
 
 
 def list_frame(spark: SparkSession, source: Source) -> Listing:
-    """Lists the rows of a DataFrame.
+    """Lists the rows of a DataFrame: files by their `path`, or bytes in a binary column `content`.
 
-    It has a column `path` and, as a manifest has them, a label or boxes and perhaps a split; either the paths are read,
-    or a binary column `content` holds the bytes. Rows of one path are one image, with the boxes of all; a row without a
-    path is listed under its number. Rows of Spark's `image` source are the files that they name: the pixels that it has
-    decoded are not what the files hold, and would replace what a folder has stored under the same paths.
+    Rows of Spark's `image` source are the files that they name: its pixels are not what the files hold.
     """
     from pyspark.sql import functions as F
 
@@ -96,9 +78,7 @@ def _in_session(spark: SparkSession, frame: DataFrame) -> DataFrame:
 def _list_contents(frame: DataFrame) -> Listing:
     """Lists rows that bring their bytes.
 
-    A query may give other rows each time it is computed: `limit`, `sample`, numbers of rows in the path. So path,
-    labels and digest of a row come from one pass, and bytes that are read later must have the digest. Spark keeps the
-    rows on the disks of the executors until the ingest ends, and computes them again only after it has lost some.
+    A query may give other rows each time it is computed, so bytes that are read later must have the listed digest.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as F
@@ -121,12 +101,8 @@ def _list_contents(frame: DataFrame) -> Listing:
             schema.CONTENT_HASH: F.col("stamp.content_hash"),
         }
     )
-    return Listing(
-        completed(stamped_files(files)),
-        read_contents=_FrameContents(frame).read,
-        has_annotations=True,
-        cached=(frame,),
-    )
+    read_contents = _FrameContents(frame).read
+    return Listing(completed(stamped_files(files)), read_contents=read_contents, has_annotations=True, cached=(frame,))
 
 
 class _FrameContents:
@@ -159,7 +135,7 @@ class _FrameContents:
 
 def _read_rows(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], str]) -> Iterator[pa.RecordBatch]:
     """Turns rows into rows of `ANNOTATIONS_DDL`, with the stamps of the bytes that they bring."""
-    yield from annotation_batches(_annotations(batches, path_of))
+    return annotation_batches(_annotations(batches, path_of))
 
 
 def _annotations(batches: Iterable[pa.RecordBatch], path_of: Callable[[object], str]) -> Iterator[Annotation]:
@@ -190,20 +166,17 @@ def _path_to_open(path: object, root: str, is_listing: bool) -> str:
 
 
 def list_manifest(spark: SparkSession, source: Source) -> Listing:
-    """Lists the images that a manifest in CSV, JSON (an array or lines) or Parquet names; rows of one path are joined.
-
-    The suffix of its name gives the format.
-    """
+    """Lists the images that a manifest names; rows of one path are joined."""
     return list_named_images(spark, source, manifest_annotations(spark, source))
 
 
 def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
     """Reads a manifest as rows of `ANNOTATIONS_DDL`, one per path; `annotation_errors` names what is wrong with it."""
     location, image_root = source.name, source.image_root or "/"
-    kind = manifest_format(location)
+    kind = manifest.manifest_format(location)
     if kind == "parquet":
-        check_exists(spark, location)
-        stored = spark.read.parquet(path_for_spark(location))
+        named_images.check_exists(spark, location)
+        stored = spark.read.parquet(named_images.path_for_spark(location))
         find_columns(stored.columns, location)
         task = functools.partial(_read_parquet, location=location, image_root=image_root)
         rows = map_in_arrow(stored, task, ANNOTATIONS_DDL)
@@ -215,13 +188,14 @@ def manifest_annotations(spark: SparkSession, source: Source) -> DataFrame:
 
 def _manifest_records(stream: BinaryIO, location: str, image_root: str, kind: str) -> Iterator[Annotation]:
     path_of = functools.partial(resolve_reference, root=image_root)
-    yield from read_rows((read_csv if kind == "csv" else read_json)(stream, location), location, path_of)
+    read = manifest.read_csv if kind == "csv" else manifest.read_json
+    return manifest.read_rows(read(stream, location), location, path_of)
 
 
 def _read_parquet(batches: Batches, location: str, image_root: str) -> Iterator[pa.RecordBatch]:
     """Reads the rows of a Parquet manifest in a task."""
     path_of = functools.partial(resolve_reference, root=image_root)
-    yield from annotation_batches(
+    return annotation_batches(
         annotation_of_row(row, columns, path_of, where)
         for names, rows in located_rows(batches, location)
         for columns in (find_columns(names, location),)

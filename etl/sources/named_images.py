@@ -1,8 +1,4 @@
-"""Annotations as Spark DataFrames of `ANNOTATIONS_DDL`, and the images that they name, with their sizes and times.
-
-A local COCO file or manifest is read by one worker; one in an object store by the driver, through a temporary copy, or
-by one worker in a Connect session. Parquet manifests are read by all workers, as VOC's XML files are.
-"""
+"""Annotations as Spark DataFrames of `ANNOTATIONS_DDL`, and the images that they name, with their sizes and times."""
 
 from __future__ import annotations
 
@@ -21,31 +17,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
-from ...errors import AnnotationFileError, InvalidArgumentError, SessionError, SourceNotFoundError, StoreError
+from ...errors import AnnotationFileError, InvalidArgumentError, SourceNotFoundError
 from ...locations import absolute_path, has_scheme, scheme_of
 from ...spark.port import is_connect, jvm, parallelism
 from ...spark.workers import map_in_arrow
-from ...stores.clients import lacks_bucket, no_bucket
-from ..annotations.record import (
-    ANNOTATION_MISSING,
-    ANNOTATION_ROWS,
-    ANNOTATIONS_DDL,
-    FOUND_BY_NAME,
-    IMAGE_MISSING,
-    PATH_UNUSABLE,
-    Annotation,
-    annotation_batches,
-    annotation_of,
-    merge_annotations,
-)
+from ..annotations import record
+from ..annotations.record import ANNOTATIONS_DDL, Annotation, annotation_batches, annotation_of, merge_annotations
 from ..annotations.references import images_by_name, name_in_path
 from ..files import MANIFEST, Wanted, local_path
 from ..model import schema
 from ..spark.catalog import files_by_reader, hadoop_path, pattern_of
 from ..spark.writing_session import local_frame
-from .contents import read_contents
-from .folders import FolderListing, list_folder_by_spark
-from .source import PROBLEMS, Listing, Source, completed
+from .folders import list_folder_by_spark, naming_hadoop_errors
+from .source import CONTENT, PROBLEMS, Listing, Source, completed, has_problem, read_contents
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,17 +39,13 @@ if TYPE_CHECKING:
 
     from ..changes.plan import Plan
 
-_CONTENT = "content"
 _WORKER_ERROR = re.compile(rf"{AnnotationFileError.__name__}: (.+)")
 _OF_LISTING = "is_listed"
 _NAME = "base_name"
 
 
 def match_images(annotations: DataFrame, paths: DataFrame) -> DataFrame:
-    """Finds the image of each annotation: a row for each image, and a reason for each annotation without one.
-
-    `images_by_name` has the rule for images that are not where their annotations say.
-    """
+    """Finds the image of each annotation: a row for each image, and a reason for each annotation without one."""
     from pyspark.sql import functions as F
 
     listed = F.lit(True).alias(_OF_LISTING)
@@ -101,10 +81,7 @@ def located_rows(batches: Batches, name: str) -> Iterator[tuple[list[str], list[
 
 
 def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> DataFrame:
-    """Reads one file: a local one in a task, another one on the driver, through a temporary copy.
-
-    A Connect session's driver is elsewhere: a task reads the file's bytes there.
-    """
+    """Reads one file: a local one in a task, another on the driver through a temporary copy, or in a Connect task."""
     check_exists(spark, location)
     absolute = absolute_path(location)
     if not has_scheme(absolute):
@@ -124,13 +101,13 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
                 for content in batch.column(0).to_pylist():
                     yield from annotation_batches(records(io.BytesIO(content)))
 
-        return map_in_arrow(files_by_reader(spark, absolute).select(_CONTENT), parse, ANNOTATIONS_DDL)
+        return map_in_arrow(files_by_reader(spark, absolute).select(CONTENT), parse, ANNOTATIONS_DDL)
     with tempfile.TemporaryDirectory(prefix="lakelens-annotations-") as folder:
         copy = Path(folder) / "copy"
         _copy_to_local(spark, absolute, copy)
         with copy.open("rb") as stream:
             rows = [(_ipc_bytes(batch),) for batch in annotation_batches(records(stream))]
-    frame = local_frame(spark, rows, f"{_CONTENT} BINARY")
+    frame = local_frame(spark, rows, f"{CONTENT} BINARY")
     return map_in_arrow(frame, _read_ipc, ANNOTATIONS_DDL)
 
 
@@ -149,8 +126,6 @@ def annotation_errors() -> Iterator[None]:
 
 
 def _ipc_bytes(batch: pa.RecordBatch) -> bytearray:
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -158,8 +133,6 @@ def _ipc_bytes(batch: pa.RecordBatch) -> bytearray:
 
 
 def _read_ipc(batches: Batches) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     for batch in batches:
         for value in batch.column(0):
             with pa.ipc.open_stream(value.as_buffer()) as reader:
@@ -173,18 +146,12 @@ def check_exists(spark: SparkSession, location: str) -> None:
         if not Path(absolute).exists():
             raise SourceNotFoundError(f"{absolute} does not exist; give the path of an existing file")
         return
-    try:
+    with naming_hadoop_errors(absolute, "read"):
         if is_connect(spark):
             files_by_reader(spark, absolute)
             return
         path, file_system = hadoop_path(spark, absolute)
         exists = bool(file_system.exists(path))
-    except (SessionError, StoreError):
-        raise
-    except Exception as error:  # py4j wraps every Hadoop exception in one type
-        if lacks_bucket(str(getattr(error, "java_exception", None) or error)):
-            raise no_bucket(absolute) from error
-        raise SourceNotFoundError(f"{absolute} cannot be read through Spark: {str(error).splitlines()[0]}") from error
     if not exists:
         raise SourceNotFoundError(f"{absolute} does not exist; give the URI of an existing file")
 
@@ -206,9 +173,8 @@ def path_for_spark(location: str) -> str:
 
 def _match(batches: Batches) -> Iterator[pa.RecordBatch]:
     rows = (row for batch in batches for row in batch.to_pylist())
-    yield from annotation_batches(
-        annotation for _, group in itertools.groupby(rows, lambda row: row[_NAME]) for annotation in _matched(group)
-    )
+    groups = itertools.groupby(rows, lambda row: row[_NAME])
+    return annotation_batches(annotation for _, group in groups for annotation in _matched(group))
 
 
 def _matched(rows: Iterable[dict[str, Any]]) -> Iterator[Annotation]:
@@ -226,35 +192,35 @@ def _matched(rows: Iterable[dict[str, Any]]) -> Iterator[Annotation]:
     taken, missing = set(found.values()), {*lacking} - found.keys()
     for path, annotation in annotations.items():
         if path in found:
-            by_name = annotation.with_problem(FOUND_BY_NAME, f"annotated as {path}")
+            by_name = annotation.with_problem(record.FOUND_BY_NAME, f"annotated as {path}")
             yield dataclasses.replace(by_name, path=found[path])
         elif path in missing:
-            yield annotation.with_problem(IMAGE_MISSING, "the source holds no such file")
+            yield annotation.with_problem(record.IMAGE_MISSING, "the source holds no such file")
         else:
             yield annotation
     for path in left:
         if path not in taken:
-            yield Annotation(path).with_problem(ANNOTATION_MISSING, "the annotation file does not name it")
+            yield Annotation(path).with_problem(record.ANNOTATION_MISSING, "the annotation file does not name it")
 
 
 def _merge(batches: Batches) -> Iterator[pa.RecordBatch]:
     rows = (annotation_of(row) for batch in batches for row in batch.to_pylist())
-    yield from annotation_batches(merge_annotations(rows))
+    return annotation_batches(merge_annotations(rows))
 
 
 # Spark reads no file of such a name.
 _NOT_LISTED = "no such file, or its name starts with _ or ., which Spark skips"
 _ELSEWHERE = "in another file system than the other images"
-_STATUS = pa.schema([*ANNOTATION_ROWS, *schema.STAMP])
+_STATUS = pa.schema([*record.ANNOTATION_ROWS, *schema.STAMP])
 
 
-def annotated_listing(folder: FolderListing, annotations: DataFrame, ignored: DataFrame) -> Listing:
+def annotated_listing(folder: Listing, annotations: DataFrame, ignored: DataFrame) -> Listing:
     """Joins annotations with the sizes and times of a folder's files, and adds the ignored files."""
     stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
     # Sending one side to all tasks would be a job of its own.
     files = stamped_files(annotations.join(stamps.hint("merge"), schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
-    return Listing(listed, folder.root, folder.read_contents, has_annotations=True)
+    return dataclasses.replace(folder, files=listed, has_annotations=True)
 
 
 def list_named_images(spark: SparkSession, source: Source, annotations: DataFrame) -> Listing:
@@ -263,10 +229,10 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
 
     image_root = source.image_root
     # What stands for the path of a row without one is in no file system.
-    has_path = ~F.coalesce(F.exists(PROBLEMS, _is_without_path), F.lit(False))
+    has_path = ~has_problem(record.PATH_UNUSABLE)
     scheme = scheme_of(image_root) if image_root is not None and has_scheme(image_root) else "file"
     is_stray = has_path & ~F.col(schema.PATH).startswith(f"{scheme}:")
-    elsewhere = with_problem(PATH_UNUSABLE, f"{_ELSEWHERE}, which are in {scheme}:")
+    elsewhere = with_problem(record.PATH_UNUSABLE, f"{_ELSEWHERE}, which are in {scheme}:")
     annotations = annotations.withColumn(PROBLEMS, F.when(is_stray, elsewhere).otherwise(F.col(PROBLEMS)))
     has_path = has_path & ~is_stray
     if image_root is None or scheme == "file":
@@ -277,7 +243,7 @@ def list_named_images(spark: SparkSession, source: Source, annotations: DataFram
     )
     stamped = annotations.join(found.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED), "path", "left")
     missing = has_path & F.col(schema.SOURCE_LENGTH).isNull()
-    problems = F.when(missing, with_problem(IMAGE_MISSING, _NOT_LISTED)).otherwise(F.col(PROBLEMS))
+    problems = F.when(missing, with_problem(record.IMAGE_MISSING, _NOT_LISTED)).otherwise(F.col(PROBLEMS))
     files = stamped.withColumn(PROBLEMS, problems)
     read = functools.partial(read_contents, spark)
     return Listing(completed(stamped_files(files)), read_contents=read, has_annotations=True)
@@ -308,10 +274,6 @@ def stamped_files(files: DataFrame) -> DataFrame:
     return files.withColumn(schema.SOURCE_LENGTH, length).withColumn(schema.SOURCE_MODIFIED, modified)
 
 
-def _is_without_path(found: Column) -> Column:
-    return found["reason"] == PATH_UNUSABLE
-
-
 def with_problem(reason: str, detail: str) -> Column:
     """The problems of an image and one more."""
     from pyspark.sql import functions as F
@@ -326,7 +288,7 @@ def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = batch.to_pylist()
         for row in rows:
             row[schema.SOURCE_LENGTH], row[schema.SOURCE_MODIFIED] = -1, 0
-            if any(found["reason"] == PATH_UNUSABLE for found in row[PROBLEMS] or ()):
+            if any(found["reason"] == record.PATH_UNUSABLE for found in row[PROBLEMS] or ()):
                 continue
             try:
                 status = os.stat(local_path(row["path"]))  # noqa: PTH116  bytes: pathlib takes none
@@ -343,6 +305,6 @@ def _stat_local(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _reason_of(error: OSError | ValueError) -> str | None:
     """Gives the reason for quarantine; None where the file may exist, so that reading it finds the reason."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return PATH_UNUSABLE
+        return record.PATH_UNUSABLE
     gone = isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-    return IMAGE_MISSING if gone else None
+    return record.IMAGE_MISSING if gone else None

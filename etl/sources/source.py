@@ -1,9 +1,11 @@
-"""Where the images of an ingest come from, and the listing of it: one row per file, without reading one."""
+"""Where the images of an ingest come from, the listing of it (one row per file), and the bytes of its files."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -12,13 +14,16 @@ import pyarrow as pa
 
 from ...errors import InvalidArgumentError, SourceNotFoundError, UsageError
 from ...locations import absolute_path, folder_of, has_scheme, scheme_of
-from ...spark.port import forget, keep
+from ...spark.port import forget, keep, parallelism
+from ...spark.workers import map_in_arrow
 from ..annotations.record import ANNOTATION_ROWS, encodable
-from ..files import CLASS_FOLDERS, COCO, MANIFEST, NUMBERED_FOLDERS, ListedFile, check_layout
+from ..files import CLASS_FOLDERS, COCO, MANIFEST, NUMBERED_FOLDERS, check_layout, local_path
 from ..model import schema
+from ..spark.catalog import pattern_of
+from ..spark.writing_session import set_batch_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     # Adds a column `content` to rows that have a column `path`; the number bounds the files of one Arrow batch.
     ReadContents = Callable[[DataFrame, int], DataFrame]
@@ -79,10 +84,7 @@ class Source:
 
     @property
     def image_root(self) -> str | None:
-        """The folder that relative paths start from: `images`, a manifest's own folder, or None for a DataFrame.
-
-        If the manifest is a link, its images lie next to the link.
-        """
+        """The folder that relative paths start from: `images`, a manifest's own (its link's), or None for a frame."""
         if self.images is not None:
             return absolute_path(self.images)
         return None if self.is_frame else folder_of(self.name)
@@ -156,8 +158,7 @@ class Listing:
     # One row per file and one per thing that is ignored, with the reason in `ignored`: `path`, `source_length`,
     # `source_modified`, and the columns of annotations, null where the layout has none
     files: DataFrame
-    # The folder's URI, below which recorded paths that are not listed no longer exist; None without one
-    root: str | None = None
+    root: str = ""  # The folder's URI, below which recorded paths that are not listed no longer exist; "" without one
     # How Spark reads the bytes; None when the Python workers open the local paths themselves
     read_contents: ReadContents | None = None
     has_annotations: bool = False  # Whether boxes and problems may be there
@@ -170,8 +171,7 @@ class Listing:
     def described(self, aliases: Mapping[str, str], classes: Collection[str] | None = None) -> Listing:
         """Returns the same listing with a digest of each file's annotation, and with today's names of renamed classes.
 
-        The digest is of what the source says, under its own names of classes, without the boxes that are not wanted:
-        a box that was left out makes its file a changed one as soon as its class is wanted.
+        The digest leaves out boxes that are not wanted: their file is a changed one as soon as their class is wanted.
         """
         from pyspark.sql import functions as F
 
@@ -204,6 +204,13 @@ class Listing:
             forget(frame)
 
 
+def has_problem(reason: str) -> Column:
+    """Whether a listed file has a problem of a reason."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.exists(PROBLEMS, lambda found: found["reason"] == reason), F.lit(False))
+
+
 def completed(files: DataFrame) -> DataFrame:
     """Adds the columns that a layout has not, and puts all into one order."""
     from pyspark.sql import functions as F
@@ -215,8 +222,79 @@ def completed(files: DataFrame) -> DataFrame:
     return files.select(*columns)
 
 
-def folder_batch(rows: Sequence[ListedFile]) -> pa.RecordBatch:
-    """Packs rows into an Arrow batch of `FOLDER_LISTING`."""
-    values = list(zip(*rows, strict=True))[: len(FOLDER_LISTING)]
-    columns = [pa.array(column, kind) for column, kind in zip(values, FOLDER_LISTING.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=FOLDER_LISTING)
+CONTENT = "content"
+# What Spark raises where the bytes of a row are others than those that were listed.
+OTHER_ROWS = (
+    "the query of the DataFrame gives other rows each time it is computed, and Spark had to compute it again: write it "
+    "to a table first, and ingest what is read from that"
+)
+_HASHED_AT_ONCE = 64
+# A Connect session looks for the files when it reads them.
+_GONE = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]")
+
+
+def content_hashes(listing: Listing, files: DataFrame, count: int) -> DataFrame:
+    """Has Spark's tasks digest files: rows of `path` and `hash`, which is null where a file cannot be read."""
+    from pyspark.sql import functions as F
+
+    if listing.read_contents is not None:
+        read = listing.read_contents(files, _HASHED_AT_ONCE)
+        return read.select(schema.PATH, F.sha2(CONTENT, 256).alias("hash"))
+    tasks = min(count, 2 * parallelism(files.sparkSession))
+    paths = files.select(schema.PATH).repartition(tasks)
+    return map_in_arrow(paths, _hash_batches, f"{schema.PATH} STRING, hash STRING")
+
+
+def _hash_file(uri: str) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with open(local_path(uri), "rb") as file:  # noqa: PTH123  bytes: names that are not UTF-8 are names too
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _hash_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        paths = batch.column(schema.PATH).to_pylist()
+        hashes = [_hash_file(path) for path in paths]
+        columns = [pa.array(paths, pa.string()), pa.array(hashes, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, [schema.PATH, "hash"])
+
+
+def read_contents(spark: SparkSession, files: DataFrame, batch_rows: int) -> DataFrame:
+    """Adds a column `content` with the bytes of each file, read by Spark; null if the file does not exist."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    # Spark's reader skips empty files.
+    empty = F.when(F.col(schema.SOURCE_LENGTH) == 0, F.lit(b""))
+    empty_or_absent = files.where(f"{schema.SOURCE_LENGTH} <= 0").withColumn(CONTENT, empty)
+    paths = [row[schema.PATH] for row in files.where(f"{schema.SOURCE_LENGTH} > 0").select(schema.PATH).collect()]
+    if not paths:
+        return empty_or_absent
+    set_batch_rows(spark, batch_rows)
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        contents = reader.load([pattern_of(path) for path in paths])
+    except AnalysisException as error:
+        raise _gone(str(error).splitlines()[0]) from error
+    # An outer join would shuffle the bytes, so the other files are added by a union.
+    read = contents.select(F.col("path"), F.col("content")).join(F.broadcast(files), schema.PATH)
+    return read.unionByName(empty_or_absent)
+
+
+def failure_of_source(error: Exception, table: str) -> UsageError | None:
+    """Returns the typed error when a Spark job failed because its source changed while it was read, else None."""
+    # The message may name a file by the target of a mount, not by the source's folder.
+    if OTHER_ROWS in str(error):
+        return InvalidArgumentError(OTHER_ROWS)
+    lines = [line.strip() for line in str(error).splitlines() if _GONE.search(line)]
+    ours = next((line for line in lines if table not in line), None)
+    return None if ours is None else _gone(ours)
+
+
+def _gone(what: str) -> SourceNotFoundError:
+    return SourceNotFoundError(f"a file went away while it was ingested ({what.strip()[:500]}); run the ingest again")

@@ -207,10 +207,7 @@ def _with_root(location: str) -> str:
 
 
 def place_to_spark(spark: SparkSession, path: str) -> str | None:
-    """Returns the URI that Spark takes a path for: a path without a scheme may be one of HDFS, or of DBFS.
-
-    Returns the URI, or None if the runtime does not allow the question.
-    """
+    """Returns the URI that Spark takes a path for, such as one of HDFS; None if the runtime does not allow to ask."""
     if is_connect(spark):
         return None
     from py4j.protocol import Py4JError
@@ -248,14 +245,12 @@ _BAD_ESCAPE = "%($|[^0-9A-Fa-f]|.$|.[^0-9A-Fa-f])"
 
 
 def column_in_one_form(name: str) -> Column:
-    """Writes the paths of local files as `files.local_uri` does; what is not a local path stays as it is.
-
-    A percent sign is an escape after `file:///` alone, where two digits follow each.
-    """
+    """Writes the paths of local files as `files.local_uri` does; what is not a local path stays as it is."""
     from pyspark.sql import functions as F
 
     path = F.col(name)
     bare = F.regexp_replace(path, _START, "")
+    # A percent sign is an escape after `file:///` alone, where two digits follow each.
     is_quoted = path.startswith("file:///") & ~bare.rlike(_BAD_ESCAPE)
     # Java writes and reads the escapes of web forms, which differ from those of URIs in these characters.
     raw = F.when(is_quoted, F.url_decode(F.replace(bare, F.lit("+"), F.lit("%2B")))).otherwise(bare)

@@ -1,8 +1,7 @@
-"""Failures of Spark whose cause a user can fix, and conflicts between writers, as errors of ours in one line."""
+"""Failures of Spark whose cause a user can fix, conflicts of writers, and faulty SQL conditions, as errors of ours."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from urllib.parse import quote
 from ...error_reports import error_in
 from ...errors import (
     ConstraintError,
+    InvalidArgumentError,
     LakelensError,
     NoSpaceError,
     SparkFailedError,
@@ -20,13 +20,13 @@ from ...errors import (
     VersionFilesMissingError,
 )
 from ...retries import Retries
-from ...spark.port import forgetting, kept_settings
+from ...spark.port import forgetting, kept_settings, settings_of
 from ...stores.clients import lacks_bucket, no_bucket
 from ...table import Table
 from .writing_session import SET_FOR_WRITING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|There is not enough space on the disk")
 _CONSTRAINT = re.compile(
@@ -50,10 +50,7 @@ _OnTable: TypeAlias = "Callable[Concatenate[SparkSession, _Place, _Parameters], 
 
 
 def naming_failures(function: _OnTable[_Place, _Parameters, _Value]) -> _OnTable[_Place, _Parameters, _Value]:
-    """Makes a function of a session and a table raise as `failures_named` does.
-
-    The session's settings stay, and Spark's cache holds nothing afterwards that the function has put there.
-    """
+    """Makes a function of a session and a table raise as `failures_named` does, and restore settings and cache."""
 
     @functools.wraps(function)
     def named(spark: SparkSession, table: _Place, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
@@ -74,14 +71,11 @@ def failures_named(location: str) -> Iterator[None]:
         named = failure_of(str(error), location, within=location)
         if named is None and not is_of_spark(error):
             raise
-        raise named or error_in(str(error)) or _spark_failed(location, error) from error
-
-
-def _spark_failed(location: str, error: Exception) -> SparkFailedError:
-    return SparkFailedError(
-        f"{location}: Spark failed: {cause_of(error)}. The table is as it was before, or as the commits of this call "
-        "have made it (`lakelens table history`). Run the call again when the cause is gone"
-    )
+        failed = SparkFailedError(
+            f"{location}: Spark failed: {cause_of(error)}. The table is as it was before, or as the commits of this "
+            "call have made it (`lakelens table history`). Run the call again when the cause is gone"
+        )
+        raise named or error_in(str(error)) or failed from error
 
 
 def is_of_spark(error: BaseException) -> bool:
@@ -154,23 +148,60 @@ _CONFLICTS = (
 )
 
 
-@contextlib.contextmanager
+@contextmanager
 def conflicts_named(read: str) -> Iterator[None]:
     """Raises conflicts that Delta reports as `TableConflictError`, and every other error as it is."""
     try:
         yield
     except Exception as error:
-        conflict = _conflict_of(error, read)
-        if conflict is None:
+        text = f"{type(error).__name__} {error}"
+        cause = getattr(error, "java_exception", None)
+        if cause is not None:
+            text += str(cause.getClass().getName())
+        if not any(name in text for name in _CONFLICTS):
             raise
-        raise conflict from error
+        raise TableConflictError(
+            f"another writer was faster than the one that had read {read}: {cause_of(error)}"
+        ) from error
 
 
-def _conflict_of(error: Exception, read: str) -> TableConflictError | None:
-    text = f"{type(error).__name__} {error}"
-    cause = getattr(error, "java_exception", None)
-    if cause is not None:
-        text += str(cause.getClass().getName())
-    if not any(name in text for name in _CONFLICTS):
-        return None
-    return TableConflictError(f"another writer was faster than the one that had read {read}: {cause_of(error)}")
+# Without it, Spark 3.5 takes a value of another type for null, and the condition is met by no row.
+_STRICT = {"spark.sql.ansi.enabled": "true"}
+_CAST = re.compile(r"The value (?P<value>.+?) of the type \"(?P<type>\w+)\" cannot be cast to \"(?P<wanted>[^\"]+)\"")
+# What a storage or the cluster may cause, whatever the condition is.
+_ELSEWHERE = re.compile(
+    r"FAILED_READ_FILE|java\.(io|nio)\.|java\.net\.\w*(Socket|Connect|Host)|\.(parquet|hadoop)\."
+    r"|ExecutorLost|OutOfMemory|cancelled|shut ?down|UNAVAILABLE"
+)
+
+
+def check_condition(where: str) -> None:
+    """Checks what can be known of a condition without Spark."""
+    if not isinstance(where, str) or not where.strip():
+        raise InvalidArgumentError(f"where={where!r}: give a SQL condition, such as \"label_name = 'cat'\"")
+
+
+@contextmanager
+def condition_named(rows: DataFrame, where: str) -> Iterator[None]:
+    """Raises an error of ours where a condition on rows cannot be analysed, or not be computed for one of them."""
+    try:
+        with settings_of(rows.sparkSession, _STRICT):
+            yield
+    except Exception as error:
+        if not is_of_spark(error) or failure_of(str(error), "") is not None:
+            raise
+        cause = cause_of(error)
+        if _ELSEWHERE.search(cause.replace(where, "")):
+            raise
+        cast = _CAST.search(cause)
+        reason = f"is not a condition on the columns of the table: {cause.rstrip('.')}"
+        if cast is not None:
+            reason = f"compares values of two types: {cast['value']} is a {cast['type']}, and not a {cast['wanted']}"
+        raise InvalidArgumentError(f"where={where!r} {reason}{_types(rows, where)}") from error
+
+
+def _types(rows: DataFrame, where: str) -> str:
+    """Names the columns of a condition with their types."""
+    words = {word.lower() for word in re.findall(r"\w+", re.sub(r"'[^']*'", "", where))}
+    named = [f"{one.name} is {one.dataType.simpleString()}" for one in rows.schema if one.name.lower() in words]
+    return f". In the table {', '.join(named)}" if named else ""

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from ...errors import SessionError
 from ...spark.port import as_active_session, cloned_session, is_connect, option_of, parallelism, set_all
 from ..model import schema
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-ARROW_ENABLED = "spark.sql.execution.arrow.pyspark.enabled"
 # Of local rows, on serverless compute (Databricks, "Serverless compute limitations").
 CONNECT_BYTES = 128_000_000
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
-    """Returns rows of the driver as a data frame that is part of the query's plan.
-
-    Of a list, `createDataFrame` makes one whose rows pass through a Python worker on every executor, which only hands
-    them on; a session that has not used one before starts it for that.
-    """
+    """Returns rows of the driver as a data frame that is part of the query's plan."""
+    # Of a list, `createDataFrame` makes one whose rows pass through a Python worker on every executor.
     with as_active_session(spark):
         if not rows:
             return spark.createDataFrame([], ddl).limit(0)  # of which no task is left
@@ -31,21 +28,14 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
 
         # As objects: pandas would make floating-point numbers of a column of integers in which one is missing.
         frame = pd.DataFrame(rows, dtype=object)
-        if is_connect(spark):
-            _check_size(frame)
+        size = pa.Table.from_pandas(frame, preserve_index=False).nbytes if is_connect(spark) else 0
+        if size > CONNECT_BYTES:
+            raise SessionError(
+                f"{size / 1e6:.1f} MB of local rows, and a Spark Connect session takes at most "
+                f"{CONNECT_BYTES / 1e6:.0f} MB; give the file by a path that the workers can open, such as one of a "
+                "volume, or use a classic session (dedicated compute)"
+            )
         return spark.createDataFrame(frame, ddl)
-
-
-def _check_size(frame: pd.DataFrame) -> None:
-    import pyarrow as pa
-
-    size = pa.Table.from_pandas(frame, preserve_index=False).nbytes
-    if size > CONNECT_BYTES:
-        raise SessionError(
-            f"{size / 1e6:.1f} MB of local rows, and a Spark Connect session takes at most {CONNECT_BYTES / 1e6:.0f} "
-            "MB; give the file by a path that the workers can open, such as one of a volume, or use a classic session "
-            "(dedicated compute)"
-        )
 
 
 # Shuffled data is small compared with the images: Spark's 200 partitions would be 200 tasks for some rows each.
@@ -55,7 +45,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Each stage of an adaptive query is a separate job; the few small ones here cost more than they can save.
     "spark.sql.adaptive.enabled": "false",
-    ARROW_ENABLED: "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
     # One open file per split in each task, instead of sorting the images by split first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.parquet.compression.codec": "uncompressed",
@@ -76,10 +66,7 @@ def set_batch_rows(session: SparkSession, rows: int) -> None:
 
 
 def writing_session(spark: SparkSession) -> SparkSession:
-    """Returns a session like `spark` with settings for writing images; call it in what `naming_failures` wraps.
-
-    The caller's session stays as it is. One of Spark Connect has its settings back when the wrapped function returns.
-    """
+    """Returns a session like `spark` with settings for writing images; call it in what `naming_failures` wraps."""
     session, slots = cloned_session(spark), 2 * parallelism(spark)
     shuffled = min(slots, int(option_of(spark, _SHUFFLE) or "200"))
     set_all(session, {**_SETTINGS, _SHUFFLE: str(shuffled), _ROW_GROUP: str(schema.ROW_GROUP_BYTES)})

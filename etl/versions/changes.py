@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError
 from ...ledger.ledger import Ledger
@@ -19,18 +20,9 @@ from ...table import Table, Version
 from ..model import schema
 from ..model.classes import NO_CLASS, in_order, labels_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def class_counts(snapshot: Snapshot) -> dict[str, int]:
-    """Counts a version's rows by class name.
-
-    First the classes with a number, in its order, with 0 for a class without rows; then, by name, those that have
-    none, as in a table that lakelens did not make; then `(no class)`. Empty for a table without classes.
-    """
-    import pyarrow as pa
-
+    """Counts a version's rows by class name, in the order of `in_order`; empty for a table without classes."""
     column = class_column(snapshot.schema)
     if column is None:
         return {}
@@ -55,11 +47,7 @@ def box_counts(snapshot: Snapshot) -> dict[str, int]:
 
 
 def labels_at(snapshot: Snapshot) -> dict[str, int]:
-    """Returns the class numbers of a version by its names, ordered by number.
-
-    They are in the ledger of a table that lakelens has made. Otherwise a property of the table may state them, or its
-    rows carry them, as those of a clone do.
-    """
+    """Returns the class numbers of a version by its names, ordered by number; a clone has them in its rows alone."""
     return stated_labels(snapshot.table, snapshot.version, snapshot.configuration) or _labels_in_rows(snapshot)
 
 
@@ -73,8 +61,6 @@ def stated_labels(table: Table, version: int, configuration: Mapping[str, str]) 
 
 
 def _labels_in_rows(snapshot: Snapshot) -> dict[str, int]:
-    import pyarrow as pa
-
     if snapshot.schema.get(schema.LABEL_NAME) != "string" or snapshot.schema.get(schema.LABEL) != "integer":
         return {}
     columns = pa.schema([(schema.LABEL_NAME, pa.string()), (schema.LABEL, pa.int32())])
@@ -113,18 +99,12 @@ class VersionDiff(ReadableResult):
 
 
 def changes(table: Table, first: Version, second: Version = None) -> pa.Table:
-    """Lists what differs between two versions; only data files that one of them lacks are read, without their images.
-
-    Holds a few hundred bytes for each row of those files in memory.
-    """
+    """Lists what differs between two versions; reads data files that one of them lacks, without their images."""
     return _compare(table, first, second)[2]
 
 
 def diff(table: Table, first: Version, second: Version = None) -> VersionDiff:
     """Counts by class what `changes` lists; takes and raises the same."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     before, after, found = _compare(table, first, second)
     counts = {kind: _by_class(found.filter(pc.equal(found.column(CHANGE), kind))) for kind in KINDS}
     is_changed = pc.is_in(found.column(CHANGE), value_set=pa.array(["content", "label"]))
@@ -134,10 +114,9 @@ def diff(table: Table, first: Version, second: Version = None) -> VersionDiff:
 
 def _compare(table: Table, first: Version, second: Version) -> tuple[int, int, pa.Table]:
     """Returns the numbers of two versions and the rows of `changes`."""
-    versions = [open_snapshot(table.at(version)) for version in (first, second)]
-    for snapshot in versions:
+    old, new = (open_snapshot(table.at(version)) for version in (first, second))
+    for snapshot in (old, new):
         _require_columns(snapshot)
-    old, new = versions
     both = set(old.files.paths) & set(new.files.paths)
     shared = {path for path in both if np.array_equal(old.files.deleted_in(path), new.files.deleted_in(path))}
     return old.version, new.version, _differences(_rows(old, shared), _rows(new, shared))
@@ -155,9 +134,6 @@ def _require_columns(snapshot: Snapshot) -> None:
 
 def _rows(snapshot: Snapshot, left_out: set[str]) -> pa.Table:
     """Reads the compared columns of the files that are not in `left_out`; an empty text stands for a missing one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # Paths of tens of millions of rows pass the 2 GiB that one array of `string` holds.
     columns = pa.schema([(name, pa.large_string()) for name in (schema.PATH, *_KIND_OF_COLUMN)])
     files = [index for index, path in enumerate(snapshot.files.paths) if path not in left_out]
@@ -167,9 +143,6 @@ def _rows(snapshot: Snapshot, left_out: set[str]) -> pa.Table:
 
 
 def _differences(old: pa.Table, new: pa.Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     position = pc.index_in(new.column(schema.PATH), value_set=old.column(schema.PATH))
     in_both = pc.is_valid(position)
     is_removed = pc.invert(pc.is_in(old.column(schema.PATH), value_set=new.column(schema.PATH)))
@@ -182,9 +155,6 @@ def _differences(old: pa.Table, new: pa.Table) -> pa.Table:
 
 
 def _of_kind(rows: pa.Table, kind: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     names = rows.column(schema.LABEL_NAME)
     names = pc.if_else(pc.equal(names, ""), pa.scalar(None, names.type), names)
     values = {schema.PATH: rows.column(schema.PATH), schema.LABEL_NAME: names}
@@ -193,7 +163,5 @@ def _of_kind(rows: pa.Table, kind: str) -> pa.Table:
 
 
 def _by_class(rows: pa.Table) -> dict[str, int]:
-    import pyarrow.compute as pc
-
     counts = pc.fill_null(rows.column(schema.LABEL_NAME), NO_CLASS).value_counts().to_pylist()
     return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda entry: str(entry["values"]))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -26,8 +25,7 @@ from ..model import schema
 from ..model.classes import MAX_NAME_LENGTH, NO_CLASS, class_name
 from ..quarantine import DELETED, Quarantine
 from ..spark.catalog import column_in_one_form, read_table, require_delta_table, sql_literal
-from ..spark.conditions import check_condition, condition_named, rows_where
-from ..spark.failures import naming_failures
+from ..spark.failures import check_condition, condition_named, naming_failures
 from ..spark.writing_session import local_frame, writing_session
 
 if TYPE_CHECKING:
@@ -102,9 +100,7 @@ class DeleteResult(ReadableResult):
 def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
     """Deletes the rows that meet a condition, as one commit.
 
-    Their files are listed in the quarantine table with the reason `deleted`. That entry is written first: if the
-    process is killed between the two commits, the rows are still there, and the next ingest removes the entries. A
-    deletion that fails removes them itself.
+    Their quarantine entries are written first: after a kill between the two commits, the next ingest removes them.
     """
     check_condition(where)
     edit = open_edit(spark, table)
@@ -112,7 +108,7 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
     small = [name for name in rows.columns if name not in (schema.IMAGE, schema.ANNOTATIONS)]
     with ExitStack() as stack:
         with condition_named(rows, where):
-            found = stack.enter_context(kept(rows_where(rows, where).select(*small)))
+            found = stack.enter_context(kept(rows.where(where).select(*small)))
             deleted = count_classes(found)
         if not deleted:
             return DeleteResult(edit.transaction.version)
@@ -136,11 +132,7 @@ def delete(spark: SparkSession, table: Table, where: str) -> DeleteResult:
 def _quarantined(rows: DataFrame, reason: str) -> DataFrame:
     from pyspark.sql import functions as F
 
-    values = {
-        schema.PATH: column_in_one_form(schema.PATH),
-        "reason": F.lit(DELETED),
-        "error": F.lit(reason),
-    }
+    values = {schema.PATH: column_in_one_form(schema.PATH), "reason": F.lit(DELETED), "error": F.lit(reason)}
     names = schema.QUARANTINE.names
     return rows.select(*[values.get(name, F.col(name)).alias(name) for name in names])
 
@@ -158,10 +150,7 @@ class RenameResult(ReadableResult):
 
 @naming_failures
 def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> RenameResult:
-    """Renames a class as one commit; a later ingest stores files of either name under the new one.
-
-    One that was killed before its commit is completed by the same call.
-    """
+    """Renames a class as one commit; one that was killed before its commit is completed by the same call."""
     _check_new(new)
     edit = open_edit(spark, table)
     known = sound_classes(edit.spark, edit.transaction)
@@ -188,7 +177,7 @@ def rename_class(spark: SparkSession, table: Table, old: str, new: str) -> Renam
             version = edit.commit(RENAME, found, _renamed(found, old, new), counts, (old, new))
         except BaseException as error:
             if edit.is_uncommitted(error):
-                with contextlib.suppress(LakelensError):  # the commit's error is what matters
+                with suppress(LakelensError):  # the commit's error is what matters
                     change(known.table, lambda ledger: ledger.given_up(old, new))
             raise
     return RenameResult(version, old, new, number, rows)
@@ -300,13 +289,8 @@ def _one_of_each_path(rows: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    order = [
-        F.desc_nulls_last(schema.SOURCE_MODIFIED),
-        schema.BATCH_ID,
-        schema.CONTENT_HASH,
-        schema.LABEL,
-        schema.SPLIT,
-    ]
+    newest = F.desc_nulls_last(schema.SOURCE_MODIFIED)
+    order = [newest, schema.BATCH_ID, schema.CONTENT_HASH, schema.LABEL, schema.SPLIT]
     numbered = rows.withColumn(_NUMBER, F.row_number().over(Window.partitionBy(_KEY).orderBy(*order)))
     return numbered.where(f"{_NUMBER} = 1").drop(_NUMBER)
 

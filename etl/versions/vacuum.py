@@ -47,10 +47,7 @@ def protections(table: Table) -> list[Protection]:
 
 
 def without_lost_uses(table: Table) -> Ledger:
-    """Returns the ledger without the uses that protect nothing any more, and removes them there if it can be written.
-
-    These are the uses of processes that died in a run without MLflow, and of runs that MLflow has deleted.
-    """
+    """Returns the ledger without uses of lost processes and deleted runs, and removes them there if it can."""
     ledger = read(table)
     deleted = _of_deleted_runs(ledger.uses)
 
@@ -74,10 +71,7 @@ def _of_deleted_runs(uses: Collection[Use]) -> set[str]:
 
 
 def pin_version(table: Table, name: str, *, replace: bool = False) -> int:
-    """Names a version, which protects its files; returns its number.
-
-    Waits while a VACUUM of lakelens is at work that may remove the version's files.
-    """
+    """Names a version, which protects its files; returns its number. Waits for a VACUUM that may remove its files."""
     check_pin_name(name)
     snapshot = open_snapshot(table)
     set_pin(table, name, snapshot.version, lambda: require_files(snapshot), replace=replace)
@@ -110,10 +104,7 @@ def vacuum(
 ) -> VacuumResult:
     """Removes data files that no version younger than the retention needs, and none that a protected version needs.
 
-    Also files of that age which no version ever had, as a killed writer leaves them. A version is protected by a pin,
-    or because a run has trained on it or scored it. Files outside the table's folder are never touched: a shallow
-    clone's log names those of the table that it was cloned from. That table does not know of its clones; pin the
-    version that was cloned.
+    Files outside the table's folder stay: a shallow clone's log names those of the table that it was cloned from.
     """
     _check_retention(retention_hours, allow_short_retention)
     latest = open_snapshot(table.at(None))
@@ -162,15 +153,11 @@ def _removable_files(latest: Snapshot, retention_hours: int | None) -> dict[str,
     # Not only what the log since its last checkpoint calls removed, but also what it does not know at all.
     listed = opened.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     active = {latest.table.file(path) for path in latest.files.paths}
-    removable = {
-        latest.table.file(path): path
-        for path in listed
-        if _is_inside(path) and not _is_hidden(path, latest.partition_columns)
-    }
+    inside = [path for path in listed if _is_inside(path) and not _is_hidden(path, latest.partition_columns)]
+    removable = {latest.table.file(path): path for path in inside}
     # delta-rs also lists what the log calls removed and an earlier VACUUM has taken.
     options = latest.table.storage_options
-    inactive = {location: path for location, path in removable.items() if location not in active}
-    return {location: path for location, path in inactive.items() if exists(location, options)}
+    return {place: path for place, path in removable.items() if place not in active and exists(place, options)}
 
 
 def _is_inside(path: str) -> bool:
@@ -180,10 +167,8 @@ def _is_inside(path: str) -> bool:
 
 def _is_hidden(path: str, partition_columns: tuple[str, ...]) -> bool:
     """Whether Delta ignores a path: a name that starts with `_` or `.`, unless it is a partition's folder."""
-    return any(
-        part.startswith(("_", ".")) and not part.startswith(tuple(f"{name}=" for name in partition_columns))
-        for part in PurePosixPath(path).parts
-    )
+    partitions = tuple(f"{name}=" for name in partition_columns)
+    return any(part.startswith(("_", ".")) and not part.startswith(partitions) for part in PurePosixPath(path).parts)
 
 
 def _files_of(table: Table, version: int, protected_by: tuple[str, ...]) -> set[str] | None:

@@ -15,9 +15,8 @@ from result_keys import PAGE, result_keys
 from lakelens.etl import files
 from lakelens.etl.images import colours, geometry, recipe
 from lakelens.etl.ingest.results import IngestPreview, IngestResult, StreamResult
+from lakelens.etl.versions.delta_commands import OptimizeResult, RestoreResult
 from lakelens.etl.versions.edits import DeleteResult, RenameResult, RepairResult
-from lakelens.etl.versions.optimize import OptimizeResult
-from lakelens.etl.versions.restore import RestoreResult
 from lakelens.inference.export.export import ExportResult
 from lakelens.inference.model.registry import RegisteredVersion
 from lakelens.inference.promotion import Promotion, Staleness

@@ -20,11 +20,11 @@ import lakelens
 from lakelens import ImageTable
 from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
+from lakelens.etl.ingest.prepare import list_source
 from lakelens.etl.model import schema
 from lakelens.etl.profile.findings import find_findings
 from lakelens.etl.quarantine import COLUMNS
 from lakelens.etl.sources.source import Source
-from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.writing_session import local_frame, writing_session
 
 pytestmark = pytest.mark.spark

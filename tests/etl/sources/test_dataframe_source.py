@@ -19,9 +19,8 @@ from stored_rows import stored_paths
 from lakelens import ImageTable
 from lakelens.etl.annotations.record import CONTENT_CONFLICT, IMAGE_MISSING, PATH_UNUSABLE
 from lakelens.etl.files import local_uri
-from lakelens.etl.sources.contents import failure_of_source
 from lakelens.etl.sources.image_rows import list_frame, list_manifest
-from lakelens.etl.sources.source import Source
+from lakelens.etl.sources.source import Source, failure_of_source
 from lakelens.spark.port import settings_of
 
 pytestmark = pytest.mark.spark

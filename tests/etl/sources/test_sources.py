@@ -27,7 +27,8 @@ from lakelens.etl.files import (
     number_of_folder,
     visit,
 )
-from lakelens.etl.sources.source import LABEL_RANK, folder_batch
+from lakelens.etl.sources.folders import folder_batch
+from lakelens.etl.sources.source import LABEL_RANK
 
 pytestmark = pytest.mark.unit
 

@@ -19,12 +19,11 @@ from stored_rows import stored_rows
 from lakelens import ImageTable
 from lakelens.errors import SessionError, SourceNotFoundError
 from lakelens.etl.files import Wanted
-from lakelens.etl.ingest.prepare import prepare
+from lakelens.etl.ingest.prepare import list_source, prepare
 from lakelens.etl.ingest.results import IngestRequest
 from lakelens.etl.ingest.run import run_prepared
 from lakelens.etl.sources import folders
 from lakelens.etl.sources.source import Source
-from lakelens.etl.sources.sources import list_source
 from lakelens.etl.spark.writing_session import writing_session
 from lakelens.table import Table
 
@@ -129,7 +128,7 @@ def test_images_are_found_and_read_below_a_scheme_without_an_authority(spark, tm
 
 
 def test_the_root_of_a_bucket_names_its_classes_like_any_folder(spark, monkeypatch):
-    files = "SELECT 's3a://bucket/001.cat/1.jpg' AS path, 3L AS length, timestamp_seconds(0) AS modified"
+    files = "SELECT 's3a://bucket/001.cat/1.jpg' AS path, 3L AS source_length, timestamp_seconds(0) AS source_modified"
     monkeypatch.setattr(folders, "_all_files", lambda *_: spark.sql(files))
     listings = []
     for root in ("s3a://bucket/", "s3a://bucket"):  # Hadoop leaves a root its slash

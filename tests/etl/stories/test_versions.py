@@ -16,7 +16,7 @@ from lakelens.errors import SessionError, VersionFilesMissingError
 from lakelens.etl.model.classes import NO_CLASS
 from lakelens.etl.versions import changes as versions
 from lakelens.etl.versions.changes import class_counts
-from lakelens.etl.versions.restore import difference
+from lakelens.etl.versions.delta_commands import difference
 from lakelens.table import Table
 
 pytestmark = pytest.mark.unit

@@ -21,7 +21,7 @@ from snapshots import open_snapshot
 from lakelens import ImageTable
 from lakelens.errors import NotAnImageTableError, TableConflictError, VersionFilesMissingError, VersionNotFoundError
 from lakelens.etl.commit.transaction import Batch, Transaction
-from lakelens.etl.versions.restore import RestoreResult
+from lakelens.etl.versions.delta_commands import RestoreResult
 from lakelens.jobs.cli import main
 from lakelens.ledger.protection import vacuuming
 from lakelens.table import Table

@@ -1,4 +1,4 @@
-"""Restores an old version: a new commit with exactly its rows, through Delta's RESTORE. Class numbers stay."""
+"""Delta's RESTORE, after which class numbers stay, and its OPTIMIZE, each as one commit with a note of lakelens."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import (
-    DataFileError,
-    NotAnImageTableError,
-    TableConflictError,
-    VersionFilesMissingError,
-)
+from ...errors import DataFileError, NotAnImageTableError, TableConflictError, VersionFilesMissingError
 from ...ledger.protection import reading
 from ...ledger.store import read
 from ...log.data_files import require_files
 from ...log.snapshot import open_snapshot
 from ...results import ReadableResult
+from ...spark.port import settings_of
 from ...table import Table, Version
 from ..commit.known_classes import record_classes
-from ..commit.transaction import RESTORE, noted, noted_version, user_name, write_note
+from ..commit.transaction import OPTIMIZE, RESTORE, noted, noted_version, user_name, write_note
 from ..images.recipe import Recipe
+from ..model import schema
 from ..spark.catalog import require_delta_table, resolved, sql_name
 from ..spark.failures import RETRIES, conflicts_named, naming_failures
 from ..spark.writing_session import writing_session
@@ -28,6 +25,9 @@ from .changes import VersionDiff, class_counts, diff
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_OPTIMIZED_SIZES = ("spark.databricks.delta.optimize.maxFileSize", "spark.databricks.delta.optimize.minFileSize")
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,10 +45,7 @@ class RestoreResult(ReadableResult):
 
 @naming_failures
 def restore(spark: SparkSession, table: Table, version: Version) -> RestoreResult:
-    """Makes a new version whose rows are exactly an old one's; the versions between stay in the history.
-
-    The next ingest compares its source with the restored rows: it takes again what the restore has removed.
-    """
+    """Makes a new version whose rows are exactly an old one's; the next ingest takes again what this removes."""
     session, user = writing_session(spark), user_name()
     require_delta_table(session, table.location)
     by_path = resolved(session, table)
@@ -61,7 +58,14 @@ def restore(spark: SparkSession, table: Table, version: Version) -> RestoreResul
         if set(target.files.paths) == set(latest.files.paths):
             return RestoreResult(latest.version, target.version, {}, {}, {}, user, committed=False)
         note = write_note(RESTORE, restored=target.version, user=user, id=uuid.uuid4().hex)
-        _run(session, table.location, target.version, note)
+
+        def restored() -> None:
+            with noted(session, note), conflicts_named(f"{table.location}@{target.version}"):
+                session.sql(f"RESTORE TABLE {sql_name(table.location)} TO VERSION AS OF {target.version}").collect()
+
+        RETRIES.run(
+            restored, f"{table.location}: other writers kept committing first; restore again when they are done."
+        )
     made = noted_version(session, by_path, latest.version, note)
     if made is None:
         raise TableConflictError(
@@ -73,23 +77,34 @@ def restore(spark: SparkSession, table: Table, version: Version) -> RestoreResul
     return RestoreResult(made, target.version, found.added, found.removed, found.changed, user, committed=True)
 
 
-def _run(session: SparkSession, location: str, version: int, note: str) -> None:
-    """Runs Delta's RESTORE until no other writer commits first."""
-
-    def restored() -> None:
-        with noted(session, note), conflicts_named(f"{location}@{version}"):
-            session.sql(f"RESTORE TABLE {sql_name(location)} TO VERSION AS OF {version}").collect()
-
-    RETRIES.run(restored, f"{location}: other writers kept committing first; restore again when they are done.")
-
-
 def difference(table: Table, before: int, after: int) -> VersionDiff:
-    """Compares the version before a restore with the one after it.
-
-    A table may be restored because files of its latest version are gone, or because it was overwritten with other
-    columns. There is nothing to compare with then, and every restored row counts as added.
-    """
+    """Compares two versions; every row counts as added if the first lacks files or columns, as before a restore."""
     try:
         return diff(table, before, after)
     except (VersionFilesMissingError, DataFileError, NotAnImageTableError):
         return VersionDiff(before, after, class_counts(open_snapshot(table.at(after))), {}, {})
+
+
+@dataclass(frozen=True, repr=False)
+class OptimizeResult(ReadableResult):
+    """The result of a compaction."""
+
+    version: int  # The table's latest version, which holds the result
+    files_removed: int  # Data files that were replaced; they stay on disk for older versions until VACUUM
+    files_added: int  # Data files that took their place
+    committed: bool  # Whether a new version was made; not where nothing is to be gained
+
+
+@naming_failures
+def optimize(spark: SparkSession, table: Table) -> OptimizeResult:
+    """Rewrites small data files of each split into files of about 128 MiB, with row groups as ingests write them."""
+    session = writing_session(spark)
+    require_delta_table(session, table.location)
+    name = sql_name(table.location)
+    note = write_note(OPTIMIZE, user=user_name(), id=uuid.uuid4().hex)
+    sizes = dict.fromkeys(_OPTIMIZED_SIZES, str(schema.TARGET_FILE_BYTES))
+    with noted(session, note), settings_of(session, sizes), conflicts_named(str(table)):
+        metrics = session.sql(f"OPTIMIZE {name}").select("metrics.*").collect()[0]
+    removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
+    version = int(session.sql(f"DESCRIBE HISTORY {name} LIMIT 1").collect()[0]["version"])
+    return OptimizeResult(version, removed, added, committed=removed > 0)
