@@ -75,7 +75,9 @@ class Scoring(OnSpark):
     """A contender that scores a table in its own Spark session."""
 
     def __init__(self, folder: str, model: str, master: str) -> None:
-        super().__init__(folder, master, **{"spark.sql.execution.arrow.maxRecordsPerBatch": "256"})
+        # Partitions of a few MB: larger ones are as uneven as the files, and one slot waits for the other.
+        conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "256", "spark.sql.files.maxPartitionBytes": "4m"}
+        super().__init__(folder, master, **conf)
         self.keras, self.checkpoint = str(Path(model) / _KERAS), str(Path(model) / "checkpoint")
         self.predictions = str(self.folder / "predictions")
         self.column = self.probabilities()
