@@ -151,7 +151,8 @@ class Validation:
                 raise NotFiniteError("output is NaN or infinite for validation rows")
             if not parts and self._draws:
                 few = tf.nest.map_structure(lambda part: np.asarray(part)[:_SHOWN], (images, outputs, given))
-                self.picture = task.picture(*few, described)
+                shown, found, true = few
+                self.picture = task.picture(shown, found, true, described)
             parts.append(task.count(outputs, given, described))
         return task.joined(parts)
 
