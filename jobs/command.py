@@ -168,7 +168,8 @@ def _is_usage(error: LakelensError) -> bool:
 
 def _interrupted(error: BaseException, interrupts: Interrupts, report: Callable[[dict[str, Any]], None]) -> int:
     """Says in a line that a signal has ended the command, whatever error it has led to."""
-    number = signal.Signals(int(interrupts.number or getattr(error, "signal_number", signal.SIGINT)))
+    named: int = getattr(error, "signal_number", signal.SIGINT)
+    number = signal.Signals(interrupts.number or named)
     if not isinstance(error, KeyboardInterrupt):
         error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
     interrupts.say(str(error) or "interrupted")
