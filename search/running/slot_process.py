@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import errors
 from ...errors import (
@@ -33,17 +33,54 @@ from .trial_runs import OpenSegment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .search_run import SearchRun
+    from ...training.experiment.experiment_plan import ExperimentPlan
+    from .state import SearchState
+    from .trial_runs import TrialRuns
 
 # How long a process without a trial waits for one: a promotion often comes within that time.
 LINGER_S = 10.0
+
+
+class Search(Protocol):
+    """What a process needs of its search; every method may be called from any process."""
+
+    plan: ExperimentPlan
+    state: SearchState
+    runs: TrialRuns
+
+    def assign(self, process: SlotProcess) -> TrialState | None:
+        """Gives a process its next trial; None if none waits for it."""
+
+    def launched(self, trial: TrialState) -> None:
+        """Takes note that the ranks of a trial start."""
+
+    def joined(self) -> None:
+        """Takes note that the ranks of a process are there."""
+
+    def may_go_on(self, process: SlotProcess) -> bool:
+        """Returns whether a process without a trial may wait for one."""
+
+    def require_rows(self) -> None:
+        """Raises if the rows of the search's table are gone."""
+
+    def say(self, text: str) -> None:
+        """Shows a line."""
+
+    def left(self, process: SlotProcess) -> None:
+        """Takes note that a process has ended."""
+
+    def short_of_slots(self, error: NotEnoughSlotsError) -> None:
+        """Takes note that Spark gives fewer slots than were planned."""
+
+    def abort(self, error: BaseException) -> None:
+        """Ends the search with an error."""
 
 
 class SlotProcess(threading.Thread):
     """A thread that follows one process."""
 
     def __init__(
-        self, search: SearchRun, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
+        self, search: Search, slots: tuple[int, ...], environment: Mapping[str, str], spark: SparkSession | None
     ) -> None:
         super().__init__(name=f"lakelens-slot-{slots[0]}", daemon=True)
         self.slots = slots
