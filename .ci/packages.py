@@ -2,7 +2,7 @@
 
     PYTHON .ci/packages.py ARGUMENT...      arguments of `uv pip install`
 
-uv takes a third of pip's time. It reads no configuration of pip: what says where packages come from is passed on.
+uv takes a third of pip's time. It does not read pip's configuration: this script passes on what locates packages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def uv_settings(configuration: Iterable[str], environment: Mapping[str, str]) ->
         configuration: Lines of `pip config list`, such as `global.index-url='https://host/simple'`; later ones win.
         environment: The variables of this process.
     """
-    # pip takes the best version of all indexes, uv by itself the first index that has the package.
+    # pip takes the best version of all indexes; by default, uv takes the first index that has the package.
     settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     for line in configuration:
         name, _, value = line.partition("=")

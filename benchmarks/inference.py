@@ -462,5 +462,5 @@ if __name__ == "__main__":
     flags.add_argument("--store", choices=STORES, default=STORES[0], help="how the table stores its images")
     flags.add_argument("--master", default=MASTER, help=f"Spark's master, with {SLOTS} slots")
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="which models")
-    flags.add_argument("--long-rows", type=int, default=0, help="measure the memory of `score` on so many rows, too")
+    flags.add_argument("--long-rows", type=int, default=0, help="also measure `score`'s memory on this many rows")
     command(flags, run)

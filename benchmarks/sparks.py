@@ -63,7 +63,7 @@ class Tables(OnSpark):
         rows.write.option("compression", "uncompressed").option("parquet.block.size", 32 << 20).parquet(target)
 
     def repeat(self, table: str, target: str, rows: int) -> None:
-        """Writes the rows of a table again and again under other paths, as a table of so many rows."""
+        """Writes the rows of a table repeatedly under other paths, as a table with `rows` rows."""
         from pyspark.sql import functions
 
         kept = self.spark.read.format("delta").load(table)

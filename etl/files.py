@@ -315,7 +315,7 @@ def check_class_folder(root: str, top: TopLevel, wanted: Wanted) -> None:
     if wanted.has_classes and not top.folders:
         raise EmptySourceError(
             f"{root} has no class folder, which layout {wanted.layout!r} wants: put the images of each class into "
-            "a folder of its own, as in cat/1.jpg"
+            "a separate folder, as in cat/1.jpg"
         )
 
 

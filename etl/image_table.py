@@ -345,7 +345,7 @@ class ImageTable:
             layout: As for `ingest`.
             max_files: Most files that one batch reads.
             on_batch: Called with the result of each batch as soon as it is committed.
-            **options: As for `ingest`, without `job`: a stream goes on where it was.
+            **options: As for `ingest`, without `job`: a stream resumes where it stopped.
 
         Raises:
             InvalidArgumentError: If `max_files` is not a whole number of 1 or more, or as for `ingest`.
@@ -354,7 +354,7 @@ class ImageTable:
         """
         request = request_of(source, layout, options)
         if request.job is not None:
-            raise InvalidArgumentError(f"job={request.job!r}: a stream goes on where it was; leave the key out")
+            raise InvalidArgumentError(f"job={request.job!r}: a stream resumes where it stopped; leave the key out")
         return ingest_available(self.spark, self._named, request, max_files, on_batch)
 
     @named_options

@@ -120,7 +120,7 @@ def trace(
 
 
 def _forms(path: str) -> Iterator[str]:
-    """Yields a path as it is given, and as an ingest writes it if it is that of a local file."""
+    """Yields a path unchanged, and as an ingest writes it if it is that of a local file."""
     yield path
     if path.startswith("file:/"):
         yield local_uri(local_path(path))
@@ -245,7 +245,7 @@ def _source_of(row: Mapping[str, Any], storage_options: Mapping[str, str] | None
         return {}
     mark = mark_of(row["checkpoint_digest"], row["table"], snapshot.table_id, row["version"])
     if not str(row["batch_id"]).startswith(mark):
-        missing.append(f"source image: {name} is another table than the one that was scored; it was written again")
+        missing.append(f"source image: {name} is not the table that was scored; it was written again")
         return {}
     if found is None:
         missing.append(f"source image: {name} has no row whose path is {row['path']!r}")

@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     with step("images", f"Images: {own or 'scanned digits, written as JPEG files in class folders'}"):
         images = write_digits(out) if own is None else link_own(own, out)
         print(f"{images.source}; most images of {images.held_back!r} arrive later")
-    server = os.environ.get("SPARK_REMOTE")  # a Spark Connect server has a cluster and settings of its own
+    server = os.environ.get("SPARK_REMOTE")  # a Spark Connect server has its own cluster and settings
     master = "" if server else f' --master "{_MASTER}"'
     with step("spark", f"Spark on {server or _MASTER}, and Delta Lake"):
         settings = {f"spark.{part}.extraJavaOptions": SHORT_LIVED for part in ("driver", "executor")}

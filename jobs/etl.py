@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidArgumentError(f"--max-files {args.max_files} is for --stream alone; add that, or leave it out")
     most_files = whole_number("max_files", _FILES_OF_A_BATCH if args.max_files is None else args.max_files, 1)
     if args.job is not None and args.stream:
-        raise InvalidArgumentError("--job is not for --stream, which goes on where it was; leave it out")
+        raise InvalidArgumentError("--job is not for --stream, which resumes where it stopped; leave it out")
     if args.list_ignored and args.stream:
         raise InvalidArgumentError("--list-ignored is not for --stream; look at the folder first, with --dry-run")
     open_session = session_of(args, f"lakelens etl {args.table}")

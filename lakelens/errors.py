@@ -261,7 +261,7 @@ class CheckpointError(LakelensError):
 
 
 class CheckpointNotFoundError(CheckpointError, UsageError):
-    """Raised when there is no checkpoint at a path."""
+    """Raised when a path has no checkpoint."""
 
 
 class TrialError(UsageError):
@@ -327,7 +327,7 @@ class SearcherEventError(LakelensError, ValueError):
 
 
 class ModelNotFoundError(UsageError):
-    """Raised when there is no model for a run, alias, experiment or path."""
+    """Raised when a run, alias, experiment or path has no model."""
 
 
 class PredictionsSchemaError(TableError, UsageError):

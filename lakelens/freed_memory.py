@@ -22,7 +22,7 @@ class _Parameter(NamedTuple):
 _PARAMETERS = (
     # M_ARENA_MAX: a heap of another arena has 64 MiB at most, and goes when it is empty.
     _Parameter(-8, 1, ("arena_max",)),
-    # M_MMAP_MAX: a block with a mapping of its own goes when it is freed.
+    # M_MMAP_MAX: a block with its own mapping is unmapped when it is freed.
     _Parameter(-4, 0, ("mmap_max", "mmap_threshold")),
     _Parameter(-1, -1, ("trim_threshold",)),  # M_TRIM_THRESHOLD: -1 never trims the heap
 )
@@ -45,7 +45,8 @@ def keep_freed_memory() -> bool:
     that is loaded instead of glibc's is not noticed.
 
     Returns:
-        Whether memory is kept. False with another C library than glibc, or if settings of yours give it back.
+        Whether the process keeps freed memory. False with another C library than glibc, or if settings of
+        yours give it back.
 
     Examples:
         >>> lakelens.keep_freed_memory() in (True, False)
@@ -74,7 +75,7 @@ def give_back() -> None:
 
 
 def why_not_kept(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Says why a process with this environment gives freed memory back; None if it can keep it."""
+    """Returns why a process with this environment gives freed memory back; None if it can keep it."""
     if _glibc() is None:
         return "the C library is not glibc"
     found = (name for name, settings in settings_of(environment).items() if settings - {"arena_max"})

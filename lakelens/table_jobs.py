@@ -1,7 +1,7 @@
 """What a table keeps of the jobs that have written into it: arguments and result, by key.
 
-Ingests and scorings are safe to repeat: what is committed is not done again. So nothing is kept before a job has
-finished, and two calls at the same time share the work.
+Ingests and scorings are safe to repeat: what is committed is not done again. So a table keeps nothing of a job
+that has not finished, and two calls at the same time share the work.
 """
 
 from __future__ import annotations

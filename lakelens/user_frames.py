@@ -1,4 +1,4 @@
-"""Tracebacks as a user reads them: the frames of their own code, without those of the libraries that called it."""
+"""Tracebacks as a user reads them: the frames of the user's code, without those of the libraries that called it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tidied(text: str) -> str:
 
 
 def with_cells(text: str) -> str:
-    """Names the cells of this process' notebook as IPython does: `Cell In[3]` instead of a file that nobody knows."""
+    """Names the cells of this process' notebook as IPython does: `Cell In[3]` instead of a generated file name."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None:
         return text

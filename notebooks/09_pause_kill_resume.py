@@ -67,7 +67,7 @@ place = client.get_experiment_by_name(experiment["tracking"]["experiment"]).expe
 
 
 def started(*words):
-    """Starts a command as a terminal does, in a process of its own."""
+    """Starts a command as a terminal does, in a separate process."""
     command = [str(Path(sys.executable).with_name("lakelens")), *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 

@@ -53,7 +53,7 @@ if "dbutils" not in globals():
         None if _connects else os.environ.get("LAKELENS_MASTER", "local-cluster[2,1,1024]"),
         conf={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"},
     )
-    if not _connects:  # a server has a log of its own
+    if not _connects:  # a server has its own log
         spark.sparkContext.setLogLevel("ERROR")
 
     def displayHTML(page):

@@ -1,4 +1,4 @@
-"""Makes searchers from an experiment's two sections, and tells what a search will do, before anything runs."""
+"""Makes searchers from an experiment's two sections, and previews what a search will do, before anything runs."""
 
 from __future__ import annotations
 

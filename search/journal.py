@@ -67,7 +67,7 @@ def read_events(folder: Path) -> list[Event]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Lists the entries up to the last one, those too that are gone."""
+    """Lists the entries up to the last one, including missing ones."""
     last = max((int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdecimal()), default=-1)
     return [folder / _name(number) for number in range(last + 1)]
 

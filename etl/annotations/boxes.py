@@ -130,7 +130,7 @@ def decoder_reduction(file_size: tuple[int, int], decoded_size: tuple[int, int])
 
 
 def check_boxes(boxes: Sequence[Box], size: tuple[int, int]) -> PlacedBoxes:
-    """Checks boxes against the image that they were drawn on: orders corners, cuts at edges, drops what is no box."""
+    """Checks boxes against the image that they were drawn on: orders corners, cuts at edges, drops invalid boxes."""
     if not boxes:
         return PlacedBoxes((), ())
     given = coordinates_of(boxes)

@@ -21,7 +21,7 @@ Corners = tuple[float, float, float, float]
 
 
 def mask_bounds(segmentation: Any) -> Corners:
-    """Returns the bounds of a `segmentation` as in `boxes`; InvalidArgumentError if it is no mask, or has no pixel."""
+    """Returns a `segmentation`'s bounds as in `boxes`; InvalidArgumentError if it is not a mask, or has no pixel."""
     if isinstance(segmentation, list):
         return _bounds_of_polygons(segmentation)
     if isinstance(segmentation, Mapping):
@@ -33,7 +33,7 @@ def _bounds_of_polygons(polygons: Sequence[Any]) -> Corners:
     # Some tools leave out the list around a single polygon.
     given = [polygons] if polygons and not isinstance(polygons[0], list) else polygons
     if not given or not all(_is_polygon(polygon) for polygon in given):
-        raise InvalidArgumentError("a polygon is no list of pairs of numbers")
+        raise InvalidArgumentError("a polygon is not a list of pairs of numbers")
     xs = [float(x) for polygon in given for x in polygon[::2]]
     ys = [float(y) for polygon in given for y in polygon[1::2]]
     return min(xs), min(ys), max(xs), max(ys)
@@ -213,7 +213,7 @@ def read_coco(stream: BinaryIO, location: str) -> CocoInstances:
 
 def _kept(entry: dict[str, Any]) -> dict[str, Any]:
     """Keeps of an object of the file what is read; a mask only as its bounds, and where there is no `bbox`."""
-    # A run-length mask; an image or an annotation may have a key `counts` of its own.
+    # A run-length mask; an image or an annotation may also have a key `counts`.
     if "counts" in entry and "size" in entry and not entry.keys() & _KEYS:
         return {key: entry[key] for key in _OF_MASKS if key in entry}
     kept = {key: value for key, value in entry.items() if key in _KEYS}

@@ -401,7 +401,7 @@ def read_rows(rows: Iterable[Mapping[str, Any]], location: str, path_of: Callabl
         yield annotation
     if has_fractions and largest <= 1:
         raise AnnotationFileError(
-            f"{location}: no corner of its boxes is above {largest:g}; fractions of the image's sides are no pixels: "
+            f"{location}: no corner of its boxes is above {largest:g}; fractions of the image's sides are not pixels: "
             "multiply them by its width and height"
         )
 

@@ -153,7 +153,7 @@ def limit_classes(annotation: Annotation, known: Collection[str]) -> Annotation:
     kept = tuple(box for box in boxes if box.label_name in known)
     problems = tuple(problem(BOX_CLASS_UNWANTED, box.label_name) for box in boxes if box.label_name not in known)
     if problems:
-        # Without its objects it is no example of an image with none.
+        # An image whose objects were dropped is not an example of an image without objects.
         annotation = replace(annotation, boxes=kept or None, problems=annotation.problems + problems)
     if annotation.label_name is not None and annotation.label_name not in known:
         return annotation.with_problem(CLASS_UNKNOWN, annotation.label_name)

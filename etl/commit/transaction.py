@@ -114,7 +114,7 @@ _DELETION_VECTORS = "spark.databricks.delta.merge.deletionVectors.persistent"
 class Batch:
     """The contents of a commit."""
 
-    rows: DataFrame  # Rows of `schema.IMAGE_TABLE`; there must be some unless `stale` is given
+    rows: DataFrame  # Rows of `schema.IMAGE_TABLE`; not empty unless `stale` is set
     user_metadata: str  # What the history keeps of the commit; no other commit has the same
     stale: DataFrame | None = None  # Paths whose rows go, as `column_in_one_form` makes them in a column `path`
     properties: Mapping[str, str] = field(default_factory=dict)  # Table properties of a table that is made
@@ -199,7 +199,7 @@ class Transaction:
         latest = self._opened.version()
         if latest != self.version:
             raise TableConflictError(
-                f"another writer was faster than the one that had read {self.path}@{self.version}: it is at {latest}"
+                f"another writer committed first; this one read {self.path}@{self.version}: the table is at {latest}"
             )
 
     def _append(self, batch: Batch) -> None:
@@ -254,7 +254,7 @@ def noted_version(spark: SparkSession, table: Table, after: int, note: str) -> i
     if version is None and len(numbers) == 1:
         with noted(spark, "-"):
             takes_notes = option_of(spark, _USER_METADATA) == "-"
-        if not takes_notes:  # serverless compute: the only version above is the one that this session has committed
+        if not takes_notes:  # serverless compute: the only newer version is this session's commit
             return numbers[0]
     return version
 

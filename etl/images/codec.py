@@ -127,7 +127,7 @@ _DRAFT_MARGIN = 2
 
 # The byte of a PNG that gives the depth of its samples.
 _PNG_DEPTH, _BYTE = 24, 8
-# Tags of a TIFF, and the value of planes of their own.
+# Tags of a TIFF, and the value of `PlanarConfiguration` for separate planes.
 _PLANES, _APART, _BITS, _PHOTOMETRIC = 284, 2, 258, 262
 _UNSUPPORTED = ("unsupported", "unknown pixel mode", "unknown raw mode")
 

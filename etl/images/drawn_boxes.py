@@ -58,7 +58,7 @@ class Label(NamedTuple):
     colour: str
 
     def without_overlap(self, others: Sequence[Label], height: int) -> Label:
-        """Moves the label down to the first free line; it stays where it is if there is none within the image."""
+        """Moves the label down to the first free line; it stays where it is if the image has no free line below."""
         for line in range(int(height - self.top) // _LINE_PX):
             moved = self._replace(top=self.top + line * _LINE_PX)
             if not any(moved.overlaps(other) for other in others):

@@ -14,7 +14,7 @@ from .codec import Decoded
 from .stored_image import StoredImage, decode_image
 
 HASH_BITS = 128
-# Two images look alike if at most so many bits of their hashes differ.
+# Two images look alike if at most this number of bits of their hashes differ.
 MAX_DISTANCE = 8
 
 _SIDE = 8

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def list_coco(spark: SparkSession, source: Source) -> Listing:
-    """Lists a folder with COCO instances files: the one that `Source.annotations` names, or those of a usual name."""
+    """Lists a folder with COCO instances files: the file that `Source.annotations` names, or those with usual names."""
     folder = list_folder(spark, source.folder, Wanted(COCO, IMAGE_SUFFIXES | {"json"}))
     with ExitStack() as on_error:
         listing = _list_coco_images(spark, source, folder, on_error)
@@ -138,7 +138,7 @@ def _read_coco(
 
 
 def _has_common_path(one: DataFrame, two: DataFrame) -> bool:
-    # Sending one side to all tasks would be a job of its own.
+    # Sending one side to all tasks would take a separate Spark job.
     common = one.join(two.select(schema.PATH).hint("merge"), schema.PATH, "left_semi")
     return bool(count_rows(common.limit(1)))
 

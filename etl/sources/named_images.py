@@ -113,7 +113,7 @@ def rows_of_one_file(spark: SparkSession, location: str, records: Records) -> Da
 
 @contextmanager
 def annotation_errors() -> Iterator[None]:
-    """Raises what a task found wrong with an annotation file as an error of its own."""
+    """Raises what a task found wrong with an annotation file as an `AnnotationFileError`."""
     from pyspark.errors import PySparkException
 
     try:
@@ -217,7 +217,7 @@ _STATUS = pa.schema([*record.ANNOTATION_ROWS, *schema.STAMP])
 def annotated_listing(folder: Listing, annotations: DataFrame, ignored: DataFrame) -> Listing:
     """Joins annotations with the sizes and times of a folder's files, and adds the ignored files."""
     stamps = folder.files.select(schema.PATH, schema.SOURCE_LENGTH, schema.SOURCE_MODIFIED)
-    # Sending one side to all tasks would be a job of its own.
+    # Sending one side to all tasks would take a separate Spark job.
     files = stamped_files(annotations.join(stamps.hint("merge"), schema.PATH, "left"))
     listed = completed(files).unionByName(completed(ignored))
     return dataclasses.replace(folder, files=listed, has_annotations=True)

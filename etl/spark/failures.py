@@ -160,9 +160,7 @@ def conflicts_named(read: str) -> Iterator[None]:
             text += str(cause.getClass().getName())
         if not any(name in text for name in _CONFLICTS):
             raise
-        raise TableConflictError(
-            f"another writer was faster than the one that had read {read}: {cause_of(error)}"
-        ) from error
+        raise TableConflictError(f"another writer committed first; this one read {read}: {cause_of(error)}") from error
 
 
 # Without it, Spark 3.5 takes a value of another type for null, and the condition is met by no row.

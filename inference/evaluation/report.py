@@ -22,7 +22,7 @@ from .result import EvaluationResult
 PAGE = "evaluation.html"
 # A class with fewer rows is marked.
 _FEW_ROWS = 20
-# Of the normal distribution: 95 % lie within so many standard deviations.
+# 95 % of a normal distribution lie within this number of standard deviations.
 _Z = 1.959964
 _UNFIT = re.compile(r"[^\w.-]+")
 _SCHEME = re.compile(r"(runs|models):/|(experiment|search):")

@@ -174,6 +174,6 @@ def _try_out(run: Callable[[Pixels], Any], checkpoint: Checkpoint) -> Any:
                 f"{checkpoint.path}: the model failed on a black image, {first_line(error)}"
             ) from error
         raise ModelMismatchError(
-            f"{checkpoint.path}: the model raises on a black image of its own size, {height} x {width} x {channels}: "
+            f"{checkpoint.path}: the model raises on a black image of its input size, {height} x {width} x {channels}: "
             f"{first_line(error)}. Check `input` in the checkpoint's metadata against the model's input"
         ) from error

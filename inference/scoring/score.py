@@ -230,7 +230,7 @@ def score(
     _check_watch(watch_s, on_pass, named)
     keyed = Job.of(job)
     if keyed is not None and watch_s is not None:
-        raise InvalidArgumentError("job (--job) is not for a watch, which goes on where it was; leave it out")
+        raise InvalidArgumentError("job (--job) is not for a watch, which resumes where it stopped; leave it out")
     reference = resolve_model(model, settings.tracking_uri)
     check_engine("lakelens.score", engine, reference)
     task = task_of(reference.checkpoint)

@@ -45,7 +45,7 @@ class Step:
     after: tuple[str, ...] = ()  # The steps that it waits for
     # A value of an earlier step, as `step.key`, that must be true; else this step and those after it are skipped
     only_if: str | None = None
-    # Whether the command takes --job: a retry goes on where the task was, and a task that is cleared does nothing again
+    # Whether the command takes --job: a retry resumes where the task stopped, and a cleared task repeats no work
     is_job: bool = True
 
     def filled(self, parameter: Callable[[str], str], value: Callable[[str, str], str]) -> list[str]:

@@ -65,7 +65,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def zone_of_session() -> tzinfo | None:
-    """Returns the zone of the Spark session of this thread or process; None if there is no session."""
+    """Returns the zone of the Spark session of this thread or process; None without a session."""
     for name in _MODULES:
         sessions: Any = getattr(sys.modules.get(name), "SparkSession", None)
         session = None if sessions is None else sessions.getActiveSession()
@@ -197,7 +197,7 @@ def _last_version_by(table: Table, latest: DeltaTable, moment: datetime) -> int:
     if found is None:
         span = f"{min(known.values()).isoformat()} to {max(known.values()).isoformat()}" if known else "no times"
         raise VersionNotFoundError(
-            f"{table.path}: no version is known at {moment.isoformat()}; its log covers {span} "
+            f"{table.path}: found no version at {moment.isoformat()}; its log covers {span} "
             f"(versions {min(known, default=0)} to {latest.version()})"
         )
     return found

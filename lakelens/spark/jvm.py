@@ -1,4 +1,4 @@
-"""The Java that Spark starts on, and Spark's JVM: a process group of its own, quiet, never left behind."""
+"""The Java that Spark starts on, and Spark's JVM: a separate process group, quiet, never left behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..errors import MissingDependencyError
 SEARCHED_MAJOR = 17
 ACCEPTED_MAJORS = (11, 17)
 # For a JVM of some minutes: its optimising compiler would take half of the processors and not pay for itself. Without
-# it, Java reserves 48 MiB for compiled code; Spark and Delta fill 60, and Java would go on compiling and dropping it.
+# it, Java reserves 48 MiB for compiled code; Spark and Delta fill 60, and Java would keep compiling and dropping it.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 
@@ -148,7 +148,7 @@ class JvmOutput:
 
 
 def start_jvm(settings: Mapping[str, Any]) -> JvmOutput | None:
-    """Starts the JVM that pyspark would start, unless it has one; returns what it writes, if that is kept."""
+    """Starts the JVM that pyspark would start, unless it has one; returns its output, if lakelens captures it."""
     # The JVM leads a separate session: a signal to all processes of a command reaches only this one, which ends the JVM
     # in order. An interrupt of this call ends it too: pyspark would remove the folder in which it announces its port,
     # and it would stay forever.

@@ -105,7 +105,7 @@ def option_of(spark: SparkSession, name: str, default: str) -> str: ...
 @overload
 def option_of(spark: SparkSession, name: str, default: str | None = None) -> str | None: ...
 def option_of(spark: SparkSession, name: str, default: str | None = None) -> str | None:
-    """Returns an option of a session; the default also where a Connect server tells nobody, as serverless compute."""
+    """Returns an option of a session; the default also where a Connect server refuses it, as on serverless compute."""
     found: str | None = default
     with _refusable(spark):
         found = spark.conf.get(name, default)
@@ -377,7 +377,7 @@ def java_broadcast(spark: SparkSession, value: Any) -> Any:
 
 
 def cloned_session(spark: SparkSession) -> SparkSession:
-    """Returns a session with equal views and settings, to change by itself; of a Connect session the same one."""
+    """Returns a session with equal views and settings, to change separately; of a Connect session the same one."""
     # No server before 4.1 clones one, and no clone has its artifacts: use `settings_of` and `kept_settings` there.
     if is_connect(spark):
         return spark

@@ -193,7 +193,7 @@ def unknown_store(location: str) -> InvalidArgumentError:
     known = ", ".join(sorted(SCHEMES))
     instead = "; write abfss://container@account.dfs.core.windows.net/... for the same files"
     return InvalidArgumentError(
-        f"{location}: no store of scheme {scheme!r} is known; lakelens reads {known} and disks"
+        f"{location}: unsupported scheme {scheme!r}; lakelens reads {known} and disks"
         f"{instead if scheme in ('wasb', 'wasbs') else ''}"
     )
 

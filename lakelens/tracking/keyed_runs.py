@@ -47,12 +47,12 @@ _POLL_S = 1.0
 _SAY_EVERY_S = 30.0
 # How long a follower waits for a store that does not answer.
 _OUTAGE_S = 120.0
-# How long a process that was asked to pause has until it is asked to end, and then until it is given up.
+# How long a takeover waits after it asks a process to pause, and again after it asks the process to end.
 _TAKEOVER_S = 1.25 * RENEW_S
 
 
 class KeyedRuns:
-    """The runs of one key in one store; one of them at most is the job's, the one that began first."""
+    """The runs of one key in one store; at most one of them, the first to begin, is the job's."""
 
     def __init__(self, tracking_uri: str, job: Job, arguments: Mapping[str, Any]) -> None:
         self.job = job
@@ -90,8 +90,8 @@ class KeyedRuns:
     def claimed(self, run: Run | None, root: Path, experiment: str, name: str | None) -> str:
         """Takes or creates the run of the key; RunNotResumableError if another process has worked on it meanwhile."""
         # Of calls at the same time one gets it, by a lock on a file in the checkpoints' folder. Without locks, or with
-        # two folders, the run that was created first stays and the other goes; both calls go on only if the clocks of
-        # their machines differ by more than the time between them.
+        # two folders, the run that was created first stays and the other goes; both calls continue only if the clocks
+        # of their machines differ by more than the time between them.
         with self._alone(root), self._asking("claim the run"):
             found = self._found()
             is_other = (run and run.info.run_id) != (found and found.info.run_id)
@@ -124,7 +124,7 @@ class KeyedRuns:
         return active[0] if active else None
 
     def _follow(self, run: Run) -> None:
-        """Waits until a run has ended, and says how far it is."""
+        """Waits until a run has ended, and reports its progress."""
         run_id, said_at = run.info.run_id, time.monotonic()
         metric = run.data.tags.get(METRIC_TAG, "").rpartition(":")[0]
         with shown_progress(f"job {self.job.key}") as bar:
@@ -147,9 +147,9 @@ class KeyedRuns:
                         end_lost_runs(self._client, run.info.experiment_id)
 
     def _end(self, run: Run) -> None:
-        """Ends the process that works on a run: asks it to pause, then to end; one that is gone is given up."""
+        """Asks the process that works on a run to pause, then to end; if it stays silent, marks the run as failed."""
         run_id, first = run.info.run_id, run.data.tags.get(HEARTBEAT_TAG)
-        # A search stays when it is asked to pause.
+        # A request to pause does not end the process of a search.
         for request in ("leave", "leave") if SEARCH_TAG in run.data.tags else ("pause", "kill"):
             with self._asking("end the process"):
                 self._client.set_tag(run_id, REQUEST_TAG, request)

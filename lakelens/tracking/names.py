@@ -61,7 +61,7 @@ class RunNames:
     def of(self, names: Iterable[str]) -> dict[str, str]:
         """Gives the name in the run of each name; two names that become one are numbered."""
         wanted = list(names)
-        # Names that MLflow takes come first: these stay as they are.
+        # Names that MLflow accepts precede the others: these stay as they are.
         for name in sorted(wanted, key=lambda name: nearest_name(name) != name):
             if name not in self.changed and self._owner.get(name) != name:
                 own = self._free(nearest_name(name), name)

@@ -89,7 +89,7 @@ def test_a_state_resumes_at_other_numbers_of_ranks_with_the_same_batches_and_at_
 def test_a_state_of_another_order_is_refused(feed):
     with pytest.raises(InvalidArgumentError, match="another order"):
         feed.as_torch(BATCH).load_state_dict(feed.reordered(seed=4).as_torch(BATCH).state_dict())
-    with pytest.raises(InvalidArgumentError, match="is no position"):
+    with pytest.raises(InvalidArgumentError, match="is not a position"):
         feed.as_torch(BATCH).load_state_dict({"step": 3})
 
 

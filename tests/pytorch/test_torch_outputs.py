@@ -98,7 +98,7 @@ def test_the_last_operation_decides_what_a_model_gives_and_then_the_loss():
           for form in ("dict", "list", "tuple", "dataclass")),
         ("EmaOutside", {}, TrialError, "AveragedModel in self.ema, outside the model of build_model"),
         ("WrongDirection", {}, TrialError, r"mode='max'\), which reads 'val_loss', whose best value is its minimum"),
-        ("PlateauOfSteps", {}, TrialError, "scheduler_interval is 'step'; a metric is known once per epoch"),
+        ("PlateauOfSteps", {}, TrialError, "scheduler_interval is 'step'; a metric is available once per epoch"),
         ("OfFloats", {}, TrialError, "the model does not take the feed's images, uint8 .*Make scaling to floats"),
     ],
 )  # fmt: skip

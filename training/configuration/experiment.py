@@ -213,7 +213,7 @@ class ExperimentConfig(Section):
         """
         size = self.data.image_size
         if size is None:
-            raise ValueError("data.image_size is null: the stored size is known once the experiment is resolved")
+            raise ValueError("data.image_size is null: only a resolved experiment knows the stored size")
         sides = [size] if isinstance(size, int) else size
         return sides[0], sides[-1]
 

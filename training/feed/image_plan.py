@@ -106,7 +106,7 @@ class ImagePlan:
         self.left_out.unannotated += 1
         if not self.left_out.annotated and self.left_out.unannotated >= self.plan.rows:
             raise BadRowError(
-                f"{self.plan.name}: all rows have null in column {self.plan.columns.boxes!r}: nobody annotated them. "
+                f"{self.plan.name}: all rows have null in column {self.plan.columns.boxes!r}: they are not annotated. "
                 "Ingest with layout voc, coco or manifest, which write an empty list for an image without objects"
             )
 
@@ -179,7 +179,7 @@ def size_of_all_images(plans: Sequence[FeedPlan]) -> Size:
             )
             raise InvalidArgumentError(
                 f"{plan.name}: {plan.file_location(file)} {problem}; a model takes images of one size: "
-                f"give the one that all are resized to, such as image_size={first}"
+                f"give the size to which all are resized, such as image_size={first}"
             )
     return first
 

@@ -71,7 +71,7 @@ class FileLayout:
             if found != expected:
                 raise FeedError(
                     f"{plan.name}: {plan.file_location(file)} holds {found} {what}, {expected} were "
-                    "planned; the file is not the one that was committed"
+                    "planned; the file differs from the committed file"
                 )
         starts = np.cumsum([0] + [group.num_rows for group in groups])[:-1]
         chunks = [

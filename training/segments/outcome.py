@@ -108,8 +108,8 @@ def _report_left_out_rows(prepared: PreparedRank) -> None:
             )
         if left.unannotated:
             process_context.log_to_driver(
-                f"annotations: {rank} met rows with null {left.unannotated} times on {rows}, which nobody annotated, "
-                "and left them out"
+                f"annotations: {rank} met rows without annotations (null) {left.unannotated} times on "
+                f"{rows}, and left them out"
             )
 
 

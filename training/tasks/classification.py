@@ -42,7 +42,7 @@ class Classification(Task):
     makes_probabilities: ClassVar[bool] = True
 
     def check_output(self, output: ModelOutput) -> None:
-        """Checks that a model gives a value per class, and that its kind is known; see `Task.check_output`."""
+        """Checks that a model gives a value per class, of a known kind; see `Task.check_output`."""
         if output.shape is not None:
             self._check_shape(output.shape, output.loss)
         if output.values is None:

@@ -12,7 +12,7 @@ from ...errors import InvalidArgumentError, MissingMetricError
 from ...options import closest
 
 _MODES = ("min", "max")
-# The names of metrics whose direction is known: Keras' metrics, losses and short names, and those of the tasks. A
+# The names of metrics with a known direction: Keras' metrics, losses and short names, and those of the tasks. A
 # name that only contains one of them says nothing: of `brier_score` less is better.
 _SMALLER_IS_BETTER = frozenset((
     "loss", "error", "error_rate", "log_loss", "logloss", "cross_entropy", "crossentropy",
@@ -57,7 +57,7 @@ class Goal:
 
     @classmethod
     def of(cls, metric: str, mode: str | None = None) -> Goal:
-        """Makes a goal; without a mode the metric must be one whose direction is known."""
+        """Makes a goal; without a mode the metric must be one with a known direction."""
         mode = _known_mode(metric) if mode is None else mode
         if mode is None:
             raise InvalidArgumentError(

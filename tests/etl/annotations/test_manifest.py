@@ -139,7 +139,7 @@ CAT = {"path": "a", "label": "cat"}
            rf"row=1: xmax is '{number}', which has thousands or a decimal comma")
           for number in ("1,024", "12,345,678", "3,141")),
         *((f"path,label,{SIDES}\na.jpg,cat,{corners}\nb.jpg,dog,{corners}\n",
-           "fractions of the image's sides are no pixels") for corners in ("0.1,0.2,0.5,1.0", "0,0,1,0.5")),
+           "fractions of the image's sides are not pixels") for corners in ("0.1,0.2,0.5,1.0", "0,0,1,0.5")),
         *((f"path,label,x1,y1,x2,y2,{others}\na.jpg,ship,10,10,90,12,88,60,9,58\n",
            "corners of a shape that is no box") for others in ("x3,y3,x4,y4", "x0,y0,x3,y3")),
         ([CAT, {**CAT, "bbox": [1, 2, 3, 4]}], r"m.jsonl#row=2 has the columns bbox"),

@@ -28,7 +28,7 @@ def test_a_folder_that_delta_rs_misreads_or_cannot_write_is_refused_with_what_is
 @pytest.mark.unit
 @pytest.mark.parametrize("scheme", ["hdfs", "wasb", "wasbs"])
 def test_a_store_that_only_spark_knows_is_refused_by_name(scheme):
-    with pytest.raises(InvalidArgumentError, match=f"no store of scheme '{scheme}'"):
+    with pytest.raises(InvalidArgumentError, match=f"unsupported scheme '{scheme}'"):
         require_writable(Table(f"{scheme}://images/t"))
 
 

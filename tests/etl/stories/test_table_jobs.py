@@ -59,5 +59,5 @@ def test_an_ingest_that_has_finished_gives_its_result_again_recorded_or_committe
     again = table.ingest(source, **over)
     assert (again.stored, again.skipped, again.version) == (0, 4, 1)
     assert table.ingest(source, **options) == again
-    with pytest.raises(InvalidArgumentError, match="a stream goes on where it was"):
+    with pytest.raises(InvalidArgumentError, match="a stream resumes where it stopped"):
         table.ingest_stream(source, job="stream")

@@ -107,7 +107,7 @@ def test_the_next_ingest_takes_again_what_a_restore_removed_and_doubles_nothing(
 
 
 def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story):
-    assert "another writer was faster" in str(story["refused"])
+    assert "another writer committed first" in str(story["refused"])
     assert story["rows after the refusal"] == story["restored rows"]
 
 

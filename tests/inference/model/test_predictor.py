@@ -218,7 +218,7 @@ def predicted(model, folder, custom_objects=None, **metadata):
 
 def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):
     wrong_size = save(colour_model(), tmp_path / "a", input={"height": SIDE, "width": SIDE, "channels": 1})
-    with pytest.raises(ModelMismatchError, match="black image of its own size"):
+    with pytest.raises(ModelMismatchError, match="black image of its input size"):
         load(wrong_size.path)
     too_many = save(colour_model(), tmp_path / "b", labels={str(n): f"class {n}" for n in range(5)})
     with pytest.raises(ModelMismatchError, match="names 5 classes"):

@@ -180,7 +180,7 @@ def test_a_table_that_cannot_be_written_is_read_all_the_same_with_a_warning(serv
     assert "tables/far cannot be written" in caplog.text
     assert "VACUUM may remove files of version 3 while they are read" in caplog.text
     assert "hdfs://namenode/table cannot be written" in caplog.text
-    with pytest.raises(InvalidArgumentError, match="no store of scheme 'hdfs'"):
+    with pytest.raises(InvalidArgumentError, match="unsupported scheme 'hdfs'"):
         protection.pins(hdfs)
     with pytest.raises(StoreError, match="tables/far cannot be reached"):
         protection.pins(unreachable)

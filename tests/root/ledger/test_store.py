@@ -166,7 +166,7 @@ def test_a_place_that_can_have_no_ledger_is_refused_by_name(tmp_path, server):
         (tmp_path / "a|b", r"'\|' in its path"),
         (tmp_path / "a\\b" / "t", "in its path"),
         (tmp_path / "a\tb", r"in its path"),
-        ("hdfs://namenode/table", "no store of scheme 'hdfs'"),
+        ("hdfs://namenode/table", "unsupported scheme 'hdfs'"),
         ("/proc/table", "/proc/table cannot be written"),
     ):
         table = Table.of(place)

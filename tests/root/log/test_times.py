@@ -117,5 +117,5 @@ def test_versions_that_a_cleaned_log_cannot_rebuild_are_not_found_by_their_time(
             moment = START + timedelta(minutes=after)
             assert version_to_lakelens(location, moment) == version
             assert version_to_spark(spark, location, moment.isoformat(" ")) == version
-    with pytest.raises(VersionNotFoundError, match=r"no version is known at 2024-03-31T00:30:00.*\(versions 3 to 5\)"):
+    with pytest.raises(VersionNotFoundError, match=r"found no version at 2024-03-31T00:30:00.*\(versions 3 to 5\)"):
         open_table(Table.of(location, START))

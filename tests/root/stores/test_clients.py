@@ -84,7 +84,7 @@ def test_a_client_is_kept_until_an_option_or_the_environment_changes(monkeypatch
         ("s3://b/t", {"aws_skip_signature": "maybe"}, r"s3://b cannot be read with them: .*\"maybe\" as boolean"),
         ("gs://b/t", {"google_service_account": "/no/key.json"}, r"gs://b cannot .*/no/key\.json"),
         ("az://images/t", {"account_key": KEY}, r"abfss://images cannot .*Account must be specified"),
-        ("hdfs://name/t", {}, r"no store of scheme 'hdfs' is known; lakelens reads abfs, abfss, .*s3a"),
+        ("hdfs://name/t", {}, r"unsupported scheme 'hdfs'; lakelens reads abfs, abfss, .*s3a"),
     ],
 )
 def test_what_does_not_stand_for_a_client_is_refused_with_the_reason(location, options, words):

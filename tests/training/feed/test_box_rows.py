@@ -87,7 +87,7 @@ def test_a_row_that_nobody_annotated_is_left_out_and_counted_and_a_table_of_such
     assert labels[:, 0, 4].tolist() == [0, -1]
     assert (feed.left_out.annotated, feed.left_out.unannotated, feed.skipped.count) == (2, 1, 0)
     feed = feed_of(tmp_path / "null", None, None, None)
-    with pytest.raises(BadRowError, match="all rows have null in column 'annotations': nobody annotated them"):
+    with pytest.raises(BadRowError, match="all rows have null in column 'annotations': they are not annotated"):
         list(feed.as_numpy(2, box_classes=2))
 
 

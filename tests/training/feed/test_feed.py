@@ -29,7 +29,7 @@ def test_a_position_of_another_order_is_refused(feed, uneven):
     position = feed.position(2, 16)
     with pytest.raises(InvalidArgumentError, match="another order"):
         DeltaFeed(uneven, seed=4).as_numpy(16, start=position)
-    with pytest.raises(InvalidArgumentError, match="is no position"):
+    with pytest.raises(InvalidArgumentError, match="is not a position"):
         feed.as_numpy(16, start={"step": 3})
 
 

@@ -81,7 +81,7 @@ def test_a_file_that_was_cut_short_is_named_while_planning_and_while_reading(tmp
 def test_a_file_that_is_another_than_the_committed_one_is_refused(tmp_path):
     feed = two_files(tmp_path / "t")
     pq.write_table(pq.read_table(read_later(feed))[:7], read_later(feed))
-    with pytest.raises(FeedError, match=r"holds 7 rows, 20 were planned; the file is not the one that was committed"):
+    with pytest.raises(FeedError, match=r"holds 7 rows, 20 were planned; the file differs from the committed file"):
         list(batches(feed))
 
 

@@ -294,7 +294,7 @@ def test_a_prediction_is_traced_to_its_origins_and_a_run_to_what_it_has_scored(r
         (trace,) = command(capsys, "trace", predictions, path, "--tracking-uri", run.store)[2]["traces"]
     assert trace["source_image"] == {}
     assert [text.partition(";")[0] for text in trace["missing"]] == [
-        f"source image: {run.result.table}@0 is another table than the one that was scored"
+        f"source image: {run.result.table}@0 is not the table that was scored"
     ]
     arguments = ["--run", run.result.run_id, "--in", predictions, "--tracking-uri", run.store]
     code, _, found = command(capsys, "trace", *arguments)

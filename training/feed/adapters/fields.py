@@ -36,7 +36,7 @@ except ImportError as error:
 __all__ = ["NGram", "TransformSpec", "Unischema", "UnischemaField", "transform_schema"]
 
 
-# Rows at the begin of so many files are looked at: reading all arrays would cost as much as an epoch.
+# Only the first rows of this number of files are read: reading all arrays would cost as much as an epoch.
 _FILES = 4
 _ROWS = 1024
 
@@ -90,7 +90,7 @@ def matching_columns(plan: FeedPlan, columns: Sequence[Any] | None, transform: A
     """
     if isinstance(columns, NGram):
         raise InvalidArgumentError(
-            "columns=NGram(...): rows come in shuffled order, so that there are no windows of neighbouring rows; give "
+            "columns=NGram(...): rows come in shuffled order, so windows of neighbouring rows do not exist; give "
             "names of columns, and build the windows as rows of the table"
         )
     known = plan.schema
@@ -127,7 +127,7 @@ def schema_of(plan: FeedPlan, columns: Sequence[str], transform: Any) -> tuple[A
             for name in getattr(transform, part) or ():
                 if name not in columns and name not in edited:
                     raise InvalidArgumentError(
-                        f"transform_spec: {part} names {name!r}, which is none of the columns"
+                        f"transform_spec: {part} names {name!r}, which is not one of the columns"
                         f"{near_miss(name, [*columns, *edited])}: {', '.join(columns)}"
                     )
         given = transform_schema(stored, transform)

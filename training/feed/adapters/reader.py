@@ -63,7 +63,8 @@ class FeedReader:
         if self._decoding is not None:
             if self._decoding.image_column not in columns:
                 raise InvalidArgumentError(
-                    f"decode_images: column {self._decoding.image_column!r} is none of the columns {', '.join(columns)}"
+                    f"decode_images: column {self._decoding.image_column!r} is not one of the columns "
+                    f"{', '.join(columns)}"
                 )
             require_images(plan.name, plan.schema, self._decoding.image_column)
             read = list(dict.fromkeys([*read, *plan.columns.of_image(self._decoding.image_column)]))

@@ -35,7 +35,7 @@ def position_of(plan: FeedPlan, position: Mapping[str, Any] | None) -> Position:
         epoch, row, order = int(position["epoch"]), int(position["row"]), position.get("order")
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"start={position!r} is no position; give what feed.position(...) returned"
+            f"start={position!r} is not a position; give what feed.position(...) returned"
         ) from error
     if order is not None and order != plan.fingerprint:
         raise InvalidArgumentError(

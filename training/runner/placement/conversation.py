@@ -72,7 +72,7 @@ class Conversation:
             self._send(event.rank, Kind.ANSWER, body)
 
     def now(self) -> float:
-        """Returns seconds of a clock that stops while the driver computes an answer: waiting for it is no stall."""
+        """Returns seconds of a clock that stops while the driver computes an answer: waiting for it is not a stall."""
         return time.monotonic() - self._thought_s
 
     def _answer(self, event: RankEvent) -> dict[str, Any]:

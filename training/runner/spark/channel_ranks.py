@@ -1,4 +1,4 @@
-"""Ranks that are tasks of a barrier stage, as whoever decides about them sees them: through a `DriverChannel`."""
+"""Ranks that are tasks of a barrier stage, as their supervisor sees them: through a `DriverChannel`."""
 
 from __future__ import annotations
 

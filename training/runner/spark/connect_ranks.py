@@ -29,7 +29,7 @@ from .slots import reserve, slots_now
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What a server takes in a message, and what is left of it for the rest of the plan.
+# The setting of a server's largest message, its default, and the bytes reserved for the rest of the plan.
 _LIMIT, _DEFAULT_LIMIT = "spark.connect.grpc.maxInboundMessageSize", "128m"
 _REST_BYTES = 1 << 20
 _SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)b?", re.IGNORECASE)

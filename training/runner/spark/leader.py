@@ -45,7 +45,7 @@ class Outcome:
 
 
 class Heard:
-    """The last messages and lines of a job, as many as the client gets, and the number of dropped ones."""
+    """The last messages and lines of a job, up to the size that the client gets, and the number of dropped ones."""
 
     def __init__(self) -> None:
         self.events: deque[RankEvent] = deque()

@@ -68,7 +68,7 @@ def require_count(spark: SparkSession, terms: Terms) -> None:
         if value not in (None, default):
             raise ClusterConfigurationError(
                 f"{terms.every_slot} takes every slot of the cluster, and a Spark Connect server with {key}={value} "
-                f"does not tell how many there are; give the number ({terms.ranks.format('N')})"
+                f"does not report their number; give the number ({terms.ranks.format('N')})"
             )
 
 

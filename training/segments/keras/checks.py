@@ -105,7 +105,7 @@ def _compiled_model(model: object) -> keras.Model:
 
 
 def refuse_backups(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Refuses a callback that would continue a training by itself, from another place than the job."""
+    """Refuses a callback that would resume a training from its own backup instead of the job's checkpoint."""
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise TrialError(
             "keras_callbacks has BackupAndRestore, which would put weights of an earlier attempt into this training; "

@@ -166,7 +166,7 @@ def check_scheduler(trial: TorchTrial, scheduler: object, goal: Goal) -> None:
     if trial.scheduler_interval != "epoch":
         raise TrialError(
             f"build_scheduler returned ReduceLROnPlateau, and scheduler_interval is {trial.scheduler_interval!r}; a "
-            "metric is known once per epoch, so set it to 'epoch'"
+            "metric is available once per epoch, so set it to 'epoch'"
         )
     if scheduler.mode != goal.mode:
         raise TrialError(

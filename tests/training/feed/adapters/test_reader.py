@@ -145,7 +145,7 @@ def test_a_transform_without_a_function_selects_columns_in_its_order(feed):
         ({"drop_last": True, "batch_size": 92}, "no batch is left"),
         (
             {"columns": ["label"], "transform_spec": TransformSpec(removed_fields=["imge"])},
-            "removed_fields names 'imge', which is none of the columns",
+            "removed_fields names 'imge', which is not one of the columns",
         ),
         (
             {"columns": ["label", "image"], "transform_spec": TransformSpec(selected_fields=["lable"])},
@@ -154,7 +154,7 @@ def test_a_transform_without_a_function_selects_columns_in_its_order(feed):
         ({"columns": ["label"], "transform_spec": TransformSpec(removed_fields=["label"])}, "no column is left"),
         (
             {"columns": ["label"], "transform_spec": lakelens.decode_images(4, 4)},
-            "decode_images: column 'image' is none of the columns label",
+            "decode_images: column 'image' is not one of the columns label",
         ),
         (
             {"columns": NGram({0: [LABEL_FIELD], 1: [LABEL_FIELD]}, 1, LABEL_FIELD)},
