@@ -101,7 +101,8 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 found = perceptual_hash(decode_small(row).image)
                 if found is not None:
                     high, low = np.array(found, np.uint64).view(np.int64).tolist()
-                    rows.append({**row, "high": high, "low": low})
+                    kept = {name: row[name] for name in (schema.PATH, schema.SPLIT, "is_new")}  # not the image
+                    rows.append({**kept, "high": high, "low": low})
         yield pa.RecordBatch.from_pylist(rows, schema=_HASHED)
 
 

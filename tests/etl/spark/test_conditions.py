@@ -10,7 +10,7 @@ import pytest
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.etl.model import schema
-from lakelens.etl.spark.conditions import condition_named, rows_where
+from lakelens.etl.spark.failures import condition_named
 
 pytestmark = pytest.mark.spark
 
@@ -47,4 +47,4 @@ def rows(spark, tmp_path_factory):
 )
 def test_a_wrong_condition_is_named(rows, where, words):
     with pytest.raises(InvalidArgumentError, match=words), condition_named(rows, where):
-        rows_where(rows, where).count()
+        rows.where(where).count()
