@@ -158,7 +158,7 @@ def test_a_transform_without_a_function_selects_columns_in_its_order(feed):
         ),
         (
             {"columns": NGram({0: [LABEL_FIELD], 1: [LABEL_FIELD]}, 1, LABEL_FIELD)},
-            r"NGram.*no windows of neighbouring rows",
+            r"NGram.*windows of neighbouring rows do not exist",
         ),
     ],
 )
