@@ -236,6 +236,13 @@ def test_the_first_example_runs_without_a_compiled_horovod() -> None:
 
 
 @pytest.mark.unit
+def test_the_first_screen_of_the_readme_has_the_limits() -> None:
+    first = README.read_text(encoding="utf-8").partition("\n## Install")[0]
+    limits = ("Linux", "Image classification", "Not run yet: TensorFlow on a GPU", "Databricks", "docs/status.md")
+    assert [limit for limit in limits if limit not in first] == []
+
+
+@pytest.mark.unit
 def test_the_first_page_of_the_site_shows_lines_of_the_example_that_is_run() -> None:
     index = (README.parent / "docs" / "index.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```python\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)

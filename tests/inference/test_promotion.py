@@ -196,6 +196,18 @@ def test_a_scoring_and_a_promotion_of_a_job_that_has_finished_give_their_results
         score(spark, model, store.table, predictions, watch_s=1, **scored)
 
 
+@pytest.mark.spark
+def test_a_model_that_fails_on_more_than_the_stated_share_of_rows_is_never_promoted(spark, store):
+    broken = store.run(colour_model(float("inf")))
+    options = {"spark": spark, "if_better": "accuracy", "on": f"{store.table}@0", "tracking_uri": store.uri}
+    found = promote(f"runs:/{broken}", "puffins", **options)
+    assert (found.promoted, found.previous, found.errors) == (False, None, 1.0)
+    assert f"{ROWS} of {ROWS} rows have an error instead of a prediction, more than the share max_errors=0.01" in (
+        found.reason
+    )
+    assert version_behind("puffins", "champion", store.uri) is None
+
+
 def measured(**rows):
     """What an evaluation measures of rows that are all right, and of rows that all have errors."""
     counts = [(0, 0, 0, 9, rows.get("right", 0), 9.0), (0, None, None, None, rows.get("errors", 0), 0.0)]

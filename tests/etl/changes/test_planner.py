@@ -108,6 +108,7 @@ def planned(spark, tmp_path_factory):
     made["result"] = table.ingest(source, delete_missing=True, retry_quarantine=True)
     made["rows"], made["bad"] = delta_rows(table.location), table.quarantine().files
     (source / "cat" / "text.jpg").unlink()
+    made["again"] = table.ingest(source, delete_missing=True)
     write_image(source / "cat" / "late.jpg", seed=5)
     (source / "DOG" / "copy.jpg").unlink()
     return made
@@ -125,6 +126,9 @@ def test_files_in_quarantine_are_read_again_on_request_and_leave_it_when_the_gon
     assert planned["result"].reasons == {"not_an_image": 1}
     assert [Path(file.path).name for file in planned["bad"]] == ["text.jpg"]
     assert "large.jpg" in {Path(row["path"]).name for row in planned["rows"]}
+    again = planned["again"]
+    assert (again.stored, again.gone, again.version) == (0, 1, planned["result"].version)
+    assert planned["table"].quarantine().files == ()
 
 
 def test_a_preview_reports_what_the_ingest_then_does(planned):

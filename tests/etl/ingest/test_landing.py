@@ -27,7 +27,7 @@ def stream(spark, place: Path, source: Path, on_batch=None, **options) -> Stream
 
 @pytest.fixture(scope="module")
 def landing(spark, tmp_path_factory):
-    """A landing folder through two calls, of which the second finds nothing new.
+    """A landing folder through three calls: what has come, nothing new, and files that have changed.
 
     After the first batch another writer adds a row.
     """
@@ -47,7 +47,11 @@ def landing(spark, tmp_path_factory):
             append_as_another(table, [{**row, "path": "file:///elsewhere/1.jpg", "label_name": "cow", "label": 1}])
 
     first = stream(spark, root / "t", source, write_between)
-    return {"table": table, "told": told, "first": first, "again": stream(spark, root / "t", source)}
+    again = stream(spark, root / "t", source)
+    for name in ("0", "broken"):
+        write_image(source / "cat" / f"{name}.jpg", seed=998)
+    later = stream(spark, root / "t", source)
+    return {"table": table, "told": told, "first": first, "again": again, "later": later}
 
 
 def test_each_batch_is_one_commit_of_at_most_so_many_files_on_top_of_others(landing):
@@ -62,7 +66,7 @@ def test_every_file_of_the_folder_is_stored_once_or_in_quarantine_and_a_row_of_a
     assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (9, 8, 1, 0)
     assert (first.reasons, first.new_classes) == ({"not_an_image": 1}, ("cat", "dog"))
     assert {batch.vanished_classes for batch in first.batches} == {()}
-    rows = delta_rows(landing["table"].location)
+    rows = delta_rows(landing["table"].location, first.version)
     assert (len(rows), len({row["path"] for row in rows})) == (8 + 1, 8 + 1)
     assert {row["label_name"]: row["label"] for row in rows} == {"cat": 0, "cow": 1, "dog": 2}
 
@@ -70,6 +74,12 @@ def test_every_file_of_the_folder_is_stored_once_or_in_quarantine_and_a_row_of_a
 def test_a_stream_with_nothing_new_commits_nothing(landing):
     again = landing["again"]
     assert (again.batches, again.version, again.skipped) == ((), landing["first"].version, 9)
+
+
+def test_changed_and_repaired_files_are_the_next_batch(landing):
+    later = landing["later"]
+    assert (later.stored, later.quarantined, later.skipped) == (2, 0, 7)
+    assert [batch.changed for batch in later.batches] == [2]
 
 
 def test_an_empty_landing_folder_is_nothing_to_do(spark, tmp_path):

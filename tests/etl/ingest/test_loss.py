@@ -81,6 +81,8 @@ def test_coco_is_listed_again_after_a_failure_and_a_named_file_of_other_images_i
     found.parent.mkdir()
     found.write_text(json.dumps({"images": images, "annotations": [], "categories": []}))
     assert table.ingest(source, "coco", **RECIPE).stored == 3
+    again = table.ingest(source, "coco", annotations=str(found))
+    assert (again.skipped, again.committed, again.quarantined) == (3, False, 0)
     other = tmp_path / "mine.json"
     other.write_text(json.dumps({"images": [{"id": 1, "file_name": "elsewhere.jpg"}], "categories": []}))
     with pytest.raises(IngestLossError, match=r"3 of 3 stored rows \(annotation_missing: 3\)"):

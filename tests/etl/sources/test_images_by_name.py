@@ -87,8 +87,14 @@ def test_names_as_label_tools_write_them_find_their_images(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_source_of_which_nothing_can_be_stored_makes_no_table(spark, tmp_path):
+def test_what_is_not_clear_or_stores_nothing_makes_no_table(spark, tmp_path):
     source = coco(tmp_path / "s", ["up/x.png"])
+    for name in ("a/x.png", "b/x.png"):
+        write_image(source / name)
+    with pytest.raises(AnnotationFileError, match=r"a/x\.png, .*b/x\.png"):
+        ImageTable(spark, tmp_path / "t").preview(source, layout="coco")
+    for name in ("a/x.png", "b/x.png"):
+        (source / name).unlink()
     (source / "y.png").write_bytes(b"no image")
     with pytest.raises(NothingStoredError, match=r"none of 2 images can be stored.*annotation_missing"):
         ImageTable(spark, tmp_path / "t").ingest(source, layout="coco", size=32)

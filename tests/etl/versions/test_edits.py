@@ -127,7 +127,8 @@ def test_deleted_files_stay_out_until_their_content_changes_or_their_rows_are_re
 
 def test_a_deletion_of_nothing_commits_nothing_and_what_cannot_be_deleted_from_is_refused(table):
     assert (table.delete("width > 1000").committed, table.version) == (False, 0)
-    assert (run_refused("delete", table.location, "height = 'tall'"), table.version) == (2, 0)
+    for condition in ("height = 'tall'", "width % (height - height) = 0"):  # the second fails once it is computed
+        assert (run_refused("delete", table.location, condition), table.version) == (2, 0)
     write_deltalake(f"{table.location}-3", pa.table({"id": [0, 1, 2]}))
     with pytest.raises(NotAnImageTableError, match="lakelens did not create it"):
         ImageTable(table.spark, f"{table.location}-3").delete("true")

@@ -111,5 +111,7 @@ def test_progress_is_shown_where_the_log_does_not_tell_how_many_rows_a_split_has
     write_table(tmp_path / "images", [given(number) for number in range(ROWS)], partition_by=())
     monkeypatch.setattr("lakelens.progress.in_notebook", lambda: True)
     monkeypatch.setattr("lakelens.progress._bar_class", lambda: tqdm)
-    lakelens.evaluate(spark, checkpoint.path, tmp_path / "images", record=False)
+    found = lakelens.evaluate(spark, checkpoint.path, tmp_path / "images", slices=["label_name"], record=False)
+    slices = {value: one.accuracy for value, one in found.slices["label_name"].items()}
+    assert slices == {"red": 1.0, "green": 1.0, "blue": 0.75}
     assert "12.0/12.0 [" in capsys.readouterr().err

@@ -100,7 +100,9 @@ def test_a_key_that_is_refused_is_not_shown():
 
 @pytest.mark.parametrize("locate", [lambda place: client_of(place, {}), open_snapshot])
 def test_the_old_scheme_of_azure_is_refused_with_the_one_to_write(locate):
-    with pytest.raises(InvalidArgumentError, match=r"unsupported scheme 'wasbs'; .*; write abfss://container@account\.dfs"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"unsupported scheme 'wasbs'; .*; write abfss://container@account\.dfs"
+    ):
         locate("wasbs://images@lake.blob.core.windows.net/t")
 
 

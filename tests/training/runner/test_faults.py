@@ -87,7 +87,7 @@ def test_a_failed_job_is_started_again_and_the_function_sees_its_attempt(runner,
     assert "Starting again (1 of 1 restarts)" in capfd.readouterr().err
 
 
-@pytest.mark.sessions("driver")
+@not_on_connect
 def test_a_stopped_rank_ends_the_job_within_the_stall_timeout(runner):
     def main():
         import os
