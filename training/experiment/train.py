@@ -162,7 +162,7 @@ def resume(run_id: str, *, tracking_uri: str | None = None, spark: SessionSource
     Examples:
         >>> lakelens.resume(run.run_id)
         Traceback (most recent call last):
-        lakelens.errors.InvalidArgumentError: run ... is FINISHED...
+        lakelens.errors.RunNotResumableError: run ... is FINISHED...
     """
     uri = resolve_tracking_uri(tracking_uri)
     config = read_config(uri, run_id)
