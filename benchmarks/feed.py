@@ -65,9 +65,10 @@ class Lakelens(Source):
     cached = False
 
     def build(self) -> Any:
-        """Opens the newest version."""
-        from lakelens import DeltaFeed
+        """Opens the newest version, in a process that keeps freed memory, as those of lakelens do."""
+        from lakelens import DeltaFeed, keep_freed_memory
 
+        keep_freed_memory()
         cache = self.folder / "decoded" if self.cached else False
         return DeltaFeed(self.table).as_dataset(BATCH, 0, 1, self.epochs, dtype="uint8", cache=cache)
 
