@@ -134,32 +134,29 @@ class Udf(Scoring):
 class BatchUdf(Scoring):
     """Spark's `predict_batch_udf`."""
 
-    def probabilities(self) -> Any:
-        """Calls the UDF."""
-        from pyspark.ml.functions import predict_batch_udf
-        from pyspark.sql.types import ArrayType, FloatType
-
-        keras = self.keras
-        return predict_batch_udf(lambda: load(keras), return_type=ArrayType(FloatType()), batch_size=BATCH)("image")
-
-
-class KeepingBatchUdf(Scoring):
-    """Spark's `predict_batch_udf`, whose workers keep freed memory as those of lakelens do."""
+    keeps_memory = False
 
     def probabilities(self) -> Any:
         """Calls the UDF."""
         from pyspark.ml.functions import predict_batch_udf
         from pyspark.sql.types import ArrayType, FloatType
 
-        keras = self.keras
+        keras, keeps_memory = self.keras, self.keeps_memory
 
         def loaded() -> Callable[[Any], np.ndarray]:
             from lakelens import keep_freed_memory
 
-            keep_freed_memory()
+            if keeps_memory:
+                keep_freed_memory()
             return load(keras)
 
         return predict_batch_udf(loaded, return_type=ArrayType(FloatType()), batch_size=BATCH)("image")
+
+
+class KeepingBatchUdf(BatchUdf):
+    """Spark's `predict_batch_udf`, whose workers keep freed memory as those of lakelens do."""
+
+    keeps_memory = True
 
 
 class MlflowUdf(Scoring):

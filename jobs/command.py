@@ -144,9 +144,9 @@ def _executed(parse: Callable[[], tuple[Run, argparse.Namespace]], interrupts: I
         missing = missing_dependency(error, "this command") if isinstance(error, ImportError) else None
         if missing is not None:
             return _failed(missing, EXIT_USAGE, report)
-        trace = traceback.format_exception(error)
-        shown = "".join(trace) if is_verbose() else user_traceback(error, error.__traceback__)
-        return _failed(error, EXIT_FAILED, report, shown=shown)
+        if is_verbose():
+            return _failed(error, EXIT_FAILED, report, shown="".join(traceback.format_exception(error)))
+        return _failed(error, EXIT_FAILED, report, shown=user_traceback(error, error.__traceback__))
     if not getattr(args, "quiet", False) and sys.stderr is not None and sys.stderr.isatty():
         for line in closing_lines(args, result):
             print(line, file=sys.stderr)

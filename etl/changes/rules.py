@@ -136,6 +136,8 @@ def decide_after_reading(decided: pa.Table, contents: pa.ChunkedArray) -> pa.Tab
 
 def without_unlisted(decided: pa.Table, folders: Collection[str]) -> pa.Table:
     """Leaves out what is called gone and lies below one of some folders, which could not be looked into."""
+    if not folders:
+        return decided
     gone = np.flatnonzero(_equal(decided.column(STATUS), GONE))
     paths = decided.column(schema.PATH).take(pa.array(gone)).to_pylist()
     unseen = [number for number, path in zip(gone, paths, strict=True) if _is_below_one_of(folders, path)]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ...errors import IngestLossError
+from ...results import some_of
 
 _SHARE = 0.5
 # A class of fewer rows may well come and go.
@@ -48,8 +49,7 @@ class LossGuard:
         ]
         if total <= _SHARE * rows and not whole:
             return ""
-        more = f" and {len(whole) - _MOST_NAMED} more" if len(whole) > _MOST_NAMED else ""
-        classes = f", and every row of {', '.join(whole[:_MOST_NAMED])}{more}" if whole else ""
+        classes = f", and every row of {some_of(whole, _MOST_NAMED)}" if whole else ""
         return f"{total} of {rows} stored rows{classes}"
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...results import counted
+from ...results import counted, some_of
 from ..annotations.boxes import ORIENTATION_ASSUMED
 from ..images.colours import DARK_SAMPLES
 from ..model.classes import NO_CLASS
@@ -179,5 +179,4 @@ def _classes(names: pd.Index) -> str:
 
 
 def _listed(names: pd.Index) -> str:
-    more = len(names) - _NAMES_LISTED
-    return ", ".join(names[:_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return some_of(list(names), _NAMES_LISTED)

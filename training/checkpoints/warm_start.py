@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import CheckpointError
+from ...results import some_of
 from .checkpoint import open_checkpoint
 from .torch_files import read_tensors
 
@@ -102,5 +103,4 @@ def _weighted_layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str
 
 def listed(names: list[str]) -> str:
     """Lists some names, and how many there are besides."""
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown or "none"
+    return some_of(names, _NAMED) or "none"

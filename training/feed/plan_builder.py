@@ -15,6 +15,7 @@ from ...log.data_files import open_stored, require_files
 from ...log.delta_types import arrow_type, parse_partition_value, type_name
 from ...log.snapshot import DataFiles, PartitionColumn, Snapshot
 from ...options import whole_number
+from ...results import some_of
 from ...stores.watched import STALL_TIMEOUT_S, watched_each
 from .plan.epoch_order import GlobalOrder
 from .plan.feed_plan import GROUPS_PER_LANE, FeedColumns, FeedPlan, RowFilter, lanes_within, naming_file
@@ -127,7 +128,7 @@ def _filter_files(snapshot: Snapshot, filters: Mapping[str, Any]) -> tuple[DataF
 
 def _listed(column: PartitionColumn, present: Sequence[Any]) -> str:
     shown = sorted(repr(present[code]) for code in set(column.codes.tolist()))
-    return ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "")
+    return some_of(shown, 20)
 
 
 def _values_of(wanted: Any) -> tuple[Any, ...]:

@@ -219,7 +219,7 @@ def test_repeated_starts_leave_nothing_in_the_executors(runner, spark):
 
     runner(2).run(main)
     descriptors = descriptors_of_children()
-    for _ in range(6):  # three descriptors a job would be 18
+    for _ in range(8):
         runner(2).run(main)
     wait_until(lambda: descriptors_of_children() <= descriptors + 16)
 
