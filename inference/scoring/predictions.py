@@ -117,6 +117,7 @@ class PredictionsTable:
         self.location = absolute(location)
         self._storage_options = storage_options
         place = hashlib.sha256(table.encode()).hexdigest()[:16]
+        self._is_made = False
         self._application = f"lakelens.score.{digest}.{place}"
 
     @property
@@ -131,7 +132,9 @@ class PredictionsTable:
 
     def exists(self) -> bool:
         """Returns whether the table has been made."""
-        return is_delta_table(self._spark, self.location)
+        # Asked of Spark until it is there, which takes 0.1 s: an error names a file system that Spark lacks.
+        self._is_made = self._is_made or is_delta_table(self._spark, self.location)
+        return self._is_made
 
     def state(self) -> PredictionsState:
         """Reads the table's version and the number of the last append."""
@@ -153,7 +156,7 @@ class PredictionsTable:
         number = 0 if state.transaction is None else state.transaction + 1
         with suppress(TableConflictError), conflicts_named(self.location):
             self._write(rows, state, note, number)
-        if state.version is None and not is_delta_table(self._spark, self.location):
+        if not self.exists():
             return state, False
         table = self._opened()
         commits = table.version() - (-1 if state.version is None else state.version)
@@ -191,6 +194,15 @@ class PredictionsTable:
             if is_known and is_of_scoring and least[1:] == most[1:] == ([] if split is None else [split]):
                 found += count
         return table.version() if found == rows else None
+
+    def may_have(self, mark: str) -> bool:
+        """Returns whether a row may have a mark; False if the log's statistics show that none has."""
+        files = self._opened().get_add_actions(flatten=True)
+        ends = ("min.batch_id", "max.batch_id")
+        if not set(ends) <= set(files.schema.names):
+            return True
+        bounds = zip(*(files.column(end).to_pylist() for end in ends), strict=True)
+        return any(None in (least, most) or least[:_MARK] <= mark <= most[:_MARK] for least, most in bounds)
 
     def remove(self, condition: str) -> None:
         """Removes the rows of a condition of SQL in one commit; without such rows there is none."""

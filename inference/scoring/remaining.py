@@ -18,7 +18,9 @@ from .source import ScoredTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_EARLIER, _IS_COPIED = "_earlier", "_is_copied"
+# Whether a row is copied from another version; a column that no predictions table gets.
+IS_COPIED = "_is_copied"
+_EARLIER, _IS_SCORED = "_earlier", "_is_scored"
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,14 @@ class RemainingRows:
         """Gives the rows to predict of some files."""
         from pyspark.sql import functions as f
 
-        return self.marked.where(~f.col(_IS_COPIED) & f.col(FILE).isin(list(files))).drop(_EARLIER, _IS_COPIED)
+        return self.marked.where(~f.col(IS_COPIED) & f.col(FILE).isin(list(files))).drop(_EARLIER, IS_COPIED)
 
     def copied(self) -> DataFrame:
         """Gives the rows to copy, with their predictions and times."""
         from pyspark.sql import functions as f
 
-        copied = self.marked.where(f.col(_IS_COPIED))
-        return copied.select(*PASSED, f"{_EARLIER}.*")
+        copied = self.marked.where(f.col(IS_COPIED))
+        return copied.select(*PASSED, f"{_EARLIER}.*", IS_COPIED)
 
 
 @contextmanager
@@ -57,29 +59,31 @@ def remaining_rows(
 
     rows = source.rows()
     if state.version is None:
-        marked = rows.withColumns({_EARLIER: f.lit(None), _IS_COPIED: f.lit(False)})
+        marked = rows.withColumns({_EARLIER: f.lit(None), IS_COPIED: f.lit(False)})
     else:
         predictions = results.read(state.version).where(of_scoring(source, digest))
         marked = _marked(rows, predictions, source.version, results.copied)
     with kept(marked) as marked:
-        counted = marked.groupBy(FILE, _IS_COPIED).count().collect()
-        todo = {row[FILE]: int(row["count"]) for row in counted if not row[_IS_COPIED]}
-        yield RemainingRows(marked, todo, sum(int(row["count"]) for row in counted if row[_IS_COPIED]))
+        counted = marked.groupBy(FILE, IS_COPIED).count().collect()
+        todo = {row[FILE]: int(row["count"]) for row in counted if not row[IS_COPIED]}
+        yield RemainingRows(marked, todo, sum(int(row["count"]) for row in counted if row[IS_COPIED]))
 
 
 def _marked(rows: DataFrame, predictions: DataFrame, version: int, kept: Sequence[str]) -> DataFrame:
     """Drops the rows that are scored in this version, and adds to each other one its prediction in another."""
     from pyspark.sql import functions as f
 
-    here = predictions.where(f.col("version") == version)
-    elsewhere = (
-        predictions.where((f.col("version") != version) & f.col("error").isNull() & f.col("content_hash").isNotNull())
-        .groupBy("path", "content_hash")
-        .agg(f.max_by(f.struct(*kept), f.col("scored_at")).alias(_EARLIER))
+    # One pass over the predictions: each scan of a Delta table and each exchange are Spark jobs of their own.
+    is_here = f.col("version") == version
+    counted = predictions.where(is_here | (f.col("error").isNull() & f.col("content_hash").isNotNull()))
+    columns = ", ".join(f"`{name}`" for name in kept)
+    latest = f"max_by(struct({columns}), scored_at) FILTER (WHERE version <> {version})"
+    by_row = counted.groupBy("path", "content_hash").agg(
+        f.max(is_here).alias(_IS_SCORED), f.expr(latest).alias(_EARLIER)
     )
-    remaining = without(rows, here).alias("rows")
-    joined = remaining.join(elsewhere.alias("elsewhere"), same_row("rows", "elsewhere"), "left")
-    return joined.select("rows.*", _EARLIER).withColumn(_IS_COPIED, f.col(_EARLIER).isNotNull())
+    joined = rows.alias("rows").join(by_row.alias("predicted"), same_row("rows", "predicted"), "left")
+    remaining = joined.where(~f.coalesce(_IS_SCORED, f.lit(False)))
+    return remaining.select("rows.*", _EARLIER).withColumn(IS_COPIED, f.col(_EARLIER).isNotNull())
 
 
 def without(rows: DataFrame, others: DataFrame) -> DataFrame:
@@ -120,9 +124,9 @@ def require_same_key(source: ScoredTable, results: PredictionsTable, state: Pred
     """Checks a version of which no row is in the predictions: an earlier call may have had another key."""
     from pyspark.sql import functions as f
 
-    if state.version is None:
-        return
     mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
+    if state.version is None or not results.may_have(mark):
+        return
     ours = f.col("batch_id").startswith(mark)
     ours = ours if source.split is None else ours & (f.col("split") == source.split)
     if not results.read(state.version).where(ours).isEmpty():

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from ..model.user_code import UserCode
 from .images import ImageFiles
 from .mismatch import check_model
 from .predictions import PASSED_DDL, PredictionsState, PredictionsTable, mark_of, new_batch_id, with_columns
-from .remaining import RemainingRows, in_version, remaining_rows, require_same_key, to_retry, without
+from .remaining import IS_COPIED, RemainingRows, in_version, remaining_rows, require_same_key, to_retry, without
 from .source import ScoredTable
 
 if TYPE_CHECKING:
@@ -74,12 +74,20 @@ _ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Rows of a part."""
+
+    scored: int  # Rows that the model was run on
+    errors: int  # How many of them have an error
+    copied: int  # Rows with a prediction of another version
+
+
+@dataclass(frozen=True)
 class Added:
     """What one commit has added."""
 
     state: PredictionsState  # The state of the predictions table after it
-    rows: int  # Rows
-    errors: int  # How many of them have an error
+    rows: Counts
     is_overtaken: bool  # Whether another job has added rows since the work was read
 
 
@@ -90,16 +98,15 @@ def append_once(
     *,
     note: str,
     done: Callable[[int], DataFrame],
-    counts: tuple[int, int] | None = None,
+    counts: Counts,
 ) -> Added:
     """Adds rows in one commit, without those that another job has added since `state`."""
-    counts = counts or count_rows(rows)
     for attempt in range(_ATTEMPTS):
-        if counts[0] == 0:
-            return Added(state, 0, 0, is_overtaken=True)
+        if counts.scored + counts.copied == 0:
+            return Added(state, counts, is_overtaken=True)
         state, is_added = results.append(rows, state, note)
         if is_added:
-            return Added(state, *counts, is_overtaken=attempt > 0)
+            return Added(state, counts, is_overtaken=attempt > 0)
         if state.version is not None:
             rows = without(rows, done(state.version))
             counts = count_rows(rows)
@@ -109,13 +116,12 @@ def append_once(
     )
 
 
-def count_rows(rows: DataFrame) -> tuple[int, int]:
-    """Counts rows, and those with an error."""
-    from pyspark.sql import functions
+def count_rows(rows: DataFrame) -> Counts:
+    """Counts the rows of a part."""
+    from pyspark.sql import functions as f
 
-    count = functions.count(functions.lit(1)).alias("rows")
-    found = rows.agg(count, functions.count("error").alias("errors")).collect()[0]
-    return int(found["rows"]), int(found["errors"])
+    counts = (f.count_if(~f.col(IS_COPIED)), f.count("error"), f.count_if(IS_COPIED))
+    return Counts(*map(int, rows.agg(*counts).collect()[0]))
 
 
 logger = logging.getLogger(__name__)
@@ -212,12 +218,12 @@ class ScoringRun:
     def until_done(self) -> Tally:
         """Adds parts until no row remains."""
         self.tally.total = self.source.row_count()
-        if self.results.state().version is not None and self.results.has_errors():
-            # Once per call, or two jobs would try each other's rows again forever. If another job is faster, it has
-            # taken these rows.
-            with suppress(TableConflictError), conflicts_named(self.results.location):
-                self.results.remove(to_retry(self._scored))
         if self.results.state().version is not None:
+            if self.results.has_errors():
+                # Once per call, or two jobs would try each other's rows again forever. If another job is faster, it has
+                # taken these rows.
+                with suppress(TableConflictError), conflicts_named(self.results.location):
+                    self.results.remove(to_retry(self._scored))
             self.tally.version = self.results.complete_at(self._mark, self.source.split, self.tally.total)
             if self.tally.version is not None:
                 return self.tally
@@ -232,12 +238,6 @@ class ScoringRun:
         with remaining_rows(self.source, self.results, state, digest) as remaining:
             if 0 < remaining.todo_rows + remaining.copied_rows == self.tally.total:
                 require_same_key(self.source, self.results, state, digest)
-            if remaining.copied_rows:
-                added = self._append(remaining.copied(), (remaining.copied_rows, 0), state)
-                self.tally.carried += added.rows
-                state = added.state
-                if added.is_overtaken:
-                    return False
             return self._add_parts(remaining, state)
 
     def _add_parts(self, remaining: RemainingRows, state: PredictionsState) -> bool:
@@ -246,16 +246,18 @@ class ScoringRun:
         def counted() -> tuple[int, int]:
             return self.tally.scored - scored, self.tally.errors - errors
 
+        # Copies travel with the first part: a commit of their own would take as long as that of a small part.
+        copied = remaining.copied() if remaining.copied_rows else None
         with image_progress(f"score {self.source.name}", remaining.todo_rows, counted) as self._count_file:
             for files, rows in self._parts(remaining):
                 self.alive()
-                added = self._add(remaining.todo(files), rows, state)
-                self.tally.scored += added.rows
-                self.tally.errors += added.errors
-                state = added.state
+                added = self._add(self._predicted(remaining.todo(files), rows), copied, remaining.copied_rows, state)
+                state, copied = added.state, None
                 if added.is_overtaken:
                     return False
-        return True
+        if copied is None:
+            return True
+        return not self._append(copied, Counts(0, 0, remaining.copied_rows), state).is_overtaken
 
     def _parts(self, remaining: RemainingRows) -> Iterator[tuple[list[str], int]]:
         """Divides the remaining rows into parts of whole files; a part's size follows from the time of the last one."""
@@ -269,11 +271,13 @@ class ScoringRun:
             if self.rows_per_commit is None:
                 most = next_rows(rows, time.monotonic() - started)
 
-    def _add(self, part: DataFrame, rows: int, state: PredictionsState) -> Added:
-        with kept(self._predicted(part, rows)) as predicted:
+    def _add(self, part: DataFrame, copied: DataFrame | None, copied_rows: int, state: PredictionsState) -> Added:
+        with kept(part) as predicted:
             counts = count_rows(predicted)
             self._name_engines()
-            return self._append(predicted, counts, state)
+            if copied is None:
+                return self._append(predicted, counts, state)
+            return self._append(predicted.unionByName(copied), replace(counts, copied=copied_rows), state)
 
     def _name_engines(self) -> None:
         for engine in self._engines.value - self.tally.engines:
@@ -281,7 +285,7 @@ class ScoringRun:
                 logger.warning("model %s runs slower than it could, with equal results. %s", self.model.uri, engine)
         self.tally.engines = self._engines.value
 
-    def _append(self, rows: DataFrame, counts: tuple[int, int], state: PredictionsState) -> Added:
+    def _append(self, rows: DataFrame, counts: Counts, state: PredictionsState) -> Added:
         added = append_once(
             self.results,
             self._marked_as_ours(rows),
@@ -290,9 +294,13 @@ class ScoringRun:
             done=lambda version: self.results.read(version).where(self._scored),
             counts=counts,
         )
-        if added.rows:
-            self.tally.commits += 1
-            self.tally.version = added.state.version
+        tally = self.tally
+        if added.rows.scored + added.rows.copied:
+            tally.commits += 1
+            tally.version = added.state.version
+            tally.scored += added.rows.scored
+            tally.errors += added.rows.errors
+            tally.carried += added.rows.copied
         return added
 
     def _marked_as_ours(self, rows: DataFrame) -> DataFrame:
@@ -320,5 +328,9 @@ class ScoringRun:
             slots=parallelism(self.spark),
         )
         return predicted.withColumns(
-            {"model_uri": functions.lit(self.model.uri), "scored_at": functions.lit(datetime.now(timezone.utc))}
+            {
+                "model_uri": functions.lit(self.model.uri),
+                "scored_at": functions.lit(datetime.now(timezone.utc)),
+                IS_COPIED: functions.lit(False),
+            }
         )

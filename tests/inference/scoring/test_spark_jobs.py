@@ -44,6 +44,13 @@ def test_a_repeat_with_nothing_to_do_is_answered_by_the_log_and_an_evaluation_is
         assert score(spark, checkpoint.path, images, predictions).scored == 0
     assert len(repeated) == 0, str(repeated)
 
+    # The rows of the version before are copied in the commit of the new ones.
+    write_table(images, [row(number) for number in range(9, 12)])
+    with jobs_of(spark) as grown:
+        more = score(spark, checkpoint.path, images, predictions)
+    assert (more.scored, more.carried, more.commits) == (3, 9, 1)
+    assert len(counted(grown)) <= 13, str(grown)
+
 
 def test_a_repeat_asks_the_rows_only_whether_one_with_an_error_is_to_be_tried_again(spark, checkpoint, tmp_path):
     images, predictions = tmp_path / "images", tmp_path / "predictions"
