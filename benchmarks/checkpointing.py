@@ -1,8 +1,5 @@
 """What checkpoints cost, and what they save: MobileNetV2 on one rank, one checkpoint per epoch.
 
-    python -m benchmarks.checkpointing [--photographs 2000] [--side 96] [--epochs 6] [--kill-every-s 60] [--json]
-    python -m benchmarks.checkpointing --job-s 300 [--kill-every-s 60]
-
 Two numbers. The share of the training's time that goes into writing a checkpoint after each epoch: median of the
 writes over median of the epochs, the first one left out, in which TensorFlow traces. The restart, in a training whose
 rank is killed every X seconds: from the kill of the rank to the end of the first step after it.
@@ -10,7 +7,7 @@ rank is killed every X seconds: from the kill of the rank to the end of the firs
 With `--job-s`, a third one: the share of useful time of `lakelens train --job KEY` whose driver is killed every X
 seconds and started again by the same command, as by a scheduler. Useful is the time of the undisturbed command without
 its start. It is compared with what a restart and half a period of checkpoints cost: 1 - (restart + period / 2) / X.
-Checkpoints are written every PERIOD_S seconds; where an epoch and a start take longer than X, no epoch would end.
+Checkpoints are written every 10 seconds; where an epoch and a start take longer than X, no epoch would end.
 """
 
 from __future__ import annotations
@@ -30,8 +27,8 @@ from .harness import Report, above_zero, command, parser, positive, scratch, tel
 from .notes import notes
 from .sparks import write_table
 
-SHARE, USEFUL = 0.035, 0.9
-BATCH, PERIOD_S = 32, 10
+BATCH, _PERIOD_S = 32, 10
+_SHARE, _USEFUL = 0.035, 0.9
 _MOST_RESTARTS = 1000
 
 
@@ -58,6 +55,24 @@ def history(result: Any, metric: str) -> list[float]:
 
     points = open_client(result.tracking_uri).get_metric_history(result.run_id, metric)
     return [point.value for point in points][1:]
+
+
+def train_unsaved(
+    config: dict[str, Any], entrypoint: str, ranks: int, **hyperparameters: Any
+) -> tuple[list[float], float]:
+    """Trains without checkpoints on ranks of this machine.
+
+    Gives the seconds of each epoch but the first, and the share of them that rank 0 waited for the feed.
+    """
+    from lakelens.training.experiment.train import train
+
+    config |= {"entrypoint": entrypoint, "checkpoint_policy": "none"}
+    config["hyperparameters"] |= hyperparameters
+    config["resources"] |= {"slots_per_trial": ranks, "strategy": "horovod_local"}
+    result = train(config)
+    waited, computed = (history(result, f"{part}_seconds_rank0") for part in ("feed_wait", "compute"))
+    shares = [wait / (wait + step) for wait, step in zip(waited, computed, strict=True)]
+    return history(result, "epoch_seconds"), statistics.median(shares)
 
 
 def restarts(found: list[dict[str, Any]]) -> list[float]:
@@ -114,7 +129,7 @@ def run_job(arguments: Any) -> Report:
         tried = [entry for entry in notes(temporary / "tried") if entry["event"] == "_write"]
         epoch_s = tried[-1]["time"] - tried[-2]["time"]
         epochs = max(2, round(arguments.job_s / epoch_s))
-        steps = max(1, round(PERIOD_S * (arguments.photographs / BATCH) / epoch_s))
+        steps = max(1, round(_PERIOD_S * (arguments.photographs / BATCH) / epoch_s))
         period: dict[str, Any] = {"min_checkpoint_period": {"batches": steps}}
         for repeat in range(arguments.repeats):
             folder = temporary / f"whole-{repeat}"
@@ -125,7 +140,7 @@ def run_job(arguments: Any) -> Report:
             )
             restart = statistics.median(restarts_s)
             useful.append((whole - starts[0]) / taken)
-            possible.append(1 - (restart + PERIOD_S / 2) / arguments.kill_every_s)
+            possible.append(1 - (restart + _PERIOD_S / 2) / arguments.kill_every_s)
             tell(
                 f"{repeat + 1}/{arguments.repeats}: {kills} kills, a restart takes {restart:.1f} s, "
                 f"useful {useful[-1]:.3f} of {possible[-1]:.3f}"
@@ -133,7 +148,7 @@ def run_job(arguments: Any) -> Report:
     report.add("useful time", "of the job's time", useful)
     report.add("possible", "of the job's time", possible)
     share = statistics.median(one / of for one, of in zip(useful, possible, strict=True))
-    report.aim("useful time of what is possible", share, at_least=USEFUL)
+    report.aim("useful time of what is possible", share, at_least=_USEFUL)
     return report
 
 
@@ -147,7 +162,6 @@ def run(arguments: Any) -> Report:
         raise SystemExit("--epochs 1: the first epoch, in which TensorFlow traces, is left out; give 2 or more")
     settings = ("photographs", "side", "epochs", "kill_every_s", "repeats")
     report = Report.of("checkpointing", arguments, *settings, batch=BATCH)
-    kills = {"BENCHMARK_KILL_EVERY_S": str(arguments.kill_every_s), "BENCHMARK_KILLS": str(arguments.kills)}
     shares: list[float] = []
     taken: list[float] = []
     with scratch(arguments.folder) as (kept, temporary):
@@ -159,11 +173,12 @@ def run(arguments: Any) -> Report:
             written = statistics.median(entry["seconds"] for entry in notes(folder) if entry["event"] == "_write")
             shares.append(written / (statistics.median(epochs) + written))
             folder = temporary / f"killed-{repeat}"
-            train(experiment(table, folder, arguments.side, arguments.epochs, **kills))
+            every_s = str(arguments.kill_every_s)
+            train(experiment(table, folder, arguments.side, arguments.epochs, BENCHMARK_KILL_EVERY_S=every_s))
             taken += (found := restarts(notes(folder)))
             tell(f"{repeat + 1}/{arguments.repeats}: share {shares[-1]:.4f}, killed {len(found)} times")
     report.add("share of a checkpoint per epoch", "of the training's time", shares)
-    report.aim("share of a checkpoint per epoch", statistics.median(shares), at_most=SHARE)
+    report.aim("share of a checkpoint per epoch", statistics.median(shares), at_most=_SHARE)
     if taken:
         report.add("restart", "s", taken)
     else:
@@ -177,5 +192,4 @@ if __name__ == "__main__":
     flags.add_argument("--epochs", type=positive, default=6, help="epochs of each training")
     flags.add_argument("--kill-every-s", type=above_zero, default=60.0, help="seconds between kills")
     flags.add_argument("--job-s", type=above_zero, default=None, help="a job of this many seconds instead")
-    flags.add_argument("--kills", type=positive, default=50, help="largest number of kills")
     command(flags, run)

@@ -32,41 +32,36 @@ class ContenderError(Exception):
 
 
 class Contender:
-    """A running contender."""
+    """A running object of a class, whose argument `folder` is a new folder that holds the log too."""
 
-    def __init__(self, target: str, log: Path, *, python: str | Path = sys.executable, **arguments: Any) -> None:
-        self.target = target
+    def __init__(self, kind: type, folder: Path, *, python: str | Path = sys.executable, **arguments: Any) -> None:
+        module = kind.__module__
+        if module == "__main__":
+            module = getattr(sys.modules[module].__spec__, "name", module)
+        self.target = f"{module}:{kind.__name__}"
         self.python = python
-        self._log = log
+        self._log = folder / "log"
+        tell(f"starting {folder.name}")
+        folder.mkdir(parents=True)
         variables = dict(os.environ)
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CHECKOUT), os.environ.get("PYTHONPATH")]))
         variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         variables.setdefault("CUDA_VISIBLE_DEVICES", "")
-        with log.open("ab") as output:
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 [str(python), "-m", "benchmarks.contender"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 env=variables,
-                cwd=log.parent,
+                cwd=folder,
                 start_new_session=True,
             )
         try:
-            self.call(target, timeout_s=_START_S, **arguments)
+            self.call(self.target, timeout_s=_START_S, folder=str(folder), **arguments)
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    def of(cls, kind: type[Any], folder: Path, *, python: str | Path = sys.executable, **arguments: Any) -> Contender:
-        """Starts an object of a class, whose argument `folder` is a new folder that holds the log too."""
-        module = kind.__module__
-        if module == "__main__":
-            module = getattr(sys.modules[module].__spec__, "name", module)
-        tell(f"starting {folder.name}")
-        folder.mkdir(parents=True)
-        return cls(f"{module}:{kind.__name__}", folder / "log", python=python, folder=str(folder), **arguments)
 
     @property
     def pid(self) -> int:
@@ -127,13 +122,6 @@ class Contender:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def versions_in(python: Path, log: Path, packages: list[str]) -> dict[str, str]:
-    """Finds the versions of packages of a peer's environment."""
-    with Contender("benchmarks.peers:Versions", log, python=python) as asked:
-        found = asked.call("of", packages=packages)
-    return {package: found[package] for package in packages}
 
 
 def serve() -> int:

@@ -14,16 +14,13 @@ from typing import Any
 from . import ranks
 from .launchers import LAUNCHERS
 
-MASTER = "local[2]"
-
 
 def main() -> int:
     """Launches once; the session stays open until the folder holds `close`, so that leftovers can be looked for."""
     name, fault, folder, count, seconds = sys.argv[1:]
     place = Path(folder)
-    launcher = LAUNCHERS[name](place, MASTER)
-    spark = launcher.spark
-    hosts = [] if spark is None else [spark.sparkContext.getConf().get("spark.driver.host")]
+    launcher = LAUNCHERS[name](place)
+    hosts = [launcher.spark.sparkContext.getConf().get("spark.driver.host")]
     _write(place / "session.json", {"hosts": hosts})
     try:
         value = launcher.run(

@@ -1,10 +1,5 @@
 """The same faults on lakelens, horovod.spark.run and TorchDistributor: how each ends, when, and what stays behind.
 
-    python -m benchmarks.faults --folder KEPT [--results FILE] [--json]
-
-PyTorch gets its own environment below KEPT, made once (6.7 GB, some minutes); without --folder TorchDistributor is
-left out.
-
 Two ranks on `local[2]` sum a number twenty times a second. When both have, one fault is made to happen. Measured are
 the seconds from the fault until `run()` returns, what it returns with, and which processes, listening ports and
 temporary files of the job are there ten seconds later that were not there before it. A `run()` that has not return
@@ -271,17 +266,11 @@ def _alive(pid: int) -> bool:
 
 def run(arguments: Any) -> list[Result]:
     """Runs every launcher against every fault."""
-    torch = None
-    if "TorchDistributor" in arguments.launchers and arguments.folder is not None:
-        torch = make_peer("torch", arguments.folder)
     results = []
-    with scratch(arguments.folder) as (_, temporary):
+    with scratch(arguments.folder) as (kept, temporary):
         for fault in arguments.faults:
             for launcher in arguments.launchers:
-                python = torch if launcher == "TorchDistributor" else sys.executable
-                if python is None:
-                    tell("TorchDistributor is left out: it needs --folder for its environment")
-                    continue
+                python = make_peer("torch", kept) if launcher == "TorchDistributor" else sys.executable
                 place = temporary / f"{launcher}-{fault}".replace(" ", "-")
                 trial = Trial(launcher, fault, python, place, arguments.bound_s)
                 try:

@@ -1,12 +1,9 @@
 """The feed: lakelens's `DeltaFeed` beside Petastorm's converter, TFRecord files, and the limits, over the same rows.
 
-    python -m benchmarks.feed [--stores jpeg raw_rgb] [--photographs 1000] [--repeats 5] [--json] [--folder KEPT]
-
 The rows are photographs at 299 pixels, stored as JPEG and as raw pixels. One measurement is one pass of three epochs in
 batches of 64, timed from the first batch on; a pixel of each batch is looked at. Each contender gives shuffled uint8
 images, and all decode JPEG to the same pixels. The limit for JPEG is TensorFlow's decoder on bytes that are already in
-memory. For raw pixels the limit is copying each image once into its batch. Images per processor second is the number to
-compare when the machine is shared with others.
+memory. For raw pixels the limit is copying each image once into its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from .contender import Contender
 from .harness import Measure, Report, command, parser, positive, scratch
 from .memory import cpu_seconds
 from .peers import petastorm_python
-from .sparks import Tables, stored_columns
+from .sparks import stored_columns, write_table
 from .tensorflow_rows import Converted, decode_jpeg, read_tfrecords, take, write_tfrecords
 
 SIZE = 299
@@ -215,12 +212,10 @@ def run(arguments: Any) -> Report:
     report = Report.of("feed", arguments, "photographs", "epochs", "repeats", size=SIZE, batch=BATCH)
     with scratch(arguments.folder) as (kept, temporary):
         made = photos.photographs(kept, arguments.photographs)
-        with Contender.of(Tables, temporary / "writing") as tables:
-            for store in arguments.stores:
-                table = temporary / f"table-{store}"
-                tables.call("ingest", source=str(made.folder), table=str(table), size=SIZE, store=store)
         for store in arguments.stores:
-            given = {"table": str(temporary / f"table-{store}"), "store": store, "epochs": arguments.epochs}
+            table = temporary / f"table-{store}"
+            write_table(made.folder, table, SIZE, store)
+            given = {"table": str(table), "store": store, "epochs": arguments.epochs}
             with ExitStack() as stack:
                 measures: dict[str, Measure] = {}
                 for name in arguments.contenders:
@@ -228,7 +223,7 @@ def run(arguments: Any) -> Report:
                     if store in stores:
                         python = petastorm_python(kept) if name == "petastorm" else sys.executable
                         place = temporary / f"{store}-{name.replace(' ', '-')}"
-                        contender = stack.enter_context(Contender.of(kind, place, python=python, **given))
+                        contender = stack.enter_context(Contender(kind, place, python=python, **given))
                         contender.call("take")
                         measures[name] = measure(contender, made.count * arguments.epochs)
                 report.measure(arguments.repeats, measures, _UNITS, f"{store} ")

@@ -1,7 +1,5 @@
 """Seconds and memory from `table@version` to the first batch, at 1, 10 and 100 times the rows.
 
-    python -m benchmarks.first_batch [--rows 300] [--scales 1 10 100] [--repeats 3] [--json] [--folder KEPT]
-
 The tables hold photographs at 299 pixels as JPEG, in files of 1,000 rows; the larger ones hold them again and again.
 Measured is everything from the table's name to the first batch of 64 decoded images, in a process that has imported
 TensorFlow (and, for Petastorm's converter, has its Spark session) and has done it once before. It is compared
@@ -39,7 +37,6 @@ class Source:
     def __init__(self, folder: str) -> None:
         import tensorflow as tf
 
-        self.folder = Path(folder)
         tf.zeros(1)
 
     def first(self, table: str) -> dict[str, Any]:
@@ -137,7 +134,7 @@ def run(arguments: Any) -> Report:
     report = Report.of("first_batch", arguments, "rows", "repeats", scales=scales, batch=BATCH)
     with scratch(arguments.folder) as (kept, temporary), ExitStack() as stack:
         made = photos.scaled(photos.photographs(kept, arguments.rows), temporary / "jpegs", SIZE)
-        images = [path.read_bytes() for path in photos.files(made)]
+        images = [path.read_bytes() for path in made.files]
         tables = {scale: temporary / f"table-{scale}" for scale in scales}
         for scale, table in tables.items():
             tell(f"writing {arguments.rows * scale} rows")
@@ -146,7 +143,7 @@ def run(arguments: Any) -> Report:
         for name in arguments.contenders:
             python = petastorm_python(kept) if name == "petastorm" else sys.executable
             place = temporary / name.replace(" ", "-")
-            running[name] = stack.enter_context(Contender.of(CONTENDERS[name], place, python=python))
+            running[name] = stack.enter_context(Contender(CONTENDERS[name], place, python=python))
             running[name].call("first", table=str(tables[scales[0]]))
         for scale, table in tables.items():
             _one_scale(report, arguments.repeats, running, scale, table)
@@ -169,7 +166,7 @@ def _one_scale(report: Report, repeats: int, running: dict[str, Contender], scal
     for name, contender in running.items():
         # A process that has done it before may still hold what that took.
         place = table.parent / f"{name.replace(' ', '-')}-{scale}"
-        with Contender.of(CONTENDERS[name], place, python=contender.python) as fresh, PeakMemory(fresh.pid) as memory:
+        with Contender(CONTENDERS[name], place, python=contender.python) as fresh, PeakMemory(fresh.pid) as memory:
             fresh.call("first", table=str(table))
         report.facts[f"{name} at {scale}x memory"] = memory.as_json()
 

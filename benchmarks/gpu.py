@@ -1,7 +1,5 @@
 """Images/s of ResNet-50 and MobileNetV2 on one GPU, fed by lakelens and by others; with --rules, its GPU rules.
 
-    python -m benchmarks.gpu [--rules] [--seconds 15] [--folder KEPT] [--json]
-
 Needs lakelens with its dependencies, simplejpeg, PyTorch with CUDA, torchvision and scikit-learn (for its photographs);
 no Spark, no network. Contender `train` needs MLflow too, nvidia-ml-py gives the GPU's busy share.
 
@@ -39,7 +37,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from . import photographs as photos
-from .gpu_table import class_names, label_of, write_table
+from .gpu_table import label_of, write_table
 from .harness import Report, above_zero, parser, positive, rounded, scratch, tell
 
 if TYPE_CHECKING:
@@ -51,6 +49,8 @@ CONTENDERS = ("limit", "feed, cache", "feed", _STORED, "train", "loader")
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _RESIDENT = 4  # batches that `limit` trains on in turn
 _SAMPLE_S = 0.05
+_WARM_STEPS = 20
+_LIMIT_S = 150.0  # of a contender
 _MOST_EPOCHS = 60
 _ENDLESS = 1 << 40
 _LOADER_TIMEOUT_S = 60
@@ -103,14 +103,14 @@ class Utilization:
 class Trained:
     """A model of torchvision with new weights and its optimizer; a call trains on a batch and does not wait for it."""
 
-    def __init__(self, name: str, classes: int, device: str) -> None:
+    def __init__(self, name: str, device: str) -> None:
         import torch
         import torchvision
 
         from lakelens.training.trials.torch_layers import Pixels
 
         torch.manual_seed(0)
-        network = torchvision.models.get_model(name, weights=None, num_classes=classes)
+        network = torchvision.models.get_model(name, weights=None, num_classes=photos.CLASSES)
         model = torch.nn.Sequential(Pixels(_MEAN, _DEVIATION), network)
         self._model = model.to(device, memory_format=torch.channels_last).train()
         self._optimizer = torch.optim.Adam(self._model.parameters(), 0.001)
@@ -138,7 +138,6 @@ def measure(
     step: Callable[[Any, Any], Callable[[], None]],
     *,
     seconds: float,
-    warm_steps: int,
     busy: Callable[[float, float], float | None],
 ) -> Speed:
     """Trains on batches for some seconds."""
@@ -147,7 +146,7 @@ def measure(
     iterator = iter(open_batches())
     batch = next(iterator)
     first_batch_s = clock() - asked
-    for _ in range(warm_steps):
+    for _ in range(_WARM_STEPS):
         step(*batch[:2])()
         batch = next(iterator)
     began, since = clock(), time.time()
@@ -196,7 +195,6 @@ class Bench:
     folder: Path  # Takes caches and runs
     table: Path  # The table
     table_at_side: Path  # The table that stores the images at the side that is trained at
-    names: list[str]  # Its classes
     files: list[Path]  # The photographs of its training split
     utilization: Utilization  # The GPU's
     rates: dict[tuple[str, str], float] = field(default_factory=dict)  # Images/s by model and contender
@@ -212,9 +210,8 @@ class Bench:
             _STORED: lambda: self._feed(table=self.table_at_side),
             "loader": self._loader,
         }[contender]
-        given, step = self.arguments, Trained(model, len(self.names), self.arguments.device)
-        busy = self.utilization.between
-        return measure(batches, step, seconds=given.seconds, warm_steps=given.warm_steps, busy=busy)
+        given, step = self.arguments, Trained(model, self.arguments.device)
+        return measure(batches, step, seconds=given.seconds, busy=self.utilization.between)
 
     def _feed(self, *, cache: bool = False, pin: bool = True, table: Path | None = None) -> Any:
         from lakelens import DeltaFeed
@@ -272,7 +269,7 @@ class Bench:
             tracking_uri=f"sqlite:///{home / 'mlflow.db'}",
             hyperparameters={"backbone": model, "frozen": False, "flip": False, "dropout": 0.0},
             config={
-                "data": {"cache": str(self.folder / "decoded"), "class_names": self.names},
+                "data": {"cache": str(self.folder / "decoded"), "class_names": photos.CLASS_NAMES},
                 "optimizations": {"mixed_precision": "bfloat16"},
                 "checkpoint_policy": "none",
                 "checkpoint_storage": {"path": str(home / "checkpoints")},
@@ -288,8 +285,6 @@ class Bench:
         trained, taken = rows * (len(epoch_s) - 1), wait + sum(point.value for point in computed[1:])
         first, last = epoch_s[0].timestamp / 1000, epoch_s[-1].timestamp / 1000
         start = first - epoch_s[0].value - began
-        note = f"{len(epoch_s)} epochs of {rows} images; {trained / (last - first):.0f} images/s with validations"
-        tell(f"{model}, train: {note}; the first step began after {start:.1f} s; the call took {result.seconds:.1f} s")
         return Speed(trained / taken, wait / taken, self.utilization.between(first, last), taken, start)
 
 
@@ -309,7 +304,7 @@ def run(arguments: Any) -> tuple[Report, int]:
             if _STORED in arguments.contenders:
                 write_table(made, at_side, train, validation, arguments.side)
             utilization = Utilization(arguments.device)
-            bench = Bench(arguments, temporary, table, at_side, class_names(made), files, utilization)
+            bench = Bench(arguments, temporary, table, at_side, files, utilization)
             failures += _contenders(report, bench)
             utilization.close()
         if arguments.rules:
@@ -323,7 +318,7 @@ def _contenders(report: Report, bench: Bench) -> int:
         for contender in bench.arguments.contenders:
             name = f"{model}: {contender}"
             try:
-                with _no_longer_than(bench.arguments.limit_s):
+                with _no_longer_than(_LIMIT_S):
                     speed = bench.run(model, contender)
             except Exception as error:  # noqa: BLE001  the other contenders run whatever this one does
                 failures += 1
@@ -347,8 +342,7 @@ def _rules(report: Report, arguments: Any, made: photos.Photographs, temporary: 
 
     table = temporary / "rules-table"
     write_table(made, table, 90, 22)
-    place = Place(table, class_names(made), temporary / "rules", arguments.device)
-    found = check(place, time.monotonic() + arguments.rules_s)
+    found = check(Place(table, temporary / "rules", arguments.device))
     report.facts["rules"] = found
     return sum(not value.startswith("ok") for value in found.values())
 
@@ -393,13 +387,10 @@ if __name__ == "__main__":
     flags.add_argument("--side", type=positive, default=224, help="side of the images")
     flags.add_argument("--batch", type=positive, default=256, help="images of a step; photographs are whole batches")
     flags.add_argument("--seconds", type=above_zero, default=15.0, help="how long each contender is measured")
-    flags.add_argument("--warm-steps", type=positive, default=20, help="steps before")
-    flags.add_argument("--limit-s", type=above_zero, default=150.0, help="seconds after which a contender is ended")
     flags.add_argument("--workers", type=positive, default=os.cpu_count() or 1, help="workers of the DataLoader")
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="what is trained")
     flags.add_argument("--contenders", nargs="*", choices=CONTENDERS, default=list(CONTENDERS), help="who takes part")
     flags.add_argument("--rules", action="store_true", help="check the GPU rules of launcher and trainer, too")
-    flags.add_argument("--rules-s", type=above_zero, default=240.0, help="seconds after which no rule begins")
     arguments = flags.parse_args()
     found, failed = run(arguments)
     found.show(arguments.json)

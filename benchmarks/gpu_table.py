@@ -8,7 +8,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .photographs import Photographs, class_name, files
+from .photographs import Photographs
 
 if TYPE_CHECKING:
     from lakelens.etl.images.recipe import Recipe
@@ -26,7 +26,7 @@ def write_table(photos: Photographs, table: Path, train: int, validation: int, s
     from lakelens.etl.images.recipe import Recipe
     from lakelens.etl.model.schema import IMAGE_TABLE, PARTITION_COLUMNS, TABLE_PROPERTIES
 
-    paths = files(photos)[: train + validation]
+    paths = photos.files[: train + validation]
     written = WriterProperties(
         compression="UNCOMPRESSED",
         max_row_group_size=_ROW_GROUP_ROWS,
@@ -47,11 +47,6 @@ def write_table(photos: Photographs, table: Path, train: int, validation: int, s
                     writer_properties=written,
                 )
     return of_split["train"]
-
-
-def class_names(photos: Photographs) -> list[str]:
-    """Gives the names of the classes by their numbers."""
-    return [class_name(number) for number in range(photos.classes)]
 
 
 def label_of(path: Path) -> int:

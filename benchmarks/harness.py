@@ -11,8 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
@@ -90,35 +91,12 @@ def paired_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-def rotated(names: Sequence[str], repeat: int) -> list[str]:
-    """The order of the contenders in one repeat: each is first as often as the others."""
-    shift = repeat % len(names)
-    return [*names[shift:], *names[:shift]]
-
-
-def interleave(
-    repeats: int, measures: Mapping[str, Measure], tell: Callable[[str], None]
-) -> dict[str, dict[str, list[float]]]:
-    """Measures every contender once per repeat, repeat by repeat."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in measures}
-    for repeat in range(repeats):
-        for name in rotated(list(measures), repeat):
-            values = measures[name](repeat)
-            for key, value in values.items():
-                found[name].setdefault(key, []).append(float(value))
-            shown = ", ".join(f"{key} {rounded(value):g}" for key, value in values.items())
-            tell(f"{repeat + 1}/{repeats} {name}: {shown}")
-    return found
-
-
 def machine() -> dict[str, Any]:
     """The machine and the versions that the numbers belong to."""
     versions = {}
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -130,13 +108,9 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
 
 
 @dataclass
@@ -166,10 +140,19 @@ class Report:
         self, repeats: int, measures: Mapping[str, Measure], units: Mapping[str, tuple[str, str]], prefix: str = ""
     ) -> None:
         """Measures every contender once per repeat and adds its values; `units` has suffix and unit of each value."""
-        for name, found in interleave(repeats, measures, tell).items():
-            for key, values in found.items():
-                suffix, unit = units[key]
-                self.add(f"{prefix}{name}{suffix}", unit, values)
+        found: dict[tuple[str, str], list[float]] = defaultdict(list)
+        names = list(measures)
+        for repeat in range(repeats):
+            first = repeat % len(names)  # each is first as often as the others
+            for name in (*names[first:], *names[:first]):
+                values = measures[name](repeat)
+                for key, value in values.items():
+                    found[name, key].append(float(value))
+                shown = ", ".join(f"{key} {rounded(value):g}" for key, value in values.items())
+                tell(f"{repeat + 1}/{repeats} {name}: {shown}")
+        for (name, key), each in found.items():
+            suffix, unit = units[key]
+            self.add(f"{prefix}{name}{suffix}", unit, each)
 
     def compare(self, over: str, under: str, at_least: float | None = None, at_most: float | None = None) -> None:
         """Adds the paired ratio of two series if both were measured, and its aim if there is a bound."""

@@ -1,15 +1,10 @@
 """Inference: `score` and `predict_udf` beside the UDFs of Spark, MLflow and Daft, Ray Data, and the limit.
 
-    python -m benchmarks.inference [--models mobilenet tiny] [--photographs 1500] [--store jpeg]
-        [--master "local-cluster[2,1,4096]"] [--repeats 3] [--json] [--folder KEPT]
-
 The rows are photographs at 299 pixels. Each contender writes path and probabilities of all rows into a
 new Delta table on two slots, with Python workers that have loaded the model. Rows/s of the whole call is the count
 over its seconds. Steady rows/s is the rate of the rows beyond a quarter: the difference to a call on a table with a
 quarter of the rows, so that what a call costs once is left out of it. The models have random weights: MobileNetV2, and
 one layer behind an average of the pixels, which leaves decoding and Spark.
-
-`--long-rows` adds the peak memory of `score` on a longer table, to compare with that on all rows.
 
 The limit is as many processes as slots, with one thread each, a share of the images in memory, and lakelens's decoder
 and frozen graph; without Spark, and without a table.
@@ -27,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import photographs as photos
-from .contender import Contender, versions_in
+from .contender import Contender
 from .harness import Measure, Report, command, parser, scratch
 from .memory import PeakMemory
-from .peers import make_peer, start_ray
+from .peers import make_peer, start_ray, versions_in
 from .sparks import MASTER, OnSpark, Tables, data_files, stored_columns, stored_files
 
 if TYPE_CHECKING:
@@ -41,7 +36,6 @@ BATCH = 32
 SLOTS = 2
 STORES = ("jpeg", "raw_rgb")
 MODELS = ("mobilenet", "tiny")
-_CLASSES = 8
 _KERAS = "model.keras"
 _SHARE = 4
 _FEWEST = 500
@@ -74,10 +68,10 @@ def load(model: str) -> Callable[[Any], np.ndarray]:
 class Scoring(OnSpark):
     """A contender that scores a table in its own Spark session."""
 
-    def __init__(self, folder: str, model: str, master: str) -> None:
+    def __init__(self, folder: str, model: str) -> None:
         # Partitions of a few MB: larger ones are as uneven as the files, and one slot waits for the other.
         conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "256", "spark.sql.files.maxPartitionBytes": "4m"}
-        super().__init__(folder, master, **conf)
+        super().__init__(folder, **conf)
         self.keras, self.checkpoint = str(Path(model) / _KERAS), str(Path(model) / "checkpoint")
         self.predictions = str(self.folder / "predictions")
         self.column = self.probabilities()
@@ -103,8 +97,8 @@ class Scoring(OnSpark):
 class Score(Scoring):
     """`lakelens.score`."""
 
-    def __init__(self, folder: str, model: str, master: str, engine: str | None = None) -> None:
-        super().__init__(folder, model, master)
+    def __init__(self, folder: str, model: str, engine: str | None = None) -> None:
+        super().__init__(folder, model)
         self.engine = engine
 
     def take(self, table: str) -> dict[str, Any]:
@@ -192,7 +186,7 @@ def _pyfunc() -> Any:
 class Daft:
     """Daft's batch UDF, a class whose processes load the model in each query."""
 
-    def __init__(self, folder: str, model: str, master: str) -> None:
+    def __init__(self, folder: str, model: str) -> None:
         self.keras, self.predictions = str(Path(model) / _KERAS), str(Path(folder) / "predictions")
 
     def take(self, table: str) -> dict[str, Any]:
@@ -228,7 +222,7 @@ def _daft_class() -> Any:
 class RayData:
     """Ray Data's `map_batches` of a class whose actors load the model in each call; it writes Parquet."""
 
-    def __init__(self, folder: str, model: str, master: str) -> None:
+    def __init__(self, folder: str, model: str) -> None:
         self.keras, self.predictions = str(Path(model) / _KERAS), str(Path(folder) / "predictions")
         start_ray(2 * SLOTS)  # one processor for each actor, and as many for reading and writing
 
@@ -304,7 +298,7 @@ class Models:
         model, home = build(name), self.folder / name
         home.mkdir()
         model.save(home / _KERAS)
-        labels = {str(number): photos.class_name(number) for number in range(_CLASSES)}
+        labels = {str(number): label for number, label in enumerate(photos.CLASS_NAMES)}
         metadata = {"input": {"height": SIZE, "width": SIZE, "channels": 3}, "labels": labels, "epoch": 1}
         saved = save_checkpoint(model, home / "saved", metadata=metadata, state={"epoch": 1})
         (home / "checkpoint").symlink_to(saved.path)
@@ -320,13 +314,13 @@ def build(name: str) -> Any:
     from .mobile_net import build
 
     if name == "mobilenet":
-        model = build(SIZE, _CLASSES)
+        model = build(SIZE, photos.CLASSES)
     else:
         pixels = keras.Input((SIZE, SIZE, 3))
         # Sums over all pixels at once would differ between engines by more than scoring allows.
         parts = keras.layers.AveragePooling2D(23)(keras.layers.Rescaling(1 / 255)(pixels))
         means = keras.layers.GlobalAveragePooling2D()(parts)
-        model = keras.Model(pixels, keras.layers.Dense(_CLASSES, "softmax")(means))
+        model = keras.Model(pixels, keras.layers.Dense(photos.CLASSES, "softmax")(means))
     # Outputs of random weights hardly differ between images, as those of trained ones do.
     head = keras.Model(model.inputs, model.layers[-1].input)
     features = head.predict_on_batch(check_images((SIZE, SIZE, 3)).astype(np.float32))
@@ -392,26 +386,26 @@ def measure_limit(processes: list[Contender]) -> Measure:
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    settings = ("photographs", "store", "master", "repeats")
-    report = Report.of("inference", arguments, *settings, size=SIZE, slots=SLOTS, batch=BATCH)
+    constants = {"master": MASTER, "size": SIZE, "slots": SLOTS, "batch": BATCH}
+    report = Report.of("inference", arguments, "photographs", "store", "repeats", **constants)
     with scratch(arguments.folder) as (kept, temporary):
-        made = photos.photographs(kept, arguments.photographs, classes=_CLASSES)
+        made = photos.photographs(kept, arguments.photographs)
         few = photos.subset(made, max(1, made.count // _SHARE), temporary / "few")
         whole, quarter, longer = temporary / "whole", temporary / "quarter", temporary / "longer"
         store = arguments.store
-        with Contender.of(Tables, temporary / "writing") as tables:
+        with Contender(Tables, temporary / "writing") as tables:
             for source, table in ((few, quarter), (made, whole)):
                 tables.call("ingest", source=str(source.folder), table=str(table), size=SIZE, store=store)
             if arguments.long_rows:
                 tables.call("repeat", table=str(whole), target=str(longer), rows=arguments.long_rows)
-        with Contender.of(Models, temporary / "models") as models:
+        with Contender(Models, temporary / "models") as models:
             for name in arguments.models:
                 models.call("save", name=name)
         pythons = {}
         if peers := {"daft", "ray data"} & set(arguments.contenders):
-            pythons = dict.fromkeys(peers, make_peer("scoring", kept))
-            versions = versions_in(make_peer("scoring", kept), temporary / "log", ["daft", "ray", "tensorflow"])
-            report.facts["environment of Daft and Ray Data"] = versions
+            python = make_peer("scoring", kept)
+            pythons = dict.fromkeys(peers, python)
+            report.facts["environment of Daft and Ray Data"] = versions_in(python, "daft", "ray", "tensorflow")
         for name in arguments.models:
             _one_model(report, arguments, temporary / "models" / name, (whole, quarter, longer), pythons)
     if made.count < _FEWEST:
@@ -430,13 +424,13 @@ def _one_model(
             kind, given = CONTENDERS[key]
             place = whole.parent / f"{name}-{key.replace(' ', '-')}"
             python = pythons.get(key, Path(sys.executable))
-            one = Contender.of(kind, place, python=python, model=str(model), master=arguments.master, **given)
+            one = Contender(kind, place, python=python, model=str(model), **given)
             running[key] = stack.enter_context(one)
             one.call("take", table=str(quarter))  # starts the workers
         limits = []
         for share in range(SLOTS):
             place = whole.parent / f"{name}-limit-{share}"
-            one = Contender.of(Alone, place, model=str(model), table=str(whole), share=share)
+            one = Contender(Alone, place, model=str(model), table=str(whole), share=share)
             limits.append(stack.enter_context(one))
             one.call("take")
         measures = {key: measure(one, whole, quarter) for key, one in running.items()}
@@ -457,7 +451,6 @@ def _one_model(
 if __name__ == "__main__":
     flags = parser(__doc__, repeats=3, photographs=1500, contenders=CONTENDERS)
     flags.add_argument("--store", choices=STORES, default=STORES[0], help="how the table stores its images")
-    flags.add_argument("--master", default=MASTER, help=f"Spark's master, with {SLOTS} slots")
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="which models")
     flags.add_argument("--long-rows", type=int, default=0, help="also measure `score`'s memory on this many rows")
     command(flags, run)

@@ -1,10 +1,5 @@
 """Seconds from `run()` to the first allreduce of two ranks: lakelens beside horovod.spark.run and TorchDistributor.
 
-    python -m benchmarks.launch --folder KEPT [--master local-cluster[2,1,1024]] [--repeats 3] [--json]
-
-PyTorch gets its own environment below KEPT, made once (6.7 GB, some minutes); without --folder TorchDistributor is
-left out.
-
 Cold is the first run in a new Spark session that has run nothing before; warm is a later run in the same session. The
 floor is the import of the framework alone (TensorFlow, or PyTorch), in as many new processes at the same time as there
 are ranks. Overhead is the time to the first allreduce less that floor.
@@ -23,6 +18,7 @@ from .contender import Contender
 from .harness import Measure, Report, command, parser, scratch
 from .launchers import LAUNCHERS
 from .peers import make_peer
+from .sparks import MASTER
 
 RANKS = 2
 _DRIVER = "lakelens on the driver"
@@ -33,9 +29,9 @@ _UNITS = {"s": (" import", "s"), "cold_s": (" cold", "s"), "warm_s": (" warm", "
 class Driver:
     """A driver process: one launcher in one Spark session."""
 
-    def __init__(self, launcher: str, folder: str, master: str | None) -> None:
+    def __init__(self, launcher: str, folder: str, on_spark: bool) -> None:
         self.name = launcher
-        self.launcher = LAUNCHERS[launcher](Path(folder), master)
+        self.launcher = LAUNCHERS[launcher](Path(folder), on_spark)
 
     def first_allreduce(self) -> dict[str, Any]:
         """Launches two ranks that sum a one."""
@@ -62,22 +58,18 @@ def import_floor(python: str | Path, framework: str) -> dict[str, float]:
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    report = Report.of("launch", arguments, "master", "repeats", ranks=RANKS)
-    pythons: dict[str, str | Path] = dict.fromkeys(arguments.contenders, sys.executable)
-    if "TorchDistributor" in pythons and arguments.folder is not None:
-        pythons["TorchDistributor"] = make_peer("torch", arguments.folder)
-    elif pythons.pop("TorchDistributor", None) is not None:
-        report.notes.append("TorchDistributor was left out: it needs --folder for its environment")
-    with scratch(arguments.folder) as (_, temporary):
-        measures = {name: _cold_and_warm(name, temporary, arguments.master, python) for name, python in pythons.items()}
-        if "lakelens" in measures:
-            measures[_DRIVER] = _cold_and_warm(_DRIVER, temporary, None, sys.executable)
-        measures["TensorFlow"] = lambda _: import_floor(sys.executable, "TensorFlow")
+    report = Report.of("launch", arguments, "repeats", master=MASTER, ranks=RANKS)
+    launched = [*arguments.contenders, *([_DRIVER] if "lakelens" in arguments.contenders else [])]
+    with scratch(arguments.folder) as (kept, temporary):
+        pythons: dict[str, str | Path] = dict.fromkeys(launched, sys.executable)
+        measures: dict[str, Measure] = {"TensorFlow": lambda _: import_floor(sys.executable, "TensorFlow")}
         if "TorchDistributor" in pythons:
+            pythons["TorchDistributor"] = make_peer("torch", kept)
             measures["PyTorch"] = lambda _: import_floor(pythons["TorchDistributor"], "PyTorch")
+        measures |= {name: _cold_and_warm(name, temporary, python) for name, python in pythons.items()}
         report.measure(arguments.repeats, measures, _UNITS)
     for state in ("cold", "warm"):
-        for name in (*pythons, *([_DRIVER] if _DRIVER in measures else [])):
+        for name in launched:
             floor = report.series[f"{'PyTorch' if name == 'TorchDistributor' else 'TensorFlow'} import"].values
             reached = report.series[f"{name} {state}"].values
             overhead = f"{name} {state} overhead"
@@ -89,18 +81,16 @@ def run(arguments: Any) -> Report:
     return report
 
 
-def _cold_and_warm(name: str, temporary: Path, master: str | None, python: str | Path) -> Measure:
+def _cold_and_warm(name: str, temporary: Path, python: str | Path) -> Measure:
     launcher = "lakelens" if name == _DRIVER else name
 
     def once(repeat: int) -> dict[str, float]:
         place = temporary / f"{name.replace(' ', '-')}-{repeat}"
-        with Contender.of(Driver, place, python=python, launcher=launcher, master=master) as driver:
+        with Contender(Driver, place, python=python, launcher=launcher, on_spark=name != _DRIVER) as driver:
             return {state: driver.call("first_allreduce")["reduced_s"] for state in ("cold_s", "warm_s")}
 
     return once
 
 
 if __name__ == "__main__":
-    flags = parser(__doc__, repeats=3, contenders=LAUNCHERS)
-    flags.add_argument("--master", default="local[2]", help="Spark master of every launcher")
-    command(flags, run)
+    command(parser(__doc__, repeats=3, contenders=LAUNCHERS), run)

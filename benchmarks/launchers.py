@@ -14,14 +14,14 @@ from typing import Any
 class Launcher:
     """A Spark session and a way to run a function on ranks."""
 
-    def __init__(self, folder: Path, master: str | None) -> None:
-        self.spark = self.start(folder, master) if master is not None else None
+    def __init__(self, folder: Path, on_spark: bool = True) -> None:
+        self.spark: Any = self.start(folder) if on_spark else None
 
-    def start(self, folder: Path, master: str) -> Any:
+    def start(self, folder: Path) -> Any:
         """Starts the Spark session."""
         from .sparks import session
 
-        return session(folder, master, **{"spark.executor.memory": "1g"})
+        return session(folder)
 
     def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
         """Runs `function(**arguments)` on every rank and gives rank 0's value."""
@@ -62,20 +62,18 @@ class HorovodSpark(Launcher):
 class Torch(Launcher):
     """PySpark's `TorchDistributor` on the cluster, over Gloo."""
 
-    def start(self, folder: Path, master: str) -> Any:
+    def start(self, folder: Path) -> Any:
         """Starts a plain session: this environment has no Delta."""
         import os
         import sys
 
         from pyspark.sql import SparkSession
 
-        from .sparks import settings
+        from .sparks import MASTER, settings
 
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        builder = SparkSession.builder.master(master)
-        for name, value in settings(folder, **{"spark.driver.memory": "1g", "spark.executor.memory": "1g"}).items():
-            builder = builder.config(name, value)
-        return builder.getOrCreate()
+        conf = settings(folder, **{"spark.driver.memory": "1g"})
+        return SparkSession.builder.master(MASTER).config(map=conf).getOrCreate()
 
     def run(self, function: Callable[..., Any], ranks: int, **arguments: Any) -> Any:
         """Runs under torchrun, one process in each barrier task."""

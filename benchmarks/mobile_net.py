@@ -1,7 +1,6 @@
 """MobileNetV2 for the benchmarks of training: frozen below a new head, by hand, and trained as a whole, as a Trial.
 
-The Trial notes what it sees (`notes.py`), and kills its rank every BENCHMARK_KILL_EVERY_S seconds, at most
-BENCHMARK_KILLS times.
+The Trial notes what it sees (`notes.py`), and kills its rank every BENCHMARK_KILL_EVERY_S seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ import keras
 from lakelens.training.trials.keras_trial import KerasTrial
 
 from .notes import note, times
+
+_MOST_KILLS = 50
 
 
 def build(side: int, classes: int) -> keras.Model:
@@ -73,7 +74,7 @@ class Witness(keras.callbacks.Callback):
             note("first_step")
             Witness.is_first = False
         every_s = float(os.environ.get("BENCHMARK_KILL_EVERY_S", "inf"))
-        if every_s == float("inf") or len(killed := times("killed")) >= int(os.environ["BENCHMARK_KILLS"]):
+        if every_s == float("inf") or len(killed := times("killed")) >= _MOST_KILLS:
             return
         if time.time() - (killed[-1] if killed else times("first_step")[0]) >= every_s:
             note("killed")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -64,7 +65,6 @@ PACKAGES = {
 # The stack with the last pyarrow that Petastorm's own reader works with; PyTorch's tests use the default stack.
 _LOCKS = dict.fromkeys(("petastorm", "streaming"), "constraints/spark-3.5.txt") | {"torch": "constraints/spark-4.1.txt"}
 _PYARROW_OF_PETASTORM = 14
-_READY = "ready"
 
 
 def petastorm_python(folder: Path) -> Path:
@@ -84,29 +84,19 @@ def start_ray(processors: int) -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
 
 
-class Versions:
-    """A contender that gives the versions of packages of a peer's environment."""
-
-    def of(self, packages: list[str]) -> dict[str, str]:
-        """Gives the version of each package."""
-        return {package: metadata.version(package) for package in packages}
-
-
-def peer_python(name: str, folder: Path) -> Path | None:
-    """Finds the interpreter of a peer's environment; None when it has not been made."""
-    home = folder.resolve() / f"peer-{name}"
-    ready = home / _READY
-    complete = ready.exists() and ready.read_text(encoding="utf-8") == _wanted(name)
-    return home / "bin" / "python" if complete else None
+def versions_in(python: Path, *packages: str) -> dict[str, str]:
+    """Finds the versions of packages of a peer's environment."""
+    code = "import json, sys; from importlib.metadata import version; print(json.dumps([*map(version, sys.argv[1:])]))"
+    found = subprocess.run([python, "-c", code, *packages], stdout=subprocess.PIPE, check=True)
+    return dict(zip(packages, json.loads(found.stdout), strict=True))
 
 
 def make_peer(name: str, folder: Path) -> Path:
-    """Makes a peer's environment with pip, unless it is there."""
-    found = peer_python(name, folder)
-    if found is not None:
-        return found
+    """Makes a peer's environment with pip, unless it is there; gives its interpreter."""
     home = folder.resolve() / f"peer-{name}"
-    python = home / "bin" / "python"
+    python, ready = home / "bin" / "python", home / "ready"
+    if ready.exists() and ready.read_text(encoding="utf-8") == _wanted(name):
+        return python
     if not python.exists():
         maker = _python_of(_LOCKS[name]) if name in _LOCKS else sys.executable
         subprocess.run([maker, "-m", "venv", "--clear", home], check=True)
@@ -119,7 +109,7 @@ def make_peer(name: str, folder: Path) -> Path:
     if name in _LOCKS:
         install += ["--constraint", str(_CHECKOUT / _LOCKS[name])]
     subprocess.run([*install, *PACKAGES[name]], check=True)
-    (home / _READY).write_text(_wanted(name), encoding="utf-8")
+    ready.write_text(_wanted(name), encoding="utf-8")
     return python
 
 

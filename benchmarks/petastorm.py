@@ -1,7 +1,5 @@
 """Petastorm's users' code on the feed, beside Petastorm's own readers and MosaicML Streaming, over the same rows.
 
-    python -m benchmarks.petastorm [--photographs 1000] [--repeats 5] [--json] [--folder KEPT] [--no-torch]
-
 The rows are photographs at 299 pixels, stored as JPEG. The same code runs on lakelens's reader, straight on the pinned
 version, and on Petastorm's `make_batch_reader` over a plain copy of it: `make_petastorm_dataset`, unbatched and batched
 again, and PyTorch's `BatchedDataLoader`, both with `lakelens.decode_images` as their TransformSpec. Then the converters
@@ -17,8 +15,8 @@ its own pass.
 Petastorm's reader at times ends before it has given all rows, without an error: its pool looks at "nothing is waiting"
 and at "all was handed out" at two different moments. Such passes are counted, and taken again.
 
-PyTorch gets its own environment, with MosaicML Streaming: `python -m benchmarks.peers streaming --folder KEPT`. Where
-lakelens's environment has a newer pyarrow than Petastorm's reader works with, the reader runs in `peers petastorm`.
+PyTorch gets its own environment, with MosaicML Streaming: `peers streaming`. Where lakelens's environment has a newer
+pyarrow than Petastorm's reader works with, the reader runs in `peers petastorm`.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from . import photographs as photos
-from .contender import Contender, versions_in
+from .contender import Contender
 from .harness import Report, command, parser, positive, scratch, tell
 from .memory import PeakMemory, cpu_seconds
-from .peers import make_peer, petastorm_python
+from .peers import make_peer, petastorm_python, versions_in
 from .sparks import Tables
 from .tensorflow_rows import Converted, take
 
@@ -45,7 +43,6 @@ BATCH = 64
 COLUMNS = ["image", "label"]
 # Row groups of the copy: Petastorm's threads take one each.
 _COPY_FILES = 8
-# Petastorm's reader may end before it has given all rows; such a pass is counted and repeated.
 _ATTEMPTS = 20
 
 
@@ -259,13 +256,11 @@ def _decoded(data: bytes) -> Any:
     return pixels
 
 
-TENSORFLOW: dict[str, type[Source]] = {
+CONTENDERS: dict[str, type[Source]] = {
     "tensorflow lakelens": TensorFlowLakelens,
     "tensorflow petastorm": TensorFlowPetastorm,
     "delta converter": DeltaConverter,
     "spark converter": SparkConverter,
-}
-TORCH: dict[str, type[Source]] = {
     "torch lakelens": TorchLakelens,
     "torch petastorm": TorchPetastorm,
     "torch streaming": Streaming,
@@ -326,26 +321,23 @@ def run(arguments: Any) -> Report:
     with scratch(arguments.folder) as (kept, temporary), ExitStack() as stack:
         made = photos.photographs(kept, arguments.photographs)
         table, copy = temporary / "table", temporary / "copy"
-        with Contender.of(Tables, temporary / "writing") as tables:
+        with Contender(Tables, temporary / "writing") as tables:
             tables.call("ingest", source=str(made.folder), table=str(table), size=SIZE, store="jpeg")
             tables.call("copy", table=str(table), target=str(copy), files=_COPY_FILES)
         reader = petastorm_python(kept)
-        pythons = {name: reader if name in _ON_PETASTORMS_READER else Path(sys.executable) for name in TENSORFLOW}
-        packages = ["tensorflow", "petastorm", "pyarrow", "pyspark"]
-        report.facts["environment with Petastorm"] = versions_in(reader, temporary / "log", packages)
-        if arguments.torch:
-            tell("looking for the environment with PyTorch; without --folder it is made and removed again")
+        versions = versions_in(reader, "tensorflow", "petastorm", "pyarrow", "pyspark")
+        report.facts["environment with Petastorm"] = versions
+        pythons = dict.fromkeys(_ON_PETASTORMS_READER, reader)
+        if torch := [name for name in arguments.contenders if issubclass(CONTENDERS[name], Torch)]:
             python = make_peer("streaming", kept)
-            packages = ["torch", "mosaicml-streaming", "petastorm"]
-            report.facts["environment with PyTorch"] = versions_in(python, temporary / "log", packages)
-            pythons |= dict.fromkeys(TORCH, python)
-        else:
-            report.notes.append("PyTorch was left out (--no-torch)")
+            versions = versions_in(python, "torch", "mosaicml-streaming", "petastorm")
+            report.facts["environment with PyTorch"] = versions
+            pythons |= dict.fromkeys(torch, python)
         given = {"table": str(table), "copy": str(copy), "epochs": arguments.epochs}
         passes = {}
-        for name, python in pythons.items():
-            place, kind = temporary / name.replace(" ", "-"), (TENSORFLOW | TORCH)[name]
-            contender = stack.enter_context(Contender.of(kind, place, python=python, **given))
+        for name in arguments.contenders:
+            place, python = temporary / name.replace(" ", "-"), pythons.get(name, Path(sys.executable))
+            contender = stack.enter_context(Contender(CONTENDERS[name], place, python=python, **given))
             passes[name] = Passes(contender, name, made.count * arguments.epochs)
             passes[name].take()  # warm
         report.measure(arguments.repeats, {name: taken.measure for name, taken in passes.items()}, _UNITS)
@@ -366,7 +358,6 @@ def run(arguments: Any) -> Report:
 
 
 if __name__ == "__main__":
-    flags = parser(__doc__, photographs=1000)
+    flags = parser(__doc__, photographs=1000, contenders=CONTENDERS)
     flags.add_argument("--epochs", type=positive, default=3, help="epochs of one pass")
-    flags.add_argument("--no-torch", dest="torch", action="store_false", help="leave out PyTorch and its environment")
     command(flags, run)

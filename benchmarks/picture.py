@@ -6,15 +6,15 @@ python -m benchmarks.picture
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .summary import DOCS, RESULTS, read_results
+from .summary import read_results
 
-Results = Mapping[str, Mapping[str, Any]]
+_PICTURE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.png"
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,6 @@ class Comparison:
     peers: Mapping[str, str]
     limit: str
     smaller_is_better: bool = False
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar: its share of the limit, 1.0 being the limit."""
-
-    name: str
-    share: float
 
 
 COMPARISONS = (
@@ -97,21 +89,20 @@ COMPARISONS = (
 )
 
 
-def bars(comparison: Comparison, results: Results) -> list[Bar]:
-    """Gives the bar of lakelens, then that of its best peer: the median of the shares of each repeat."""
-    series = results[comparison.results]["series"]
+def shares(comparison: Comparison, series: Mapping[str, Any]) -> dict[str, float]:
+    """Gives the share of the limit of lakelens, then that of its best peer: medians of the shares of each repeat."""
     limit = series[comparison.limit]["values"]
 
     def share(name: str) -> float:
         pairs = zip(series[name]["values"], limit, strict=True)
         return median(bound / value if comparison.smaller_is_better else value / bound for value, bound in pairs)
 
-    peers = [Bar(name, share(series_name)) for name, series_name in comparison.peers.items()]
-    best = max(peers, key=lambda bar: bar.share, default=None)
-    return [Bar("lakelens", share(comparison.lakelens)), *([best] if best else [])]
+    peers = {name: share(series_name) for name, series_name in comparison.peers.items()}
+    best = sorted(peers.items(), key=lambda peer: peer[1])[-1:]
+    return {"lakelens": share(comparison.lakelens), **dict(best)}
 
 
-def draw(groups: Sequence[tuple[str, Sequence[Bar]]], path: Path) -> None:
+def draw(groups: Mapping[str, Mapping[str, float]]) -> None:
     """Draws one group of horizontal bars for each comparison, with the limit as a line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -119,22 +110,21 @@ def draw(groups: Sequence[tuple[str, Sequence[Bar]]], path: Path) -> None:
     figure = Figure(figsize=(9, 0.8 * len(groups) + 0.9), dpi=110)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for place, (_, group) in enumerate(groups):
-        for row, bar in enumerate(group):
-            ours = bar.name == "lakelens"
-            axes.barh(place + 0.34 * row, bar.share, 0.3, color="#3f51b5" if ours else "#b0b7c3")
-            inside = bar.share > 0.5
+    for place, group in enumerate(groups.values()):
+        for row, (name, share) in enumerate(group.items()):
+            ours, inside = name == "lakelens", share > 0.5
+            axes.barh(place + 0.34 * row, share, 0.3, color="#3f51b5" if ours else "#b0b7c3")
             axes.text(
-                0.01 if inside else bar.share + 0.01,
+                0.01 if inside else share + 0.01,
                 place + 0.34 * row,
-                f"{bar.name} {bar.share:.2f}",
+                f"{name} {share:.2f}",
                 color="white" if inside and ours else "black",
                 va="center",
                 fontsize=8,
             )
     axes.axvline(1, color="#c62828", linewidth=1)
     axes.text(1.0, -0.5, "limit", color="#c62828", ha="center", fontsize=8)
-    axes.set_yticks([place + 0.17 for place in range(len(groups))], [title for title, _ in groups], fontsize=8)
+    axes.set_yticks([place + 0.17 for place in range(len(groups))], list(groups), fontsize=8)
     axes.set_xlim(0, 1.15)
     axes.invert_yaxis()
     axes.set_xlabel("share of the limit; longer is better", fontsize=8)
@@ -142,13 +132,10 @@ def draw(groups: Sequence[tuple[str, Sequence[Bar]]], path: Path) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     figure.tight_layout()
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(_PICTURE, metadata={"Software": None})
 
 
 if __name__ == "__main__":
-    flags = argparse.ArgumentParser(description="Draw docs/benchmarks.png from the kept results.")
-    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
-    flags.add_argument("--out", type=Path, default=DOCS / "benchmarks.png", help="picture to write")
-    arguments = flags.parse_args()
-    results = read_results(arguments.results)
-    draw([(comparison.title, bars(comparison, results)) for comparison in COMPARISONS], arguments.out)
+    argparse.ArgumentParser(description="Draw docs/benchmarks.png from the kept results.").parse_args()
+    results = read_results()
+    draw({each.title: shares(each, results[each.results]["series"]) for each in COMPARISONS})

@@ -1,11 +1,8 @@
-"""Planning an ingest at 100,000 files: one that finds nothing new.
+"""Seconds of an ingest that finds nothing new among photographs of 40 kB, beside Spark's listing and reading them.
 
-    python -m benchmarks.planning [--files 10000 30000 100000] [--repeats 5] [--json] [--folder KEPT]
-
-That many photographs of 40 kB lie in class folders (4 GB for 100,000) and have been ingested before, so that the
-table's rows are lakelens's own. Measured is a further `ingest` that finds nothing new, beside what an ingest without a
-memory has to do at least: reading every file once and hashing it, without decoding, on as many processes as there are
-cores; once with the files in the machine's memory and once from its disk; and beside Spark's own listing of the folder.
+Reading is what an ingest without a memory has to do at least: every file once, hashed and not decoded, on as many
+processes as there are cores; once with the files in the machine's memory and once from its disk. The photographs lie in
+class folders (4 GB for 100,000).
 """
 
 from __future__ import annotations
@@ -20,25 +17,25 @@ from typing import Any
 
 from . import photographs as photos
 from .contender import Contender
-from .harness import Measure, Report, command, parser, positive, rounded, scratch, tell
+from .harness import Measure, Report, command, parser, positive, rounded, scratch
 from .sparks import OnSpark
 
 _CLASSES = 10
 _DISTINCT = 200
 
 
-def copies(originals: Sequence[Path], folder: Path, first: int, last: int) -> None:
-    """Makes files `first` to `last`, each with its own blocks on the disk."""
+def copies(originals: Sequence[Path], folder: Path, count: int) -> None:
+    """Makes files, each with its own blocks on the disk."""
     for number in range(_CLASSES):
         (folder / f"class-{number}").mkdir(parents=True, exist_ok=True)
-    for index in range(first, last):
+    for index in range(count):
         content = originals[index % len(originals)].read_bytes()
         (folder / f"class-{index % _CLASSES}" / f"{index:06d}.jpg").write_bytes(content)
     os.sync()  # pages that are not on the disk yet could not be dropped from memory
 
 
 class Ingest(OnSpark):
-    """lakelens's ingest and Spark's listing, on one growing folder."""
+    """lakelens's ingest and Spark's listing."""
 
     def ingest(self, source: str, table: str) -> dict[str, Any]:
         """Ingests small images, so that the table does not need as much disk space as the photographs."""
@@ -86,33 +83,26 @@ def _hash(path: Path) -> str:
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
-    counts = sorted(set(arguments.files))
-    report = Report.of("planning", arguments, "repeats", files=counts)
+    count = arguments.files
+    report = Report.of("planning", arguments, "files", "repeats")
     with scratch(arguments.folder) as (kept, temporary):
-        originals = photos.files(photos.photographs(kept, _DISTINCT))
-        source, table, made = temporary / "photographs", temporary / "table", 0
-        ingest: dict[str, Any] = {"source": str(source), "table": str(table), "timeout_s": 3600}
-        with (
-            Contender.of(Ingest, temporary / "ingest") as spark,
-            Contender.of(Reader, temporary / "reader") as reader,
-        ):
-            for count in counts:
-                tell(f"making and ingesting {count - made} files")
-                copies(originals, source, made, count)
-                seconds = spark.call("ingest", **ingest)["seconds"]
-                report.facts[f"ingest of {count - made} new beside {made} known, s"] = rounded(seconds, 3)
-                made = count
-                spark.call("ingest", **ingest)
-                read: dict[str, Any] = {"source": str(source), "timeout_s": 3600}
-                measures = {
-                    "nothing new": _seconds(spark, "ingest", {"skipped": count, "stored": 0}, ingest),
-                    "spark listing": _seconds(spark, "listing", {"files": count}, read),
-                    "reading": _seconds(reader, "read", {"files": count}, read),
-                    "reading from disk": _seconds(reader, "read_from_disk", {"files": count}, read),
-                }
-                report.measure(arguments.repeats, measures, {"s": (f" {count}", "s")}, "ingest ")
-                for other in ("reading", "reading from disk", "spark listing"):
-                    report.compare(f"ingest nothing new {count}", f"ingest {other} {count}")
+        source, table = temporary / "photographs", temporary / "table"
+        copies(photos.photographs(kept, _DISTINCT).files, source, count)
+        read: dict[str, Any] = {"source": str(source), "timeout_s": 3600}
+        ingest = {**read, "table": str(table)}
+        with Contender(Ingest, temporary / "ingest") as spark, Contender(Reader, temporary / "reader") as reader:
+            seconds = spark.call("ingest", **ingest)["seconds"]
+            report.facts[f"ingest of {count} new, s"] = rounded(seconds, 3)
+            spark.call("ingest", **ingest)
+            measures = {
+                "nothing new": _seconds(spark, "ingest", {"skipped": count, "stored": 0}, ingest),
+                "spark listing": _seconds(spark, "listing", {"files": count}, read),
+                "reading": _seconds(reader, "read", {"files": count}, read),
+                "reading from disk": _seconds(reader, "read_from_disk", {"files": count}, read),
+            }
+            report.measure(arguments.repeats, measures, {"s": (f" {count}", "s")}, "ingest ")
+    for other in ("reading", "reading from disk", "spark listing"):
+        report.compare(f"ingest nothing new {count}", f"ingest {other} {count}")
     return report
 
 
@@ -130,5 +120,5 @@ def _seconds(contender: Contender, method: str, expected: dict[str, int], given:
 
 if __name__ == "__main__":
     flags = parser(__doc__)
-    flags.add_argument("--files", type=positive, nargs="+", default=[10_000, 30_000, 100_000], help="how many files")
+    flags.add_argument("--files", type=positive, default=10_000, help="how many files")
     command(flags, run)

@@ -1,14 +1,11 @@
 """Searches: epochs until a target is reached, and decisions per second.
 
-    python -m benchmarks.search [--seeds 30] [--slots 1] [--trials 10000] [--networks 200] [--repeats 5] [--json]
-    python -m benchmarks.search --real-trials 60 [--real-slots 2] [--real-seconds 20] [--json]
-
 Two synthetic trainings (`learning_curves`) of 81 epochs, whose target is the loss that four whole trials in a thousand
 reach; and a real one, `digits`: that many small networks on scanned digits, each trained once before any search, whose
-target is the loss of the best one in fifty. Trials run on simulated slots, and what counts is slots times epochs until
-a whole trial is at the target. Every contender gets the same hyperparameters for the same trial number, and those that
-end trials early do so at 1, 3, 9 and 27 epochs, so that nothing but the decisions differs. Beside lakelens are random
-search and, where optuna is installed, its `HyperbandPruner` and `SuccessiveHalvingPruner`, which stop trials and
+target is the loss of the best one in fifty. One trial runs at a time, and what counts is the epochs of all of them
+until a whole trial is at the target. Every contender gets the same hyperparameters for the same trial number, and those
+that end trials early do so at 1, 3, 9 and 27 epochs, so that nothing but the decisions differs. Beside lakelens are
+random search and, where optuna is installed, its `HyperbandPruner` and `SuccessiveHalvingPruner`, which stop trials and
 continue none:
 
     python -m benchmarks.peers optuna --folder KEPT
@@ -27,7 +24,6 @@ the share of the slots' time, from the search's first event to the end of its la
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import statistics
 import time
@@ -42,7 +38,7 @@ from .harness import Report, above_zero, command, parser, positive, rounded, scr
 _DIVISOR = 3
 _TARGET_SHARE, _TARGET_SHARE_OF_DIGITS = 0.004, 0.02
 _MOST_TRIALS = 4000
-_LENGTHS = (1, 3, 9, 27, 81)
+_LENGTHS = (0, 1, 3, 9, 27, 81)
 _METHODS: dict[str, dict[str, Any]] = {
     "standard": {},
     "aggressive": {"mode": "aggressive"},
@@ -51,13 +47,13 @@ _METHODS: dict[str, dict[str, Any]] = {
 _DECISIONS_AT_LEAST = 10_000
 _SLOT_USE_AT_LEAST = 0.85
 
-# What a free slot does next: epochs to train, and a function to call then, which returns whether the target is reached.
-Work = tuple[int, Callable[[], bool]]
+# The epochs of each training of a search, and whether it reached the target.
+Work = Iterator[tuple[int, bool]]
 # Searches on a curve to a target from a seed.
-Search = Callable[[str, float, int], Iterator[Work | None]]
+Search = Callable[[str, float, int], Work]
 
 
-def config(name: str, max_trials: int, slots: int, **keys: Any) -> dict[str, Any]:
+def config(name: str, max_trials: int, slots: int = 1, **keys: Any) -> dict[str, Any]:
     """A searcher section for these trainings."""
     adaptive = {"divisor": _DIVISOR, **keys} if name == "adaptive_asha" else {}
     length = {"epochs": curves.MAX_LENGTH}
@@ -65,56 +61,43 @@ def config(name: str, max_trials: int, slots: int, **keys: Any) -> dict[str, Any
     return {"name": name, **common, **adaptive}
 
 
-def epochs_to_target(work: Iterator[Work | None], slots: int) -> float:
-    """Runs work on simulated slots until the target is reached; returns slots times epochs."""
-    clock, order = 0, itertools.count()
-    busy: list[tuple[int, int, Callable[[], bool]]] = []
-    while True:
-        while len(busy) < slots:
-            found = next(work)
-            if found is None:
-                break
-            heapq.heappush(busy, (clock + found[0], next(order), found[1]))
-        if not busy:
-            raise ValueError(f"the target was not reached in {_MOST_TRIALS} trials")
-        clock, _, done = heapq.heappop(busy)
-        if done():
-            return float(clock * slots)
+def epochs_to_target(work: Work) -> float:
+    """Adds up the epochs until the target is reached."""
+    total = 0
+    for epochs, reached in work:
+        total += epochs
+        if reached:
+            return float(total)
+    raise ValueError(f"the target was not reached in {_MOST_TRIALS} trials")
 
 
-def lakelens_work(curve: str, goal: float, seed: int, settings: dict[str, Any]) -> Iterator[Work | None]:
+def lakelens_work(curve: str, goal: float, seed: int, settings: dict[str, Any]) -> Work:
     """Work as a lakelens searcher asks for it."""
     from lakelens.search import Create, Stop, create_searcher
 
     searcher = create_searcher(settings, curves.space(curve), seed)
     waiting: dict[int, int] = {}
     values: dict[int, dict[str, Any]] = {}
-    reached: dict[int, int] = {}
-
-    def take(operations: list[Any]) -> None:
+    trained: dict[int, int] = {}
+    operations = searcher.start()
+    while True:
         for operation in operations:
             if isinstance(operation, Create):
-                values[operation.trial], reached[operation.trial] = operation.hyperparameters, 0
+                values[operation.trial], trained[operation.trial] = operation.hyperparameters, 0
             if not isinstance(operation, Stop):
                 waiting[operation.trial] = operation.length
-
-    def finish(trial: int, length: int) -> bool:
-        reached[trial] = length
-        take(searcher.validated(trial, length, curves.measured(curve, values[trial], length)))
-        return length == curves.MAX_LENGTH and curves.loss(curve, values[trial], length) <= goal
-
-    take(searcher.start())
-    while True:
         if not waiting:
-            yield None
-            continue
+            return
         trial = searcher.next_trial(waiting)
         length = waiting.pop(trial)
-        yield length - reached[trial], lambda t=trial, n=length: finish(t, n)
+        whole = length == curves.MAX_LENGTH
+        yield length - trained[trial], whole and curves.loss(curve, values[trial], length) <= goal
+        trained[trial] = length
+        operations = searcher.validated(trial, length, curves.measured(curve, values[trial], length))
 
 
-def optuna_work(curve: str, goal: float, seed: int, pruner: Any) -> Iterator[Work | None]:
-    """Work as optuna has it: a slot trains one trial until it ends or is pruned."""
+def optuna_work(curve: str, goal: float, seed: int, pruner: Any) -> Work:
+    """Work as optuna has it: one trial trains until it ends or is pruned."""
     import optuna
 
     from lakelens.search import create_searcher
@@ -122,39 +105,29 @@ def optuna_work(curve: str, goal: float, seed: int, pruner: Any) -> Iterator[Wor
     draws = create_searcher(config("random", _MOST_TRIALS, 0), curves.space(curve), seed)
     # The name decides which trial goes to which bracket of Hyperband.
     study = optuna.create_study(pruner=pruner, study_name=str(seed), sampler=optuna.samplers.RandomSampler(seed=seed))
-    going_on: deque[tuple[Any, int]] = deque()
-
-    def finish(trial: Any, rung: int) -> bool:
-        values, length = draws.hyperparameters(trial.number), _LENGTHS[rung]
-        trial.report(curves.measured(curve, values, length), length)
-        if length == curves.MAX_LENGTH:
-            study.tell(trial, curves.measured(curve, values, length))
-        elif trial.should_prune():
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            going_on.append((trial, rung + 1))
-        return length == curves.MAX_LENGTH and curves.loss(curve, values, length) <= goal
-
-    for count in itertools.count():
-        if going_on:
-            trial, rung = going_on.popleft()
-        elif count < _MOST_TRIALS * len(_LENGTHS):
-            trial, rung = study.ask(), 0
-        else:
-            yield None
-            continue
-        yield _LENGTHS[rung] - (_LENGTHS[rung - 1] if rung else 0), lambda t=trial, r=rung: finish(t, r)
+    for _ in range(_MOST_TRIALS):
+        trial = study.ask()
+        values = draws.hyperparameters(trial.number)
+        for before, length in itertools.pairwise(_LENGTHS):
+            whole = length == curves.MAX_LENGTH
+            yield length - before, whole and curves.loss(curve, values, length) <= goal
+            trial.report(curves.measured(curve, values, length), length)
+            if whole:
+                study.tell(trial, curves.measured(curve, values, length))
+            elif trial.should_prune():
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                break
 
 
-def contenders(slots: int) -> dict[str, Search]:
+def contenders() -> dict[str, Search]:
     """Every contender by name."""
 
     def ours(settings: dict[str, Any]) -> Search:
         return lambda curve, goal, seed: lakelens_work(curve, goal, seed, settings)
 
-    found = {"random": ours(config("random", _MOST_TRIALS, slots))}
+    found = {"random": ours(config("random", _MOST_TRIALS))}
     for name, keys in _METHODS.items():
-        found[f"lakelens {name}"] = ours(config("adaptive_asha", _MOST_TRIALS, slots, **keys))
+        found[f"lakelens {name}"] = ours(config("adaptive_asha", _MOST_TRIALS, **keys))
     try:
         import optuna
     except ImportError:
@@ -201,16 +174,16 @@ def decisions_per_second(trials: int, stop_once: bool, slots: int) -> dict[str, 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     constants = {"epochs": curves.MAX_LENGTH, "divisor": _DIVISOR, "target": _TARGET_SHARE}
-    report = Report.of("search", arguments, "seeds", "slots", "trials", "networks", **constants)
+    report = Report.of("search", arguments, "seeds", "trials", "networks", **constants)
     _decisions(report, arguments.trials, arguments.repeats)
-    searches = contenders(arguments.slots)
+    searches = contenders()
     if arguments.networks:
         tell(f"trains {arguments.networks} networks on the digits")
         curves.train_digits(arguments.networks)
     for curve in (*curves.NAMES, *([curves.DIGITS] if arguments.networks else [])):
         goal = curves.target(curve, _TARGET_SHARE_OF_DIGITS if curve == curves.DIGITS else _TARGET_SHARE)
         for name, work in searches.items():
-            values = [epochs_to_target(work(curve, goal, seed), arguments.slots) for seed in range(arguments.seeds)]
+            values = [epochs_to_target(work(curve, goal, seed)) for seed in range(arguments.seeds)]
             report.add(f"{curve}: {name}", "epochs", values)
             tell(f"{curve}: {name}: {rounded(statistics.median(values)):g} epochs in the median of {len(values)} seeds")
         _compare(report, curve)
@@ -261,7 +234,6 @@ def _compare(report: Report, curve: str) -> None:
 if __name__ == "__main__":
     flags = parser(__doc__, folder=False)
     flags.add_argument("--seeds", type=positive, default=30, help="how many searches of each contender")
-    flags.add_argument("--slots", type=positive, default=1, help="how many trials run at the same time")
     flags.add_argument("--trials", type=positive, default=10_000, help="trials of the search whose decisions are timed")
     flags.add_argument("--networks", type=int, default=200, help="networks trained on the digits; 0 leaves them out")
     flags.add_argument("--real-trials", type=positive, help="run a real search with this number of trials instead")

@@ -27,11 +27,11 @@ def settings(folder: Path, **conf: str) -> dict[str, str]:
     }
 
 
-def session(folder: Path, master: str = MASTER, **conf: str) -> SparkSession:
+def session(folder: Path, **conf: str) -> SparkSession:
     """Starts lakelens's Spark session."""
     from lakelens import spark_session
 
-    spark = spark_session(master, app_name="lakelens-benchmark", conf=settings(folder, **conf))
+    spark = spark_session(MASTER, app_name="lakelens-benchmark", conf=settings(folder, **conf))
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -39,9 +39,9 @@ def session(folder: Path, master: str = MASTER, **conf: str) -> SparkSession:
 class OnSpark:
     """A contender with its own Spark session."""
 
-    def __init__(self, folder: str, master: str = MASTER, **conf: str) -> None:
+    def __init__(self, folder: str, **conf: str) -> None:
         self.folder = Path(folder)
-        self.spark = session(self.folder, master, **conf)
+        self.spark = session(self.folder, **conf)
 
     def close(self) -> None:
         """Ends the session."""
@@ -75,7 +75,7 @@ class Tables(OnSpark):
 
 def write_table(source: Path, table: Path, size: int, store: str = "jpeg") -> None:
     """Ingests photographs as one table."""
-    with Contender.of(Tables, table.with_name(f"writing-{table.name}")) as tables:
+    with Contender(Tables, table.with_name(f"writing-{table.name}")) as tables:
         tables.call("ingest", source=str(source), table=str(table), size=size, store=store)
 
 

@@ -17,12 +17,11 @@ from typing import Any
 from .harness import rounded
 
 RESULTS = Path(__file__).resolve().parent / "results"
-DOCS = RESULTS.parent.parent / "docs"
 
 
-def tables(folder: Path = RESULTS) -> str:
+def tables() -> str:
     """Writes the aims of all benchmarks as one table, and where and when each was measured as another."""
-    results = read_results(folder)
+    results = read_results()
     lines = ["| file | compared | measured | aim | |", "|---|---|---|---|---|"]
     for name, result in results.items():
         lines += [_aim_row(name, aim) for aim in result["aims"]]
@@ -43,13 +42,12 @@ def _origin_row(name: str, result: Mapping[str, Any]) -> str:
     return f"| `{name}.json` | {machine} | {settings} | {load['before'][0]:.1f} to {load['after'][0]:.1f} |"
 
 
-def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Reads the results of a folder by their files' names: a benchmark may have been run in parts."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+def read_results() -> dict[str, dict[str, Any]]:
+    """Reads the kept results by their files' names: a benchmark may have been run in parts."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     return {name: value for name, value in found.items() if "aims" in value}
 
 
 if __name__ == "__main__":
-    flags = argparse.ArgumentParser(description="Print the tables of the benchmarks' results, in Markdown.")
-    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
-    print(tables(flags.parse_args().results))
+    argparse.ArgumentParser(description="Print the tables of the benchmarks' results, in Markdown.").parse_args()
+    print(tables())

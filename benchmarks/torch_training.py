@@ -1,7 +1,5 @@
 """Images/s of `lakelens.train` on a TorchTrial next to loops written by hand: the small network on two ranks.
 
-    python -m benchmarks.torch_training [--side 96] [--ranks 2] [--photographs 1024] [--repeats 5] [--json]
-
 All train `TorchSmallCnn` without augmentation on the same rows, stored as JPEG at the side that is trained at, in
 batches of 32 over all ranks, on ranks that HorovodRunner starts and Gloo connects, one thread for each core of a rank.
 A value is the rows over the median epoch, without the first one.
@@ -24,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from . import photographs as photos
-from .checkpointing import BATCH, experiment, history
-from .contender import Contender, versions_in
+from .checkpointing import BATCH, experiment, train_unsaved
+from .contender import Contender
 from .gpu_table import write_table
 from .harness import Measure, Report, command, parser, positive, scratch
-from .peers import make_peer
+from .peers import make_peer, versions_in
 
 _TRIALS = {
     "lakelens": "lakelens.training.trials.torch_small_cnn:TorchSmallCnn",
@@ -46,18 +44,10 @@ class Trainings:
 
     def lakelens(self, name: str, table: str, repeat: int, side: int, ranks: int, epochs: int) -> dict[str, Any]:
         """Gives the seconds of each epoch but the first, and the share of them that rank 0 waited for the feed."""
-        from lakelens.training.experiment.train import train
-
         config = experiment(Path(table), self.folder / f"{name}-{repeat}".replace(" ", "-"), side, epochs)
-        config["entrypoint"] = _TRIALS[name]
-        config["hyperparameters"]["shift"] = 0
-        config["data"]["class_names"] = sorted(path.name for path in (Path(table).parent / "jpegs").iterdir())
-        config["checkpoint_policy"] = "none"
-        config["resources"] |= {"slots_per_trial": ranks, "strategy": "horovod_local"}
-        result = train(config)
-        waited, computed = (history(result, f"{part}_seconds_rank0") for part in ("feed_wait", "compute"))
-        shares = [wait / (wait + step) for wait, step in zip(waited, computed, strict=True)]
-        return {"epochs": history(result, "epoch_seconds"), "waited": statistics.median(shares)}
+        config["data"]["class_names"] = photos.CLASS_NAMES
+        taken, waited = train_unsaved(config, _TRIALS[name], ranks, shift=0)
+        return {"epochs": taken, "waited": waited}
 
     def by_hand(self, name: str, table: str, repeat: int, side: int, ranks: int, epochs: int) -> dict[str, Any]:
         """Gives the seconds of each epoch but the first."""
@@ -83,10 +73,8 @@ def train_by_hand(source: str, table: str, jpegs: str, side: int, epochs: int) -
 
     process_group.init()
     torch.set_num_threads(cores_of_process())
-    feed, names = DeltaFeed(table), sorted(path.name for path in Path(jpegs).iterdir())
-    context = TrialContext(
-        hyperparameters={"shift": 0}, task=Classification(names), image_size=(side, side), training_feed=feed
-    )
+    feed, task = DeltaFeed(table), Classification(photos.CLASS_NAMES)
+    context = TrialContext(hyperparameters={"shift": 0}, task=task, image_size=(side, side), training_feed=feed)
     trial = TorchSmallCnn(context)
     model: torch.nn.Module = trial.build_model().to(memory_format=torch.channels_last)
     optimizer = trial.build_optimizer(model)
@@ -133,12 +121,12 @@ def run(arguments: Any) -> Report:
     waits: list[float] = []
     with scratch(arguments.folder) as (kept, temporary):
         python = make_peer("torch", kept)
-        report.facts["environment with PyTorch"] = versions_in(python, temporary / "log", ["torch", "torchvision"])
+        report.facts["environment with PyTorch"] = versions_in(python, "torch", "torchvision")
         made = photos.scaled(photos.photographs(kept, rows), temporary / "jpegs", arguments.side)
         table = temporary / "table"
         write_table(made, table, rows, 0)
         given = {"table": str(table), "side": arguments.side, "ranks": arguments.ranks, "epochs": arguments.epochs}
-        with Contender.of(Trainings, temporary / "trainings", python=python) as trainings:
+        with Contender(Trainings, temporary / "trainings", python=python) as trainings:
 
             def measured(name: str) -> Measure:
                 def once(repeat: int) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Images/s of `lakelens.train` beside loops written by hand: a frozen MobileNetV2, one process and two ranks.
 
-    python -m benchmarks.training [--sides 96 160] [--ranks 1 2] [--photographs 1000] [--repeats 3] [--json]
-
 All train the same model (the Trial `Transfer` without augmentation) with the same optimizer on the same rows, stored as
 JPEG at the side that is trained at, in batches of 32 over all ranks, on ranks that HorovodRunner starts. A value is the
 rows over the median epoch, without the first one, in which TensorFlow traces.
@@ -27,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from . import photographs as photos
-from .checkpointing import BATCH, experiment, history
+from .checkpointing import BATCH, experiment, train_unsaved
 from .contender import Contender
 from .harness import Measure, Report, command, parser, positive, scratch, tell
 from .peers import petastorm_python
@@ -36,7 +34,8 @@ from .tensorflow_rows import FILES, Converted, decode_jpeg, read_tfrecords, writ
 
 CONTENDERS = ("lakelens", "memory", "tfrecord", "petastorm")
 _AIM, _WAIT = 0.97, 0.02
-_SHUFFLE_ROWS, _CLASSES = 1024, 8
+_SHUFFLE_ROWS = 1024
+_TRIAL = "lakelens.training.trials.transfer:Transfer"
 _MODEL = {"backbone": "MobileNetV2", "weights": "none", "flip": False, "shift": 0, "rotation": 0, "zoom": 0}
 
 
@@ -72,7 +71,7 @@ def train_by_hand(source: str, table: str, folder: str, side: int, epochs: int) 
     hvd.init()
     seconds: list[float] = []
     rows, batches = dataset_of(source, Path(table), Path(folder), side, hvd.rank(), hvd.size())
-    model = build_transfer(side, _CLASSES)
+    model = build_transfer(side, photos.CLASSES)
     model.compile(hvd.DistributedOptimizer(optimizer()), LOSS, metrics=["accuracy"])
     model.fit(
         batches,
@@ -126,7 +125,7 @@ def run(arguments: Any) -> Report:
         raise SystemExit("--epochs 1: the first epoch, in which TensorFlow traces, is left out; give 2 or more")
     report = Report.of("training", arguments, "photographs", "sides", "ranks", "epochs", "repeats", batch=BATCH)
     with scratch(arguments.folder) as (kept, temporary):
-        made = photos.photographs(kept, arguments.photographs, classes=_CLASSES)
+        made = photos.photographs(kept, arguments.photographs)
         for side in arguments.sides:
             place = temporary / f"side-{side}"
             place.mkdir()
@@ -137,7 +136,7 @@ def run(arguments: Any) -> Report:
                     write_tfrecords(table, place / "tfrecord")
                 if "petastorm" in arguments.contenders:
                     python = _petastorms_python(kept, max(arguments.ranks))
-                    copies = stack.enter_context(Contender.of(Copies, place / "copies", python=python))
+                    copies = stack.enter_context(Contender(Copies, place / "copies", python=python))
                     files = copies.call("write", table=str(table))["files"]
                     (place / "petastorm.json").write_text(json.dumps(files), encoding="utf-8")
                 for ranks in arguments.ranks:
@@ -158,24 +157,17 @@ def _one_setting(report: Report, arguments: Any, place: Path, side: int, ranks: 
     waits: list[float] = []
 
     def with_lakelens(repeat: int) -> dict[str, float]:
-        from lakelens.training.experiment.train import train
-
         config = experiment(table, place / f"lakelens-{ranks}-{repeat}", side, epochs)
-        config["entrypoint"] = "lakelens.training.trials.transfer:Transfer"
-        config["hyperparameters"] |= _MODEL
-        config["checkpoint_policy"] = "none"
-        config["resources"] |= {"slots_per_trial": ranks, "strategy": "horovod_local"}
-        result = train(config)
-        waited, computed = (history(result, f"{name}_seconds_rank0") for name in ("feed_wait", "compute"))
-        waits.append(statistics.median(wait / (wait + step) for wait, step in zip(waited, computed, strict=True)))
-        return {"images_s": rows / statistics.median(history(result, "epoch_seconds"))}
+        taken, waited = train_unsaved(config, _TRIAL, ranks, **_MODEL)
+        waits.append(waited)
+        return {"images_s": rows / statistics.median(taken)}
 
     def by_hand(source: str) -> Measure:
         given = {"source": source, "table": str(table), "folder": str(place), "side": side, "epochs": epochs}
         python = petastorms if source == "petastorm" else sys.executable
 
         def once(repeat: int) -> dict[str, float]:
-            with Contender.of(ByHand, place / f"{source}-{ranks}-{repeat}", python=python) as contender:
+            with Contender(ByHand, place / f"{source}-{ranks}-{repeat}", python=python) as contender:
                 taken = contender.call("train", ranks=ranks, given=given)["epochs"]
             return {"images_s": rows / statistics.median(taken[1:])}
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,6 +30,25 @@ def ending_with_this_process(command: Sequence[str | os.PathLike[str]]) -> list[
     if sys.platform != "linux":
         return parts
     return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *parts]
+
+
+def run_to_end(
+    command: Sequence[str | os.PathLike[str]], code: int | None = 0, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command and returns what it printed; fails with it if the exit code is another one. None takes any."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert code is None or done.returncode == code, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done
+
+
+def found_in_log(pattern: str, log: Path, process: subprocess.Popen[bytes], timeout_s: float) -> str:
+    """Waits until a process has written a line; returns the group of its pattern."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(pattern, log.read_text(errors="replace")):
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"the process has not started:\n{log.read_text(errors='replace')[-3000:]}")
 
 
 def started_with(process: psutil.Process, word: str) -> bool:

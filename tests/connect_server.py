@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import local
 
 import pytest
-from child_processes import ending_with_this_process
+from child_processes import ending_with_this_process, found_in_log
 
 from lakelens.spark.jvm import find_java
 from lakelens.spark.session import _one_at_a_time, delta_package
@@ -40,29 +38,20 @@ _SETTINGS = {
     "spark.connect.grpc.binding.port": "0",
 }
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
-_PORT = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 
 
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
-    """Starts a server of two slots with Delta Lake and gives its URL; it ends with the block.
-
-    Args:
-        folder: For the server's log, warehouse and temporary files.
-    """
+    """Starts a server of two slots with Delta Lake, which writes into a folder; gives its URL, and ends it."""
     log = folder / "server.log"
     with log.open("w") as output, ExitStack() as starting:
         starting.enter_context(_one_at_a_time())  # as the sessions of other tests, which may fetch packages too
+        command, environment = ending_with_this_process(_command()), _environment(folder)
         server = subprocess.Popen(
-            ending_with_this_process(_command()),
-            cwd=folder,
-            env=_environment(folder),
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            port = _port(server, log)
+            port = found_in_log(r"Spark Connect server started at: \S*:(\d+)", log, server, _STARTS_S)
             starting.close()
             yield f"sc://127.0.0.1:{port}"
         finally:
@@ -109,13 +98,3 @@ def _command() -> list[str]:
 def _environment(folder: Path) -> dict[str, str]:
     own = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(folder)}
     return {**classic_environment(), **own}
-
-
-def _port(server: subprocess.Popen[bytes], log: Path) -> int:
-    deadline = time.monotonic() + _STARTS_S
-    while time.monotonic() < deadline and server.poll() is None:
-        found = _PORT.search(log.read_text(errors="replace"))
-        if found:
-            return int(found[1])
-        time.sleep(0.1)
-    raise AssertionError(f"the server has not started:\n{log.read_text(errors='replace')[-3000:]}")

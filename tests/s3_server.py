@@ -5,20 +5,17 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from child_processes import ending_with_this_process
+from child_processes import ending_with_this_process, found_in_log
 
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "a-very-secret-key"
 BUCKET = "images"
@@ -85,20 +82,10 @@ def s3_server() -> Iterator[S3Server]:
         command = ending_with_this_process(command)
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "AWS_ACCESS_KEY_ID": "x"})
         try:
-            server = S3Server(process, f"http://127.0.0.1:{_port(process, Path(log.name))}")
+            port = found_in_log(r"Running on http://127\.0\.0\.1:(\d+)\s", Path(log.name), process, 60)
+            server = S3Server(process, f"http://127.0.0.1:{port}")
             server.bucket.create()
             yield server
         finally:
             process.kill()
             process.wait()
-
-
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    ended = threading.Event()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        found = re.search(r"Running on http://127\.0\.0\.1:(\d+)\s", log.read_text())
-        if found:
-            return int(found.group(1))
-        ended.wait(0.05)
-    raise RuntimeError(f"the S3 server did not start: {log.read_text()}")

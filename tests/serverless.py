@@ -35,17 +35,14 @@ def refusing_as_serverless() -> Iterator[list[str]]:
         refused.append(name)
         raise AnalysisException(f"[{error_class}] {name} is not supported on serverless compute.")
 
-    def persistence(*_: Any, **__: Any) -> NoReturn:
-        refuse("PERSIST TABLE", "NOT_SUPPORTED_WITH_SERVERLESS")
+    def refusing(name: str) -> Any:
+        return lambda *_, **__: refuse(name, "NOT_SUPPORTED_WITH_SERVERLESS")
 
     def guarded(method: Any, known: tuple[str, ...]) -> Any:
         def call(conf: Any, key: str, *values: Any) -> Any:
             return method(conf, key, *values) if key.startswith(known) else refuse(key, "CONFIG_NOT_AVAILABLE")
 
         return call
-
-    def global_view(*_: Any) -> NoReturn:
-        refuse("GLOBAL TEMPORARY VIEW", "NOT_SUPPORTED_WITH_SERVERLESS")
 
     make_local = LocalRelation.__init__
 
@@ -57,9 +54,9 @@ def refusing_as_serverless() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalRelation, "__init__", local_rows)
         for name in ("persist", "cache", "unpersist"):
-            patch.setattr(DataFrame, name, persistence)
+            patch.setattr(DataFrame, name, refusing("PERSIST TABLE"))
         for name in ("createGlobalTempView", "createOrReplaceGlobalTempView"):
-            patch.setattr(DataFrame, name, global_view)
+            patch.setattr(DataFrame, name, refusing("GLOBAL TEMPORARY VIEW"))
         for name in ("set", "unset"):
             patch.setattr(RuntimeConf, name, guarded(getattr(RuntimeConf, name), SETTABLE))
         # PySpark reads options of its own.

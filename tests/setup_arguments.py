@@ -14,10 +14,3 @@ def setup_arguments() -> dict[str, Any]:
         runpy.run_path(str(Path(__file__).resolve().parents[1] / "setup.py"))
     arguments: dict[str, Any] = called.call_args.kwargs
     return arguments
-
-
-def setup_requirements() -> list[str]:
-    """What setup.py asks for, extras included."""
-    arguments = setup_arguments()
-    extras = [requirement for extra in arguments["extras_require"].values() for requirement in extra]
-    return [*arguments["install_requires"], *extras]

@@ -18,19 +18,12 @@ from child_processes import ending_with_this_process
 
 @dataclass
 class StandaloneCluster:
-    """A master and its workers, whose logs lie in a folder.
-
-    Attributes:
-        folder: Their working folder.
-        environment: Their variables.
-        processes: The master, then the workers.
-        url: The master's, once it has started.
-    """
+    """A master and its workers, whose logs lie in a folder."""
 
     folder: Path
     environment: dict[str, str]
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    url: str = ""
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    url: str = ""  # the master's, once it has started
 
     def start_all(self, host: str, workers: Mapping[str, Sequence[str]]) -> None:
         """Starts the master at an address, and a worker at each address, within the command that is given for it."""
@@ -48,13 +41,7 @@ class StandaloneCluster:
         command = ending_with_this_process([*inside, started, f"org.apache.spark.deploy.{kind}", *arguments])
         with (self.folder / f"{kind}-{len(self.processes)}.log").open("w") as output:
             process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                env=self.environment,
-                text=True,
-                start_new_session=True,
-                cwd=self.folder,
+                command, cwd=self.folder, env=self.environment, stdout=output, stderr=output, start_new_session=True
             )
         self.processes.append(process)
 

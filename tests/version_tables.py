@@ -52,6 +52,15 @@ def commit(table: Path, *actions: dict[str, Any]) -> int:
     return number
 
 
+def change_log(table: Path, version: int, action: str, **fields: Any) -> None:
+    """Changes fields of an action of a commit, as another writer would have written them."""
+    log = table / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for one in actions:
+        one.get(action, {}).update(fields)
+    log.write_text("".join(json.dumps(one) + "\n" for one in actions))
+
+
 def set_configuration(table: Path, version: int, **properties: str) -> None:
     """Changes the properties in the `metaData` of a commit; dots are written as `__`."""
     log = table / "_delta_log" / f"{version:020d}.json"

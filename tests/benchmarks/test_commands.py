@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child_processes import run_to_end
 
 pytestmark = pytest.mark.system
 
@@ -32,8 +32,5 @@ def test_every_command_of_the_page_exists_and_describes_itself() -> None:
     page = (CHECKOUT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     names = {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE), *re.findall(r"python -m benchmarks\.([a-z_]+)", page)}
     assert {"etl", "inference", "faults", "peers", "summary", "picture"} <= names
-    command = [sys.executable, "-c", IN_TURN, *sorted(names)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    described = json.loads(done.stdout)
+    described = json.loads(run_to_end([sys.executable, "-c", IN_TURN, *sorted(names)], cwd=CHECKOUT).stdout)
     assert [name for name in names if not described[name].startswith(f"usage: {name}.py")] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import runpy
 import shlex
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import run_to_end
 from references import commands
 
 from lakelens.errors import InvalidArgumentError, LakelensError, RankFailedError, SessionError, TrainingPaused
@@ -35,6 +35,9 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+PAUSED = TrainingPaused("run r1 has paused", signal_number=signal.SIGTERM)
+
+
 def raising(error: BaseException) -> Any:
     def run(_: argparse.Namespace) -> dict[str, Any]:
         print("some words on stdout")
@@ -53,16 +56,10 @@ def raising(error: BaseException) -> Any:
         (raising(LakelensError("rank 1 died")), 1, {"error": "LakelensError", "message": "rank 1 died"}),
         (raising(RuntimeError("a defect")), 1, {"error": "RuntimeError", "message": "a defect"}),
         (raising(KeyboardInterrupt()), 130, {"error": "KeyboardInterrupt", "message": "interrupted by SIGINT"}),
-        (
-            raising(TrainingPaused("run r1 has paused", signal_number=signal.SIGTERM)),
-            143,
-            {"error": "TrainingPaused", "message": "run r1 has paused"},
-        ),
+        (raising(PAUSED), 143, {"error": "TrainingPaused", "message": "run r1 has paused"}),
     ],
 )
-def test_a_job_ends_with_a_json_line_in_a_file_too_and_an_exit_code(
-    run: Run, code: int, result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_ends_with_a_json_line_in_a_file_too_and_an_exit_code(run, code, result, tmp_path, capsys):
     file = tmp_path / "results" / "run" / "etl.json"
     assert execute(run, argparse.Namespace(result_file=str(file))) == code
     captured = capsys.readouterr()
@@ -72,9 +69,7 @@ def test_a_job_ends_with_a_json_line_in_a_file_too_and_an_exit_code(
 
 
 @pytest.mark.parametrize(("kind", "code"), [("lakelens.errors.TrialError", 2), ("ValueError", 1)])
-def test_what_a_rank_has_raised_decides_whether_to_try_again_and_is_one_sentence_of_json(
-    kind: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_rank_has_raised_decides_whether_to_try_again_and_is_one_sentence_of_json(kind, code, capsys):
     error = RankFailedError("Traceback\n\nrank 0 raised", summary=f"rank 0 raised {kind}: boom", kind=kind)
     assert execute(raising(error), argparse.Namespace()) == code
     captured = capsys.readouterr()
@@ -82,13 +77,13 @@ def test_what_a_rank_has_raised_decides_whether_to_try_again_and_is_one_sentence
     assert json.loads(captured.out.splitlines()[-1])["message"] == f"rank 0 raised {kind}: boom"
 
 
-def test_a_result_file_that_cannot_be_written_fails_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_file_that_cannot_be_written_fails_the_job(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert execute(lambda _: {"version": 3}, argparse.Namespace(result_file=str(tmp_path / "file" / "x.json"))) == 1
     assert "error" in last_line(capsys)
 
 
-def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_is_none_is_null(capsys):
     metrics = {"loss": float("nan"), "runs": [{"accuracy": 0.5}, (float("inf"), 1)]}
     assert execute(lambda _: {"metrics": metrics}, argparse.Namespace()) == 0
 
@@ -109,7 +104,7 @@ def in_a_process(run: str, before: str = "", **options: Any) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("lines", [0, 100_000], ids=["its result", "its work"])
-def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines: int) -> None:
+def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines):
     read, write = os.pipe()
     os.close(read)
     done = in_a_process(
@@ -127,14 +122,12 @@ def test_a_reader_of_stdout_that_has_gone_ends_the_job_without_a_traceback(lines
     ],
     ids=["a name that stdout cannot encode", "a closed stderr"],
 )
-def test_a_terminal_that_lacks_something_takes_nothing_from_stdout(run: str, before: str, said: str) -> None:
+def test_a_terminal_that_lacks_something_takes_nothing_from_stdout(run, before, said):
     done = in_a_process(run, before)
     assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
-def test_a_terminated_job_lets_go_of_what_it_holds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminated_job_lets_go_of_what_it_holds(capsys, monkeypatch):
     monkeypatch.setattr(interrupts, "end_jvm", lambda: None)  # of this process, which other tests work with
     released: list[bool] = []
 
@@ -152,34 +145,31 @@ def test_a_terminated_job_lets_go_of_what_it_holds(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_help_names_a_default_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_a_default_only_where_there_is_one(capsys):
     for argv in (["etl"], ["train"], ["table", "quarantine"]):
         with pytest.raises(SystemExit):
             build_parser().parse_args([*argv, "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     for nothing in ("default: None", "default: []", "default: False"):
         assert nothing not in shown
-    for default in ("or by reading them all (default: stamp)", "all are counted (default: 1000)"):
-        assert default in shown
+    assert "all are counted (default: 1000)" in shown
 
 
 @pytest.mark.parametrize(
-    ("argv", "usage"),
+    ("command_line", "usage"),
     [
-        ([], "usage: lakelens "),
-        (["nothing"], "usage: lakelens "),
-        (["etl"], "usage: lakelens etl "),
-        (["ingest"], "usage: lakelens etl "),
-        (["etl", "a", "b", "--sise", "3"], "usage: lakelens etl "),
-        (["table", "nothing"], "usage: lakelens table "),
-        (["table", "history", "t", "--limit", "x"], "usage: lakelens table history "),
+        ("", "usage: lakelens "),
+        ("nothing", "usage: lakelens "),
+        ("etl", "usage: lakelens etl "),
+        ("ingest", "usage: lakelens etl "),
+        ("etl a b --sise 3", "usage: lakelens etl "),
+        ("table nothing", "usage: lakelens table "),
+        ("table history t --limit x", "usage: lakelens table history "),
     ],
 )
-def test_a_wrong_or_missing_flag_shows_the_usage_of_its_command_and_a_json_line(
-    argv: list[str], usage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_or_missing_flag_shows_the_usage_of_its_command_and_a_json_line(command_line, usage, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main(argv)
+        main(command_line.split())
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert (stopped.value.code, found["error"]) == (2, "UsageError")
@@ -190,67 +180,56 @@ def test_a_wrong_or_missing_flag_shows_the_usage_of_its_command_and_a_json_line(
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("command_line", "words"),
     [
-        (["trian"], "invalid choice: 'trian'; did you mean 'train'?"),
-        (["runs", "shwo"], "invalid choice: 'shwo'; did you mean 'show'?"),
-        (["etl", "photos", "t", "--store", "jpg"], "invalid choice: 'jpg'; did you mean 'jpeg'?"),
-        (["train", "t", "--np", "2"], "unrecognized arguments: --np 2 (did you mean '--slots-per-trial'?)"),
-        (
-            ["score", "m", "t", "p", "--stream", "--checkpoint", "f"],
-            "unrecognized arguments: --stream --checkpoint f (did you mean '--watch'?)",
-        ),
-        (["search", "mine.yaml"], "invalid choice: 'mine.yaml'; did you mean 'run mine.yaml'?"),
-        (["train", "t", "--epoch-s", "3"], "unrecognized arguments: --epoch-s 3 (did you mean '--epochs'?)"),
+        ("trian", "invalid choice: 'trian'; did you mean 'train'?"),
+        ("runs shwo", "invalid choice: 'shwo'; did you mean 'show'?"),
+        ("etl photos t --store jpg", "invalid choice: 'jpg'; did you mean 'jpeg'?"),
+        ("train t --np 2", "unrecognized arguments: --np 2 (did you mean '--slots-per-trial'?)"),
+        ("score m t p --stream --checkpoint f", ": --stream --checkpoint f (did you mean '--watch'?)"),
+        ("search mine.yaml", "invalid choice: 'mine.yaml'; did you mean 'run mine.yaml'?"),
+        ("train t --epoch-s 3", "unrecognized arguments: --epoch-s 3 (did you mean '--epochs'?)"),
     ],
 )
-def test_a_misspelt_command_action_choice_or_flag_names_the_nearest_one(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_misspelt_command_action_choice_or_flag_names_the_nearest_one(command_line, words, capsys):
     with pytest.raises(SystemExit):
-        main(argv)
+        main(command_line.split())
     assert last_line(capsys)["message"].endswith(words)
 
 
-def test_every_command_and_action_has_an_example_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_and_action_has_an_example_that_it_takes_and_takes_a_result_file(capsys):
     parser = build_parser()
     for command_line in commands():
         examples = examples_of(f"lakelens {command_line.name}")
         assert examples, command_line.name
         for example in examples:
             assert f"  {example}\n" in f"{command_line.parser.format_help()}\n"
-            assert parser.parse_args(shlex.split(example)[1:]).run is not None
+            args = parser.parse_args([*shlex.split(example)[1:], "--result-file", "x"])
+            assert (args.run is None, args.result_file) == (False, "x")
+    assert parser.parse_args(["table", "--result-file", "x", "history", "t"]).result_file == "x"
     assert capsys.readouterr().err == ""
 
 
-def test_quiet_leaves_errors_and_the_json_line_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_leaves_errors_and_the_json_line_alone(capsys):
     assert execute(raising(InvalidArgumentError("size=0")), argparse.Namespace(quiet=True)) == 2
     said = capsys.readouterr()
     assert (len(said.out.splitlines()), said.err) == (1, "error: size=0\n")
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("command_line", "words"),
     [
-        (["etl", "photos", "t", "--max-files", "5"], "--max-files 5 is for --stream alone"),
-        (
-            ["train", "t", "--strategy", "single", "--master", "local[2]"],
-            "--master local[2]: no Spark for resources.strategy single",
-        ),
-        (
-            ["train", "--resume", "r1", "--seed", "0"],
-            "--seed cannot be combined with --resume r1: a resumed run keeps its configuration",
-        ),
+        ("etl photos t --max-files 5", "--max-files 5 is for --stream alone"),
+        ("train t --strategy single --master local[2]", "--master local[2]: no Spark for resources.strategy single"),
+        ("train --resume r1 --seed 0", "--seed cannot be combined with --resume r1: a resumed run keeps its config"),
     ],
 )
-def test_a_flag_that_would_change_nothing_is_refused(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) == 2
+def test_a_flag_that_would_change_nothing_is_refused(command_line, words, capsys):
+    assert main(command_line.split()) == 2
     assert words in last_line(capsys)["message"]
 
 
-def test_pairs_of_a_flag_are_split_at_the_first_equals_sign_and_a_fraction_is_a_number() -> None:
+def test_pairs_of_a_flag_are_split_at_the_first_equals_sign_and_a_fraction_is_a_number():
     assert key_values(["a=b=c", "d="], "--conf") == {"a": "b=c", "d": ""}
     with pytest.raises(InvalidArgumentError, match="--conf 'novalue' is not KEY=VALUE"):
         key_values(["novalue"], "--conf")
@@ -259,9 +238,7 @@ def test_pairs_of_a_flag_are_split_at_the_first_equals_sign_and_a_fraction_is_a_
         fractions(["train=most"])
 
 
-def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(monkeypatch, capsys):
     def opened(master: str, *_: object) -> None:
         raise LakelensError(f"a session on {master}")
 
@@ -270,7 +247,7 @@ def test_a_table_of_the_catalog_is_looked_up_in_the_session_that_was_asked_for(
     assert last_line(capsys)["message"] == "a session on local[3]"
 
 
-def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch):
     given: list[ExperimentConfig] = []
 
     def run_trial(config: ExperimentConfig, **_: object) -> None:
@@ -291,16 +268,7 @@ def test_the_flags_of_a_training_set_keys_of_its_experiment(monkeypatch: pytest.
     assert (config.early_stopping.patience, config.resources.env) == (3, {"A": "b=c"})
 
 
-@pytest.mark.parametrize(
-    "command_line",
-    ["etl photos t", "table history t", "models exists n a", "evaluate runs:/1 t@2", "doctor"],
-)
-def test_every_command_and_action_takes_a_result_file(command_line: str) -> None:
-    assert build_parser().parse_args([*command_line.split(), "--result-file", "x"]).result_file == "x"
-    assert build_parser().parse_args(["table", "--result-file", "x", "history", "t"]).result_file == "x"
-
-
-def test_a_result_becomes_task_values_on_databricks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_becomes_task_values_on_databricks_alone(monkeypatch):
     from lakelens.jobs import task_values
 
     given: dict[str, Any] = {}
@@ -319,20 +287,7 @@ def test_a_result_becomes_task_values_on_databricks_alone(monkeypatch: pytest.Mo
     assert given == {"version": 1, "due": True}
 
 
-FILES = Path(__file__).parents[2] / "jobs"
-
-
-@pytest.mark.parametrize("name", ["train", "search", "score", "evaluate", "table"])
-def test_the_file_of_a_job_runs_its_command(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(FILES / f"{name}.py"), run_name="__main__")
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: lakelens {name} ")
-
-
-def test_the_file_of_a_job_runs_as_a_script():
-    command = [sys.executable, str(FILES / "etl.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: lakelens etl ")
+@pytest.mark.parametrize("name", ["etl", "train", "search", "score", "evaluate", "table"])
+def test_the_file_of_a_job_runs_its_command(name):
+    done = run_to_end([sys.executable, str(Path(__file__).parents[2] / "jobs" / f"{name}.py"), "--help"])
+    assert done.stdout.startswith(f"usage: lakelens {name} ")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child_processes import run_to_end
 from connect_server import connect_server
 from PIL import Image
 
@@ -23,7 +23,7 @@ def files_of(folder: Path) -> set[Path]:
 
 
 @pytest.mark.unit
-def test_digits_are_jpeg_files_two_of_them_broken_and_those_of_a_held_back_class_arrive_later(tmp_path: Path) -> None:
+def test_digits_are_jpeg_files_two_of_them_broken_and_those_of_a_held_back_class_arrive_later(tmp_path):
     images = write_digits(tmp_path)
     early, late = files_of(images.source), files_of(images.arrivals)
     assert len(early) + len(late) == 1797 + 2
@@ -53,7 +53,7 @@ def own_images(folder: Path, counts: dict[str, int]) -> Path:
 
 
 @pytest.mark.unit
-def test_own_images_are_linked_and_the_largest_class_is_held_back(tmp_path: Path) -> None:
+def test_own_images_are_linked_and_the_largest_class_is_held_back(tmp_path):
     own = own_images(tmp_path / "own", {"001.cat": 9, "002.dog": 12, ".hidden": 3})
     images = link_own(own, tmp_path / "out", limit=10)
     assert images.held_back == "dog"
@@ -75,9 +75,7 @@ def test_own_images_are_linked_and_the_largest_class_is_held_back(tmp_path: Path
         ("cat.1", "dog", "cat.1"),
     ],
 )
-def test_the_held_back_class_has_the_name_that_the_table_gives_it(
-    tmp_path: Path, folder: str, other: str, name: str
-) -> None:
+def test_the_held_back_class_has_the_name_that_the_table_gives_it(tmp_path, folder, other, name):
     own = own_images(tmp_path / "own", {folder: 6, other: 3})
     assert link_own(own, tmp_path / "out", limit=10).held_back == name
 
@@ -91,9 +89,7 @@ def test_the_held_back_class_has_the_name_that_the_table_gives_it(
         ({"cat": FIRST_FILES_OF_HELD_BACK, "dog": 2}, "one of them with more than 4 images"),
     ],
 )
-def test_own_images_need_two_classes_and_one_of_which_images_can_arrive_later(
-    tmp_path: Path, counts: dict[str, int], words: str
-) -> None:
+def test_own_images_need_two_classes_and_one_of_which_images_can_arrive_later(tmp_path, counts, words):
     (tmp_path / "own").mkdir()
     with pytest.raises(EmptySourceError, match=words):
         link_own(own_images(tmp_path / "own", counts), tmp_path / "out")
@@ -112,14 +108,7 @@ def test_own_images_need_two_classes_and_one_of_which_images_can_arrive_later(
         (["--size", "-1"], "InvalidArgumentError", "--size -1 and --epochs 8 must be 1 or more"),
     ],
 )
-def test_an_earlier_demo_stays_when_the_flags_are_wrong(
-    flags: list[str],
-    error: str,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_earlier_demo_stays_when_the_flags_are_wrong(flags, error, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     earlier = own_images(tmp_path / "demo" / "images", {"0": 2, "1": 2})
     (tmp_path / "demo" / MARKER).touch()
@@ -130,9 +119,7 @@ def test_an_earlier_demo_stays_when_the_flags_are_wrong(
 
 
 @pytest.mark.unit
-def test_a_folder_that_the_demo_did_not_make_is_never_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_the_demo_did_not_make_is_never_removed(tmp_path, capsys):
     (tmp_path / "precious.txt").write_text("keep")
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["error"] == "InvalidArgumentError"
@@ -140,7 +127,7 @@ def test_a_folder_that_the_demo_did_not_make_is_never_removed(
 
 
 @pytest.mark.unit
-def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_of_images_is_found(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     args = build_parser().parse_args(["demo", "--images", "~/photos", "--out", str(tmp_path / "demo")])
@@ -148,28 +135,21 @@ def test_the_home_folder_of_images_is_found(tmp_path: Path, monkeypatch: pytest.
         run(args)
 
 
-def demo(out: Path, **variables: str) -> tuple[subprocess.CompletedProcess[str], dict]:
+def demo(out: Path, **variables: str) -> tuple[str, dict]:
     options = os.environ.get("JAVA_TOOL_OPTIONS", "").split()
     users = " ".join(option for option in options if not option.startswith("-Dspark."))
-    done = subprocess.run(
-        [sys.executable, "-m", "lakelens.jobs.cli", "demo", "--out", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": users, **variables},
-    )
-    return done, json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "demo", "--out", str(out)]
+    done = run_to_end(command, timeout=900, env={**os.environ, "JAVA_TOOL_OPTIONS": users, **variables})
+    return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.spark
 @pytest.mark.horovod
 @pytest.mark.long
 @pytest.mark.timeout(1000)
-def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path) -> None:
+def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path):
     out = tmp_path / "demo"
-    done, summary = demo(out)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    said, summary = demo(out)
     assert summary["versions"] == [0, 1]
     for counts in summary["rows"]:
         assert counts["in"] == counts["stored"] + counts["quarantined"] + counts["skipped"]
@@ -178,7 +158,7 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
     assert summary["recall_after"] > summary["recall_before"] + 0.3
     assert summary["accuracy_after"] >= 0.95
     assert summary["version_0_unchanged"] is True
-    assert "quarantined: 001_truncated.jpg: truncated" in done.stdout
+    assert "quarantined: 001_truncated.jpg: truncated" in said
     assert summary["most_improved_class"] == "eight"
     assert (out / "evaluation" / "comparison.png").stat().st_size > 10_000
     assert "The class that gained most is <b>eight</b>" in (out / "evaluation" / "evaluation.html").read_text()
@@ -197,12 +177,11 @@ def test_the_demo_shows_that_the_data_version_made_the_difference(tmp_path: Path
 @pytest.mark.horovod
 @pytest.mark.long
 @pytest.mark.timeout(1000)
-def test_the_demo_runs_on_a_spark_connect_server(tmp_path: Path) -> None:
+def test_the_demo_runs_on_a_spark_connect_server(tmp_path):
     with connect_server(tmp_path) as url:
-        done, summary = demo(tmp_path / "demo", SPARK_REMOTE=url)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        said, summary = demo(tmp_path / "demo", SPARK_REMOTE=url)
     assert summary["versions"] == [0, 1]
     assert summary["recall_after"] > summary["recall_before"] + 0.3
     assert summary["version_0_unchanged"] is True
-    assert f"Spark on {url}, and Delta Lake" in done.stdout
-    assert "--master" not in done.stdout
+    assert f"Spark on {url}, and Delta Lake" in said
+    assert "--master" not in said

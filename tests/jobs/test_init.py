@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import run_to_end
 from result_keys import result_keys
-from written_steps import steps_of
 
 from lakelens.jobs.cli import main
 from lakelens.training.configuration.experiment import ExperimentConfig
 
 pytestmark = pytest.mark.unit
+
+
+def written_defaults(project: Path) -> dict[str, Any]:
+    """The parameters that a project's DAGs begin with."""
+    return runpy.run_path(str(project / "airflow" / "lakelens_steps.py"))["DEFAULTS"]
 
 
 def init(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
@@ -27,13 +32,7 @@ def init(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str
     return code, result
 
 
-def written_defaults(folder: Path) -> dict[str, Any]:
-    """The parameters that a project's DAGs begin with."""
-    defaults: dict[str, Any] = steps_of(folder).DEFAULTS
-    return defaults
-
-
-def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_project_names_the_users_table_everywhere(tmp_path, capsys):
     folder = tmp_path / "birds"
     table = "s3://lake/tables/birds"
     code, result = init(
@@ -57,22 +56,18 @@ def test_a_project_names_the_users_table_everywhere(tmp_path: Path, capsys: pyte
     ("flags", "folders"),
     [((), set()), (("--airflow",), {"airflow"}), (("--airflow", "--databricks"), {"airflow", "databricks"})],
 )
-def test_files_for_a_scheduler_are_written_on_request(
-    flags: tuple[str, ...], folders: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_for_a_scheduler_are_written_on_request(flags, folders, tmp_path, capsys):
     init(capsys, str(tmp_path), *flags)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"notebooks", *folders}
 
 
-def test_quotes_and_backslashes_of_a_path_reach_the_dags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quotes_and_backslashes_of_a_path_reach_the_dags(tmp_path, capsys):
     source = r"s3://lake/my \1 \"best\" photos"
     init(capsys, str(tmp_path), "--source", source, "--airflow")
     assert written_defaults(tmp_path)["source"] == source
 
 
-def test_files_that_are_there_stay_and_a_dry_run_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_there_stay_and_a_dry_run_writes_nothing(tmp_path, capsys):
     folder = tmp_path / "project"
     code, planned = init(capsys, str(folder), "--dry-run")
     assert (code, planned["written"], folder.exists()) == (0, [], False)
@@ -85,28 +80,21 @@ def test_files_that_are_there_stay_and_a_dry_run_writes_nothing(
     assert init(capsys, str(folder), "--model", "a b")[0] == 2
 
 
-def without_privileges() -> list[str]:
-    """Before a command: root obeys permission bits too."""
-    dropped = "-dac_override,-dac_read_search"
-    return ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"] if os.geteuid() == 0 else []
-
-
-def test_a_read_only_folder_is_wrong_input_and_stays_empty(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_wrong_input_and_stays_empty(tmp_path):
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
         pytest.skip("root can write everywhere, and setpriv is not there to drop that")
     tmp_path.chmod(0o555)
-    command = [*without_privileges(), sys.executable, "-m", "lakelens.jobs.cli", "init"]
+    dropped = "-dac_override,-dac_read_search"  # root obeys permission bits too
+    without = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"] if os.geteuid() == 0 else []
+    command = [*without, sys.executable, "-m", "lakelens.jobs.cli", "init"]
     for folder, missing in (("project", "project"), (".", "")):
-        done = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 2, done.stderr
+        done = run_to_end([*command, folder], 2, cwd=tmp_path)
         message = json.loads(done.stdout.splitlines()[-1])["message"]
         assert message.startswith(f"folder = {str(tmp_path / missing)!r} cannot be written: {tmp_path} is read-only")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_where_a_folder_has_to_be_is_wrong_input_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_where_a_folder_has_to_be_is_wrong_input_and_nothing_is_written(tmp_path, capsys):
     (tmp_path / "notebooks").write_text("")
     for folder in (tmp_path, tmp_path / "notebooks"):
         code, result = init(capsys, str(folder))

@@ -7,8 +7,6 @@ import pty
 import shlex
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,11 +59,7 @@ FOUND = {
         (
             "evaluate runs:/abc tables/photos@3",
             {"version": 3, "page": "/out/page.html", "accuracy": 0.5, "macro_f1": 0.25},
-            [
-                "page /out/page.html",
-                "accuracy 0.5, macro_f1 0.25",
-                "next: lakelens models promote runs:/abc photos",
-            ],
+            ["page /out/page.html", "accuracy 0.5, macro_f1 0.25", "next: lakelens models promote runs:/abc photos"],
         ),
         (
             "score runs:/abc photos p --master local[2] --conf a=b",
@@ -105,9 +99,7 @@ FOUND = {
         ("runs", {"runs": []}, []),
     ],
 )
-def test_a_command_ends_with_what_it_made_its_numbers_and_the_next_command(
-    command: str, result: dict[str, Any], lines: list[str]
-) -> None:
+def test_a_command_ends_with_what_it_made_its_numbers_and_the_next_command(command, result, lines):
     args = build_parser().parse_args(shlex.split(command))
     args.words = shlex.split(command)
     found = closing_lines(args, result)
@@ -116,7 +108,7 @@ def test_a_command_ends_with_what_it_made_its_numbers_and_the_next_command(
         build_parser().parse_args(shlex.split(line)[2:])
 
 
-def test_a_new_project_is_followed_by_its_training_or_first_by_its_table(tmp_path: Path) -> None:
+def test_a_new_project_is_followed_by_its_training_or_first_by_its_table(tmp_path):
     result = {"folder": "/work/my project", "dry_run": False, "written": ["trial.py"], "kept": []}
     (tmp_path / "t").mkdir()
     for table, following in (
@@ -129,7 +121,7 @@ def test_a_new_project_is_followed_by_its_training_or_first_by_its_table(tmp_pat
         assert lines == ["project /work/my project", "1 files written, 0 kept", f"next: {following}"]
 
 
-def test_only_a_terminal_gets_the_lines(tmp_path: Path) -> None:
+def test_only_a_terminal_gets_the_lines(tmp_path):
     code = """
 import sys
 from lakelens.jobs.command import run_command

@@ -27,7 +27,7 @@ def experiment(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_preview_shows_how_many_trials_train_how_long(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preview_shows_how_many_trials_train_how_long(experiment, capsys):
     flags = ["--set", "searcher.mode=aggressive", "--seconds-per-epoch", "60"]
     assert main(["search", "preview", experiment, *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -35,6 +35,7 @@ def test_a_preview_shows_how_many_trials_train_how_long(experiment: str, capsys:
     assert [line.split() for line in lines[3:6]] == [
         ["1", "12", "8", "12"], ["3", "4", "3", "8"], ["9", "1", "1", "6"],
     ]  # fmt: skip
+    assert any("times as much for the same number of trials" in line for line in lines)
     assert json.loads(lines[-1]) == {
         "searcher": "adaptive_asha",
         "trials": 12,
@@ -48,9 +49,7 @@ def test_a_preview_shows_how_many_trials_train_how_long(experiment: str, capsys:
 
 
 @pytest.mark.parametrize("action", ["preview", "run"])
-def test_a_search_without_a_space_is_refused_and_shows_how_to_write_one(
-    experiment: str, action: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_without_a_space_is_refused_and_shows_how_to_write_one(experiment, action, capsys):
     ends = ("double, minval: 3, maxval: 3", "log, minval: -3, maxval: -3", "categorical, vals: [1, 1]")
     single = [f"{{rate: {{type: {end}}}}}" for end in ends]
     for space in ("{}", "{learning_rate: 0.01}", "{optimizer: {rate: {type: const, val: 3}}}", *single):
@@ -58,19 +57,9 @@ def test_a_search_without_a_space_is_refused_and_shows_how_to_write_one(
         assert "learning_rate: {type: log, base: 10, minval: -4, maxval: -1}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("space", ["{type: log, minval: -5, maxval: -1}", "{type: categorical, vals: [1, 2]}"])
-def test_a_preview_compares_with_a_random_search(
-    experiment: str, space: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["search", "preview", experiment, "--set", f"hyperparameters.learning_rate={space}"]) == 0
-    assert "times as much for the same number of trials" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "flags", [["--seconds-per-epoch", "0"], ["--seconds-per-epoch", "9", "--set", "searcher.max_length={batches: 9}"]]
 )
-def test_slot_hours_are_estimated_from_seconds_above_0_and_epochs_only(
-    experiment: str, flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slot_hours_are_estimated_from_seconds_above_0_and_epochs_only(experiment, flags, capsys):
     assert main(["search", "preview", experiment, *flags]) == 2
     assert "--seconds-per-epoch" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import kernel_in, sockets_in
+from kernels import kernel_in, outputs_of
 from PIL import Image
 
 pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.spark, pytest.mark.horovod, pytest.mark.timeout(900)]
@@ -249,7 +249,6 @@ def write_flowers(folder: Path) -> dict[str, str]:
     ids=["HorovodRunner", "Petastorm"],
 )
 def test_a_public_notebook_runs_when_changed_as_the_pages_say(cells, changes, write, said, tmp_path, monkeypatch):
-    from nbclient import NotebookClient
     from nbformat.v4 import new_code_cell, new_notebook
 
     pages = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES).splitlines()
@@ -264,14 +263,7 @@ def test_a_public_notebook_runs_when_changed_as_the_pages_say(cells, changes, wr
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT)]))
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in (names, session, *text.split("\0"))])
-    NotebookClient(
-        notebook,
-        config=sockets_in(tmp_path),
-        timeout=600,
-        kernel_name="lakelens",
-        resources={"metadata": {"path": str(tmp_path)}},
-    ).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    outputs = outputs_of(notebook, tmp_path, place=tmp_path)
     printed = {
         name: "".join(one["text"] for one in outputs if one.get("name") == name) for name in ("stdout", "stderr")
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import venv
 import zipfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from borrowed import Borrower, clean_environment, make_borrower
+from child_processes import run_to_end
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -85,8 +85,7 @@ def make_extra(
             link(name, made.site_packages)
         command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet", "--no-index"]
         named = f"lakelens[{','.join(extras)}] @ {wheel.as_uri()}" if extras else str(wheel)
-        done = subprocess.run([*command, named], capture_output=True, text=True, check=False, env=clean_environment())
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_to_end([*command, named], env=clean_environment())
         return made
 
     return make
@@ -110,8 +109,7 @@ def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the checkout, built from its sdist."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_to_end(command, env=clean_environment())
     return next(out.glob("*.whl"))
 
 
@@ -139,9 +137,3 @@ def checkout() -> Path:
 def lock() -> Path:
     """The file of `constraints/` that holds the versions of the running environment: the one of its Spark."""
     return CHECKOUT / "constraints" / f"spark-{'.'.join(version('pyspark').split('.')[:2])}.txt"
-
-
-@pytest.fixture(name="clean_environment")
-def clean_environment_fixture() -> dict[str, str]:
-    """Variables for a process that is to find nothing of this checkout by accident."""
-    return clean_environment()

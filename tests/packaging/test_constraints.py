@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from setup_arguments import setup_requirements
+from setup_arguments import setup_arguments
 
-from lakelens.horovod_build import HOROVOD, TENSORFLOW_NAMES
+from lakelens.horovod_build import HOROVOD
 
 pytestmark = pytest.mark.unit
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints"
-LOCKS, RUNTIMES = sorted(CONSTRAINTS.glob("*.txt")), sorted((CONSTRAINTS / "runtimes").glob("*.txt"))
+LOCKS = sorted(CONSTRAINTS.glob("*.txt"))
 # Compiled on the machine; its version is in lakelens/horovod_build.py.
 NOT_FROM_A_WHEEL = {"horovod"}
 
@@ -37,13 +38,12 @@ def pins(path: Path) -> dict[str, list[Requirement]]:
 @pytest.fixture(scope="module")
 def direct() -> dict[str, Requirement]:
     """What setup.py asks for, extras included."""
-    requirements = map(Requirement, setup_requirements())
+    arguments = setup_arguments()
+    requirements = map(Requirement, chain(arguments["install_requires"], *arguments["extras_require"].values()))
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 
-def test_the_databricks_page_has_the_ranges_of_the_packages_that_pip_replaces(
-    checkout: Path, direct: dict[str, Requirement]
-) -> None:
+def test_the_databricks_page_has_the_ranges_of_the_packages_that_pip_replaces(checkout, direct):
     page = (checkout / "docs" / "databricks.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| `(.*)` \|$", page, re.MULTILINE)
     assert {"pillow", "pydantic"} <= {name for name, _, _ in rows}
@@ -53,9 +53,7 @@ def test_the_databricks_page_has_the_ranges_of_the_packages_that_pip_replaces(
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
-def test_a_stack_names_its_pythons_and_pins_each_package_exactly_once_and_direct_ones_in_range_and_with_a_reason(
-    direct: dict[str, Requirement], path: Path
-) -> None:
+def test_a_stack_names_its_pythons_and_pins_each_package_once_and_direct_ones_in_range_and_with_a_reason(direct, path):
     assert re.fullmatch(r"# Python: 3\.1[0-3]( 3\.1[0-3])*", path.read_text(encoding="utf-8").splitlines()[1])
     found = pins(path)
     for name, pinned in found.items():
@@ -69,23 +67,11 @@ def test_a_stack_names_its_pythons_and_pins_each_package_exactly_once_and_direct
     assert [name for name, reason in reasons.items() if name in direct and len(reason.split()) < 3] == []
 
 
-@pytest.mark.parametrize("path", RUNTIMES, ids=lambda path: path.stem)
-def test_each_runtime_names_its_python_pins_what_a_story_needs_and_says_why_pip_replaces_a_package(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert re.search(r"^# python 3\.1[0-3]$", text, re.MULTILINE)
-    pinned = set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
-    assert {"pyspark", "delta-spark", "numpy", "pandas", "pyarrow", "protobuf"} <= pinned
-    assert pinned & set(TENSORFLOW_NAMES)
-    marked = re.findall(r"^[\w.-]+==.*# replaced(.*)$", text, re.MULTILINE)
-    assert marked
-    assert all(re.match(r": \w", reason) for reason in marked)
-
-
-def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct: dict[str, Requirement]) -> None:
+def test_the_horovod_that_is_compiled_is_the_one_that_setup_names(direct):
     assert str(direct["horovod"].specifier) == f"=={HOROVOD}"
 
 
-def test_what_is_installed_is_what_is_pinned(lock: Path) -> None:
+def test_what_is_installed_is_what_is_pinned(lock):
     wrong = {}
     for name, found in pins(lock).items():
         try:

@@ -11,23 +11,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from borrowed import put_metadata
+from child_processes import run_to_end
 from packaging.requirements import Requirement
 
-from lakelens.errors import BuildError, LakelensError, RankFailedError
+from lakelens.errors import BuildError, RankFailedError
 from lakelens.jobs.doctor import CHECKS, check, databricks_runtime, unmet_requirements, way_out
 
 
 def doctor(folder: Path, *arguments: str, **variables: str) -> tuple[int, list[str], dict]:
     """Runs the doctor as a command; gives its exit code, its lines and the JSON object of the last one."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lakelens.jobs.cli", "doctor", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        timeout=580,
-        env=os.environ | variables,
-    )
+    command = [sys.executable, "-m", "lakelens.jobs.cli", "doctor", *arguments]
+    done = run_to_end(command, None, cwd=folder, timeout=580, env=os.environ | variables)
     lines = done.stdout.strip().splitlines()
     return done.returncode, lines[:-1], json.loads(lines[-1])
 
@@ -40,9 +35,7 @@ def shadow(folder: Path, package: str, code: str) -> dict[str, str]:
 
 
 @pytest.mark.system
-def test_each_broken_part_is_named_with_its_place_and_the_way_out_and_spares_the_others(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_each_broken_part_is_named_with_its_place_and_the_way_out_and_spares_the_others(checkout, tmp_path):
     """Petastorm fails at its import, Keras crashes its process, no Java is where one should be, and so is no store."""
     shadow(tmp_path / "shadows", "petastorm", "raise ImportError('legacy dataset is gone')\n")
     shadow(tmp_path / "shadows", "keras", "import os; os.abort()\n")
@@ -66,14 +59,14 @@ def test_each_broken_part_is_named_with_its_place_and_the_way_out_and_spares_the
 
 
 @pytest.mark.system
-def test_a_part_has_the_time_that_was_asked_for_and_is_ended_after_it(checkout: Path) -> None:
+def test_a_part_has_the_time_that_was_asked_for_and_is_ended_after_it(checkout):
     code, lines, _ = doctor(checkout, "--part", "tensorflow", "--timeout-s", "0.01")
     assert (code, len(lines)) == (1, 1)
     assert "no answer within 0 s" in lines[0]
 
 
 @pytest.mark.system
-def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Path, tmp_path: Path) -> None:
+def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout, tmp_path):
     started = tmp_path / "started"
     hangs = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)\n"
     variables = shadow(tmp_path, "petastorm", hangs) | {"TMPDIR": str(tmp_path)}
@@ -100,9 +93,7 @@ def test_a_doctor_that_is_terminated_leaves_no_check_and_no_folder(checkout: Pat
         (BuildError("it does not run:\n\n  undefined symbol"), "it does not run: | undefined symbol"),
     ],
 )
-def test_an_error_of_many_lines_is_one_line_of_the_doctor(
-    error: LakelensError, detail: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_many_lines_is_one_line_of_the_doctor(error, detail, monkeypatch):
     def fail() -> str:
         raise error
 
@@ -113,7 +104,7 @@ def test_an_error_of_many_lines_is_one_line_of_the_doctor(
 @pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.timeout(600)
-def test_every_part_of_this_environment_works(checkout: Path) -> None:
+def test_every_part_of_this_environment_works(checkout):
     code, lines, said = doctor(checkout, "--timeout-s", "270")
     assert [part["part"] for part in said["parts"] if not part["ok"]] == []
     assert [line.split()[0] for line in lines] == list(CHECKS)
@@ -122,7 +113,7 @@ def test_every_part_of_this_environment_works(checkout: Path) -> None:
 
 
 @pytest.mark.unit
-def test_the_runtime_is_named_by_its_variable_or_by_its_file(tmp_path: Path) -> None:
+def test_the_runtime_is_named_by_its_variable_or_by_its_file(tmp_path):
     (tmp_path / "DBR_VERSION").write_text("17.3\n")
     assert databricks_runtime({"DATABRICKS_RUNTIME_VERSION": "16.4"}, tmp_path / "DBR_VERSION") == "16.4"
     assert databricks_runtime({}, tmp_path / "DBR_VERSION") == "17.3"
@@ -130,11 +121,9 @@ def test_the_runtime_is_named_by_its_variable_or_by_its_file(tmp_path: Path) -> 
 
 
 @pytest.mark.unit
-def test_packages_that_are_too_old_or_missing_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_too_old_or_missing_are_named_once(tmp_path, monkeypatch):
     for name, found in (("pillow", "9.4.0"), ("keras", "3.5.0"), ("mypy", "0.1"), ("torch", "2.14.0")):
-        metadata = tmp_path / f"{name}-{found}.dist-info" / "METADATA"
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n", encoding="utf-8")
+        put_metadata(tmp_path, name, found)
     monkeypatch.syspath_prepend(str(tmp_path))
     declared = [
         Requirement("pillow>=10.3"),
@@ -151,7 +140,7 @@ def test_packages_that_are_too_old_or_missing_are_named_once(tmp_path: Path, mon
 
 
 @pytest.mark.unit
-def test_no_pyspark_is_installed_on_a_databricks_cluster() -> None:
+def test_no_pyspark_is_installed_on_a_databricks_cluster():
     unmet = [Requirement("pyspark>=3.5,<4.2"), Requirement("keras>=3.11.3")]
     assert way_out(unmet, databricks=False) == "pip install 'pyspark<4.2,>=3.5' 'keras>=3.11.3'"
     assert way_out(unmet, databricks=True).startswith("pip install 'keras>=3.11.3'; choose a runtime")

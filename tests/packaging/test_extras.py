@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from borrowed import Borrower
+from borrowed import TABLE, Borrower, clean_environment
+from child_processes import run_to_end
 
 pytestmark = pytest.mark.system
-
-# A table of eight images that any environment with lakelens can write.
-TABLE = """
-import io
-import pyarrow as pa
-from deltalake import write_deltalake
-from PIL import Image
-import lakelens
-picture = io.BytesIO()
-Image.new("RGB", (16, 16), "red").save(picture, "JPEG")
-columns = {
-    "path": pa.array([f"/p/{i}.jpg" for i in range(8)]),
-    "image": pa.array([picture.getvalue()] * 8, pa.binary()),
-    "label": pa.array([0, 1] * 4, pa.int32()),
-    "split": pa.array(["train"] * 6 + ["validation"] * 2),
-}
-write_deltalake("table", pa.table(columns), mode="overwrite")
-"""
 
 # What ends in MissingDependencyError without any extra: the call, and the extra that the message must name.
 NEEDS = {
@@ -134,7 +112,7 @@ def names_what_is_missing(code: int, out: str, err: str, extra: str) -> None:
     assert "Traceback" not in err
 
 
-def test_every_call_and_command_without_its_extra_names_the_extra(base: Borrower) -> None:
+def test_every_call_and_command_without_its_extra_names_the_extra(base):
     said = json.loads(base.run(f"CALLS, COMMANDS = {list(NEEDS)!r}, {list(COMMANDS)!r}\n{TRIES}").splitlines()[-1])
     for call, extra in NEEDS.items():
         kind, message = said[call]
@@ -144,15 +122,13 @@ def test_every_call_and_command_without_its_extra_names_the_extra(base: Borrower
         names_what_is_missing(*said[command], extra)
 
 
-def test_a_process_of_a_command_without_its_extra_ends_with_2(
-    base: Borrower, clean_environment: dict[str, str]
-) -> None:
+def test_a_process_of_a_command_without_its_extra_ends_with_2(base):
     command = [str(base.folder / "bin" / "lakelens"), "train", "table"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=base.folder, env=clean_environment)
+    done = run_to_end(command, 2, cwd=base.folder, env=clean_environment())
     names_what_is_missing(done.returncode, done.stdout, done.stderr, "training")
 
 
-def test_the_wheel_alone_reads_tables_and_their_history(base: Borrower) -> None:
+def test_the_wheel_alone_reads_tables_and_their_history(base):
     shape = "next(lakelens.DeltaFeed('table').as_numpy(4))[0].shape"
     calls = f"lakelens.ImageTable(None, 'table').version, {shape}, lakelens.HorovodRunner(np=-1).run(int)"
     history = "from lakelens.jobs.cli import main; print(main(['table', 'history', 'table']))"
@@ -206,7 +182,7 @@ PRINTED["spark"] = "1 scoring needs TensorFlow, which is not installed: pip inst
 
 @pytest.mark.long
 @pytest.mark.parametrize("extra", CALLS)
-def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[..., Borrower], extra: str) -> None:
+def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra, extra):
     made = make_extra(extra)
     from lakelens.spark.jvm import find_java
 
@@ -216,14 +192,11 @@ def test_each_extra_alone_is_enough_for_what_it_is_for(make_extra: Callable[...,
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_extras_that_this_environment_lacks_are_enough_once_they_are_fetched(
-    make_extra: Callable[..., Borrower], wheel: Path, lock: Path, clean_environment: dict[str, str]
-) -> None:
+def test_extras_that_this_environment_lacks_are_enough_once_they_are_fetched(make_extra, wheel, lock):
     made = make_extra()
     command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--quiet"]
     command += ["--constraint", str(lock), f"lakelens[heif,java] @ {wheel.as_uri()}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_to_end(command, env=clean_environment())
     drawn = "import pillow_heif; pillow_heif.register_heif_opener(); Image.new('RGB', (64, 48), 'red').save('a.heic')"
     made.run(f"from PIL import Image; {drawn}")
     code = """
@@ -237,7 +210,7 @@ print(decode_source(Path("a.heic").read_bytes()).image.size)
 
 
 @pytest.mark.long
-def test_all_brings_what_the_demo_needs_but_horovod(make_extra: Callable[..., Borrower]) -> None:
+def test_all_brings_what_the_demo_needs_but_horovod(make_extra):
     made = make_extra("all")
     code = (
         "from lakelens.extras import require\n"
@@ -249,18 +222,13 @@ def test_all_brings_what_the_demo_needs_but_horovod(make_extra: Callable[..., Bo
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_make_wheel_needs_no_environment_of_the_checkout_and_keeps_nothing_of_an_earlier_build(
-    sources: Path, clean_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_make_wheel_needs_no_environment_and_keeps_nothing_of_an_earlier_build(sources, tmp_path):
     clone = tmp_path / "clone"
     shutil.copytree(sources, clone, ignore=shutil.ignore_patterns("dist", "build"))
     stale = clone / "build" / "lib" / "lakelens" / "etl" / "gone.py"
     stale.parent.mkdir(parents=True)
     stale.touch()
-    done = subprocess.run(
-        ["make", "wheel"], cwd=clone, capture_output=True, text=True, check=False, env=clean_environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_to_end(["make", "wheel"], cwd=clone, env=clean_environment())
     assert sorted(path.suffix for path in (clone / "dist").iterdir()) == [".whl", ".zip"]
     assert not (clone / ".venv").exists()
     with zipfile.ZipFile(next((clone / "dist").glob("*.whl"))) as archive:

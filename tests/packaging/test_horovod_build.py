@@ -7,15 +7,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from borrowed import put_metadata
 
 from lakelens import horovod_build, horovod_patch
 from lakelens.errors import BuildError, MissingDependencyError
-
-if TYPE_CHECKING:
-    from borrowed import Borrower
 
 pytestmark = pytest.mark.unit
 
@@ -39,14 +36,7 @@ def keep_wheel(tensorflow: str, compiled_for: str, library: bool = True) -> Path
     return path
 
 
-def install(site: Path, name: str, version: str) -> None:
-    """Writes what pip leaves of a package's metadata."""
-    information = site / f"{name}-{version}.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
-def test_the_key_names_all_that_a_compiled_horovod_depends_on() -> None:
+def test_the_key_names_all_that_a_compiled_horovod_depends_on():
     key = horovod_build.wheel_key("2.18.1")
     assert key.startswith("horovod-0.28.1+lakelens1_tensorflow-2.18.1_")
     assert f"_cp{sys.version_info.major}{sys.version_info.minor}_" in key
@@ -54,7 +44,7 @@ def test_the_key_names_all_that_a_compiled_horovod_depends_on() -> None:
     assert len(others | {key}) == 3
 
 
-def test_a_kept_wheel_is_found_for_its_tensorflow_only_and_if_it_is_whole_and_what_its_place_says(cache: Path) -> None:
+def test_a_kept_wheel_is_found_for_its_tensorflow_only_and_if_it_is_whole_and_what_its_place_says(cache):
     keep_wheel("2.18.1", compiled_for="2.17.1")
     assert horovod_build.kept_wheel("2.18.1") is None
     keep_wheel("2.18.1", compiled_for="2.18.1", library=False)
@@ -68,11 +58,11 @@ def test_a_kept_wheel_is_found_for_its_tensorflow_only_and_if_it_is_whole_and_wh
     assert horovod_build.kept_wheel("2.18.1") is None
 
 
-def test_a_relative_cache_folder_is_ignored() -> None:
+def test_a_relative_cache_folder_is_ignored():
     assert horovod_build.cache_root({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "lakelens" / "wheels"
 
 
-def test_missing_tools_and_a_named_compiler_that_does_not_exist_are_named(tmp_path: Path) -> None:
+def test_missing_tools_and_a_named_compiler_that_does_not_exist_are_named(tmp_path):
     with pytest.raises(MissingDependencyError) as raised:
         horovod_build.check_tools({"PATH": str(tmp_path)})
     for text in ("g++", "apt-get install g++", "dnf install gcc-c++", "brew install gcc", "make is missing"):
@@ -81,7 +71,7 @@ def test_missing_tools_and_a_named_compiler_that_does_not_exist_are_named(tmp_pa
         horovod_build.check_tools({"PATH": "/usr/bin:/bin", "CXX": "/no/such/g++ -O2"})
 
 
-def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(monkeypatch):
     monkeypatch.setitem(horovod_build.IMPORTED, "no_such_package", "no-such-package")
     with pytest.raises(MissingDependencyError, match=r"pip install no-such-package$"):
         horovod_build.ensure()
@@ -97,13 +87,11 @@ def test_a_package_that_horovod_imports_is_named_before_anything_is_compiled(mon
     ],
     ids=["none", "for another", "without", "fits"],
 )
-def test_a_horovod_that_does_not_fit_its_tensorflow_is_a_problem(
-    metadata: dict[str, str] | None, words: list[str], tmp_path: Path, checkout: Path, borrower: Borrower
-) -> None:
+def test_a_horovod_that_does_not_fit_its_tensorflow_is_a_problem(metadata, words, tmp_path, checkout, borrower):
     (borrower.site_packages / "borrowed.pth").unlink()  # nothing but what the test installs
-    install(tmp_path, "tensorflow", "2.18.1")
+    put_metadata(tmp_path, "tensorflow", "2.18.1")
     if metadata is not None:
-        install(tmp_path, "horovod", "0.28.1")
+        put_metadata(tmp_path, "horovod", "0.28.1")
         (tmp_path / "horovod").mkdir()
         (tmp_path / "horovod" / "metadata.json").write_text(json.dumps(metadata))
     code = "from lakelens.horovod_build import problem; print(problem())"
@@ -111,7 +99,7 @@ def test_a_horovod_that_does_not_fit_its_tensorflow_is_a_problem(
     assert [word for word in words if word not in said] == []
 
 
-def test_two_builds_of_one_key_never_overlap(cache: Path, checkout: Path) -> None:
+def test_two_builds_of_one_key_never_overlap(cache, checkout):
     """Each process notes when it holds the lock; two that held it at once would note in and out of turn."""
     cache.mkdir(parents=True)
     code = (
@@ -129,14 +117,14 @@ def test_two_builds_of_one_key_never_overlap(cache: Path, checkout: Path) -> Non
     assert (cache / "key" / "notes").read_text().split() == ["in", "out"] * 3
 
 
-def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch):
     (tmp_path / "lakelens").write_text("a file where the folder belongs")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(MissingDependencyError, match="set XDG_CACHE_HOME"), horovod_build._locked("key"):
         pass
 
 
-def test_a_compilation_under_make_uses_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compilation_under_make_uses_every_core(tmp_path, monkeypatch):
     """make exports MAKEFLAGS, and Horovod's setup.py then drops its own -j8."""
     monkeypatch.setenv("MAKEFLAGS", "w -- VENV=.venv")
     flags = horovod_build._build_environment(tmp_path, gpu=True)
@@ -178,7 +166,7 @@ def horovod_source(folder: Path, gloo: str = GLOO_SOURCE) -> Path:
     return folder
 
 
-def test_the_patch_repairs_process_sets_marks_the_build_and_takes_what_newer_tensorflows_break(tmp_path: Path) -> None:
+def test_the_patch_repairs_process_sets_marks_the_build_and_takes_what_newer_tensorflows_break(tmp_path):
     source = horovod_source(tmp_path)
     horovod_patch.apply(source)
     first, second = (source / "horovod/common/gloo/gloo_context.cc").read_text().split("InitializeForProcessSet")
@@ -193,15 +181,12 @@ def test_the_patch_repairs_process_sets_marks_the_build_and_takes_what_newer_ten
     assert declared.index("inline GpuStreamHandle AsGpuStreamValue") < declared.index("#endif // HAVE_GPU")
 
 
-def test_another_source_than_the_known_one_is_refused(tmp_path: Path) -> None:
+def test_another_source_than_the_known_one_is_refused(tmp_path):
     source = horovod_source(tmp_path, GLOO_SOURCE.replace("InitializeForProcessSet", "InitializeSets"))
     with pytest.raises(BuildError, match="not the known release"):
         horovod_patch.apply(source)
 
 
-@pytest.mark.parametrize(
-    ("version", "changed"),
-    [("0.28.1+lakelens1", True), ("0.28.1", False), ("0.28.1+cpu", False), ("0.28.1+db2", False)],
-)
-def test_a_build_from_elsewhere_is_told_by_its_version(version: str, changed: bool) -> None:
-    assert horovod_patch.is_applied(version) is changed
+def test_a_build_from_elsewhere_is_told_by_its_version():
+    versions = ("0.28.1+lakelens1", "0.28.1", "0.28.1+cpu", "0.28.1+db2")
+    assert [version for version in versions if horovod_patch.is_applied(version)] == ["0.28.1+lakelens1"]

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from borrowed import TABLE, clean_environment
+from child_processes import run_to_end
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
-CODE = """
-import io, lakelens, pyarrow as pa
-from deltalake import write_deltalake
-from PIL import Image
-picture = io.BytesIO()
-Image.new("RGB", (16, 16), "red").save(picture, "JPEG")
-columns = {"image": pa.array([picture.getvalue()] * 4, pa.binary()), "label": pa.array([0, 1] * 2, pa.int32())}
-write_deltalake("table", pa.table(columns))
+CODE = (
+    TABLE
+    + """
 print(next(lakelens.DeltaFeed("table").as_numpy(4))[0].shape, lakelens.HorovodRunner(np=-1).run(int))
 """
+)
 
 
 def find_python(checkout: Path, minor: int) -> str | None:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHON"}
     command = [str(checkout / ".ci" / "find-python")]
     environment = variables | {"FIND_PYTHON_VERSIONS": f"3.{minor}"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = run_to_end(command, None, env=environment)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
@@ -41,17 +38,14 @@ def exact(checkout: Path, minor: int) -> list[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("minor", [10, 12, 13])
-def test_the_wheel_installs_and_feeds_on_other_pythons(
-    wheel: Path, checkout: Path, clean_environment: dict[str, str], tmp_path: Path, minor: int
-) -> None:
+def test_the_wheel_installs_and_feeds_on_other_pythons(wheel, checkout, tmp_path, minor):
     python = find_python(checkout, minor)
     if python is None or sys.version_info[:2] == (3, minor):
         pytest.skip(f"there is no other Python 3.{minor} on this machine")
     environment = tmp_path / "environment"
-    subprocess.run([python, "-m", "venv", str(environment)], check=True)
+    run_to_end([python, "-m", "venv", str(environment)])
     install = ["-m", "pip", "install", "--quiet", *exact(checkout, minor), str(wheel)]
     inside = str(environment / "bin" / "python")
     for command in ([inside, *install], [inside, "-m", "pip", "check"], [inside, "-c", CODE]):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean_environment)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = run_to_end(command, cwd=tmp_path, env=clean_environment())
     assert done.stdout.split("\n")[0] == "(4, 16, 16, 3) 0"

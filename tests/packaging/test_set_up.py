@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import shutil
-import subprocess
 import sys
 import venv
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
+from borrowed import clean_environment
+from child_processes import run_to_end
 
 from lakelens.errors import MissingDependencyError
 
@@ -27,44 +28,22 @@ exec "{sys.executable}" -c "import sys; sys.version_info = (3, 14, 0, 'final', 0
 """
 
 
-def loaded(script: Path) -> ModuleType:
-    """A script of `.ci` as a module."""
-    spec = importlib.util.spec_from_file_location(f"{script.stem}_of_test", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+def loaded(script: Path) -> SimpleNamespace:
+    """The names of a script of `.ci`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", list(sys.path))
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-    return module
+        return SimpleNamespace(**runpy.run_path(str(script)))
 
 
 @pytest.fixture
-def environments(sources: Path, tmp_path: Path) -> ModuleType:
+def environments(sources: Path, tmp_path: Path) -> SimpleNamespace:
     """`.ci/environment.py` of a private copy of the checkout."""
     clone = tmp_path / "clone"
     shutil.copytree(sources, clone, ignore=UNUSED)
     return loaded(clone / ".ci" / "environment.py")
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Path:
-    """A folder for PATH with a Python that is too new, this one, and no compiler."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    for name in ("sh", "env", "sed", "cat", "dirname", "java"):
-        if found := shutil.which(name):
-            (folder / name).symlink_to(found)
-    (folder / "python3").write_text(TOO_NEW, encoding="utf-8")
-    (folder / "python3").chmod(0o755)
-    (folder / f"python3.{sys.version_info.minor}").symlink_to(sys.executable)
-    return folder
-
-
-def test_a_finished_environment_is_left_alone_until_its_requirements_change(
-    environments: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_environment_is_left_alone_until_its_requirements_change(environments, tmp_path, capfd):
     venv.create(tmp_path / "environment", with_pip=False, symlinks=True)
     environment = environments.Environment(tmp_path / "environment", environments.CHECKOUT / LOCK)
     environment.note("packages", {"fingerprint": environments.fingerprint(environment)})
@@ -78,7 +57,7 @@ def test_a_finished_environment_is_left_alone_until_its_requirements_change(
     assert not environments.packages_are_current(environment)
 
 
-def test_a_folder_that_is_no_environment_is_never_removed(environments: ModuleType, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_environment_is_never_removed(environments, tmp_path):
     folder = tmp_path / "photographs"
     folder.mkdir()
     (folder / "one.jpg").touch()
@@ -87,33 +66,36 @@ def test_a_folder_that_is_no_environment_is_never_removed(environments: ModuleTy
     assert (folder / "one.jpg").exists()
 
 
-def test_a_set_up_passes_over_a_python_that_is_too_new_and_names_a_missing_compiler_before_it_makes_anything(
-    sources: Path, programs: Path, tmp_path: Path
-) -> None:
+def test_a_set_up_passes_over_a_python_that_is_too_new_and_names_a_missing_compiler(sources, tmp_path):
+    programs = tmp_path / "programs"  # for PATH: a Python that is too new, this one, and no compiler
+    programs.mkdir()
+    for name in ("sh", "env", "sed", "cat", "dirname", "java"):
+        if found := shutil.which(name):
+            (programs / name).symlink_to(found)
+    (programs / "python3").write_text(TOO_NEW, encoding="utf-8")
+    (programs / "python3").chmod(0o755)
+    this_python = programs / f"python3.{sys.version_info.minor}"
+    this_python.symlink_to(sys.executable)
     variables = {"PATH": str(programs), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = ["/bin/sh", str(sources / ".ci" / "setup"), str(tmp_path / "environment"), STACK]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run_to_end(command, 2, env=variables)
+    assert done.stdout == ""
     for text in ("g++", "apt-get install", "dnf install gcc-c++", "brew install gcc"):
         assert text in done.stderr
     assert not (tmp_path / "environment").exists()
-    (programs / f"python3.{sys.version_info.minor}").unlink()
-    refused = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=variables | {"FIND_PYTHON_ROOT": str(tmp_path)}
-    )
-    assert refused.returncode == 2
+    this_python.unlink()
+    refused = run_to_end(command, 2, env=variables | {"FIND_PYTHON_ROOT": str(tmp_path)})
     assert "3.14.0 is not 3." in refused.stderr
     assert "make PYTHON=" in refused.stderr
 
 
-def test_bare_make_prints_help(checkout: Path, clean_environment: dict[str, str]) -> None:
-    done = subprocess.run(["make"], capture_output=True, text=True, check=False, cwd=checkout, env=clean_environment)
-    assert done.returncode == 0
+def test_bare_make_prints_help(checkout):
+    done = run_to_end(["make"], cwd=checkout, env=clean_environment())
     for target in ("setup", "demo", "test", "test-unit", "lint", "doctor", "clean", "wheel"):
         assert f"make {target} " in done.stdout
 
 
-def test_packages_come_from_where_pip_takes_them(checkout: Path) -> None:
+def test_packages_come_from_where_pip_takes_them(checkout):
     configuration = [
         "global.index-url='https://first.example/simple'",
         "global.extra-index-url='\\nhttps://second.example/simple\\nhttps://third.example/simple'",

@@ -15,17 +15,8 @@ from lakelens.search.running.run import search
 
 # In this order: each uses what those before it have made.
 NAMES = (
-    *(
-        "spark_session",
-        "ImageTable",
-        "Recipe",
-        "Limits",
-        "DeltaFeed",
-        "keep_freed_memory",
-        "make_delta_converter",
-        "decode_images",
-    ),
-    *("hvd", "HorovodRunner", "ExperimentConfig", "KerasTrial", "TorchTrial", "LakelensError"),
+    *("spark_session", "ImageTable", "Recipe", "Limits", "DeltaFeed", "keep_freed_memory", "make_delta_converter"),
+    *("decode_images", "hvd", "HorovodRunner", "ExperimentConfig", "KerasTrial", "TorchTrial", "LakelensError"),
     *("train", "Job", "resume", "reproduce", "runs", "show_run", "search"),
     *("score", "evaluate", "promote", "predict_udf", "trace", "trace_run", "export_model"),
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from borrowed import put_metadata
 from setup_arguments import setup_arguments
 
 import lakelens
@@ -14,40 +13,25 @@ from lakelens.extras import OLDEST, require
 pytestmark = pytest.mark.unit
 
 
-def install(package: str, version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts a package's metadata before those of the environment, as an older installation would lie there."""
-    metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info" / "METADATA"
-    metadata.parent.mkdir(parents=True)
-    metadata.write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(str(folder))
-
-
-def test_a_training_with_packages_that_are_too_old_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install("mlflow", "2.13.1", tmp_path, monkeypatch)
-    install("keras", "3.1.1", tmp_path, monkeypatch)
+def test_a_training_with_packages_that_are_too_old_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    put_metadata(tmp_path / "old", "mlflow", "2.13.1")
+    put_metadata(tmp_path / "old", "keras", "3.1.1")
+    monkeypatch.syspath_prepend(str(tmp_path / "old"))
     with pytest.raises(MissingDependencyError) as caught:
         lakelens.train(tmp_path / "no table")
     assert str(caught.value).startswith(
         "a training needs MLflow 3.11 or newer (2.13.1 is installed) and Keras 3.11.3 or newer (3.1.1 is installed): "
         "pip install 'mlflow>=3.11' 'keras>=3.11.3'"
     )
-
-
-def test_a_version_that_is_new_enough_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install("mlflow", "3.11", tmp_path, monkeypatch)
+    put_metadata(tmp_path / "new enough", "mlflow", "3.11")
+    monkeypatch.syspath_prepend(str(tmp_path / "new enough"))
     require("a training", "mlflow")
 
 
-def test_trainings_ask_for_tensorboard_which_tensorflow_no_longer_brings() -> None:
+def test_setup_asks_for_the_oldest_versions_that_a_call_accepts_and_for_tensorboard():
     extras = setup_arguments()["extras_require"]
-    for name in ("training", "training-cpu"):
+    for name in ("training", "training-cpu"):  # TensorFlow no longer brings it
         assert any(one.startswith("tensorboard>=") for one in extras[name]), name
-
-
-def test_setup_asks_for_the_oldest_versions_that_a_call_accepts() -> None:
-    extras = setup_arguments()["extras_require"]
     for module, version in OLDEST.items():
         for name in ("training", "training-cpu", "databricks"):
             assert any(one.split(",")[0] == f"{module}>={version}" for one in extras[name]), f"{module} in {name}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from borrowed import archive_of_checkout
+from child_processes import run_to_end
 
 pytestmark = pytest.mark.system
 
@@ -19,13 +19,7 @@ def test_each_page_finds_its_templates_in_a_zip_file(tmp_path):
     checkout = Path(__file__).parents[2]
     pages = [page.parent for folder in PACKAGES for page in (checkout / folder).rglob("page.html")]
     assert len(pages) >= 3
-    archive = tmp_path / "lakelens.zip"
-    with zipfile.ZipFile(archive, "w") as written:
-        for folder in ("lakelens", *PACKAGES):
-            for file in (checkout / folder).rglob("*"):
-                name = Path("" if folder == "lakelens" else "lakelens", file.relative_to(checkout))
-                if file.suffix in (".py", ".html"):
-                    written.write(file, name)
+    archive = archive_of_checkout(tmp_path)
     code = (
         "import importlib, sys, lakelens.results as pages; print(pages.__file__)\n"
         "for package in sys.argv[1:]:\n"
@@ -36,6 +30,5 @@ def test_each_page_finds_its_templates_in_a_zip_file(tmp_path):
     packages = [".".join(("lakelens", *page.relative_to(checkout).parts)) for page in pages]
     command = [sys.executable, "-c", code, *packages]
     environment = {**os.environ, "PYTHONPATH": str(archive)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(command, cwd=tmp_path, env=environment)
     assert done.stdout.strip() == str(archive / "lakelens" / "results.py")

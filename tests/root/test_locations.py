@@ -42,11 +42,11 @@ pytestmark = pytest.mark.unit
         ("db.table\n", False),
     ],
 )
-def test_a_table_name_has_two_or_three_parts_and_no_slash(location: str, named: bool) -> None:
+def test_a_table_name_has_two_or_three_parts_and_no_slash(location, named):
     assert is_table_name(location) is named
 
 
-def test_a_name_has_backticks_where_it_needs_them_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_name_has_backticks_where_it_needs_them_alone(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert absolute("`main`.`my-db`.`photos`") == "main.`my-db`.photos"
     assert name_parts("a.`b.c`.`d``e`") == ["a", "`b.c`", "`d``e`"]
@@ -62,9 +62,7 @@ def test_a_name_has_backticks_where_it_needs_them_alone(monkeypatch: pytest.Monk
     ("text", "name"),
     [("my-catalog.db.t", "`my-catalog`.db.t"), ("db.2024", "db.`2024`"), ("photos-2.1", "`photos-2`.`1`")],
 )
-def test_what_may_be_a_path_or_a_name_without_backticks_is_refused_with_both(
-    text: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_may_be_a_path_or_a_name_without_backticks_is_refused_with_both(text, name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match=re.escape(f"write ./{text} for the path, and {name} for the name")):
         Table.of(text)
@@ -74,7 +72,7 @@ def test_what_may_be_a_path_or_a_name_without_backticks_is_refused_with_both(
     assert Table.of(name).is_name
 
 
-def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_exists_is_a_path_not_a_table_name(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert absolute("photos.v1") == "photos.v1"
     (tmp_path / "photos.v1").mkdir()
@@ -97,21 +95,21 @@ def test_what_exists_is_a_path_not_a_table_name(monkeypatch: pytest.MonkeyPatch,
         *[(uri, uri) for uri in ("s3a://bucket/key", "abfss://c@a.dfs.core.windows.net/x", "dbfs:/x", "gs://b/k")],
     ],
 )
-def test_a_path_and_its_uri_are_one_location_and_an_object_stores_is_left_as_it_is(
-    uri: str, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_path_and_its_uri_are_one_location_and_an_object_stores_is_left_as_it_is(uri, path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert absolute(uri) == path.format(here=tmp_path)
 
 
-def test_a_file_uri_of_another_machine_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"names the machine 'data'.*write file:/data/photos"):
-        absolute("file://data/photos")
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [("file://data/photos", r"names the machine 'data'.*write file:/data/photos"), ("  ", "location is empty")],
+)
+def test_a_file_uri_of_another_machine_and_an_empty_location_are_refused(location, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        absolute(location)
 
 
-def test_a_place_has_one_spelling_whatever_links_and_dots_lead_to_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_place_has_one_spelling_whatever_links_and_dots_lead_to_it(monkeypatch, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "project").mkdir()
     (tmp_path / "link").symlink_to("photos", target_is_directory=True)
@@ -120,19 +118,13 @@ def test_a_place_has_one_spelling_whatever_links_and_dots_lead_to_it(
         assert absolute(spelling) == absolute_path(spelling) == str(tmp_path / "photos")
 
 
-def test_files_lie_next_to_the_name_under_which_a_manifest_was_given(tmp_path: Path) -> None:
+def test_files_lie_next_to_the_name_under_which_a_manifest_was_given(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "link").symlink_to("photos", target_is_directory=True)
     (tmp_path / "photos" / "labels.csv").symlink_to(tmp_path / "labels-2.csv")
     for spelling in ("link/labels.csv", "link/../photos/labels.csv"):
         assert folder_of(tmp_path / spelling) == folder_of(f"file:{tmp_path}/{spelling}") == str(tmp_path / "photos")
     assert folder_of("s3a://bucket/a/labels.csv") == "s3a://bucket/a"
-
-
-@pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_location_is_refused(empty: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="location is empty"):
-        absolute(empty)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import signature
-from typing import Any
 
 import pytest
 
@@ -27,7 +25,7 @@ _CALLS = (
 
 
 @pytest.mark.parametrize("call", _CALLS, ids=lambda call: call.__name__)
-def test_a_misspelt_option_is_refused(call: Callable[..., Any]) -> None:
+def test_a_misspelt_option_is_refused(call):
     with pytest.raises(UnknownOptionError, match=f"^{call.__name__} has no option 'vresion'; ") as caught:
         call(vresion=1)
     assert isinstance(caught.value, TypeError)  # as Python's own error is
@@ -37,18 +35,18 @@ def test_a_misspelt_option_is_refused(call: Callable[..., Any]) -> None:
     ("given", "hint"),
     [("factr", "did you mean 'factor'?"), ("sise", "did you mean 'size'?"), ("xyz", "known are factor, size, value")],
 )
-def test_the_nearest_name_is_suggested_or_all_are_listed(given: str, hint: str) -> None:
+def test_the_nearest_name_is_suggested_or_all_are_listed(given, hint):
     assert suggestion(given, ["value", "factor", "size"]) == hint
 
 
-def test_an_option_of_a_recipe_or_of_a_configuration_is_known_to_the_call_that_takes_it() -> None:
+def test_an_option_of_a_recipe_or_of_a_configuration_is_known_to_the_call_that_takes_it():
     with pytest.raises(UnknownOptionError, match="has no option 'sise'; did you mean 'size'"):
         ImageTable.ingest(_TABLE, "photos", sise=64)
     with pytest.raises(UnknownOptionError, match="has no option 'image_sise'; did you mean 'image_size'"):
         lakelens.train("photos", image_sise=64)
 
 
-def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None:
+def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one():
     methods = {name: method for name, method in vars(ImageTable).items() if callable(method)}
     for name, method in methods.items():
         if not name.startswith("_") and len(signature(method).parameters) > 1:
@@ -57,7 +55,7 @@ def test_every_method_of_a_table_with_arguments_refuses_a_misspelt_one() -> None
                 method(_TABLE, *source, vresion=1)
 
 
-def test_a_function_keeps_its_signature_and_its_other_errors() -> None:
+def test_a_function_keeps_its_signature_and_its_other_errors():
     @named_options
     def scaled(value: int, *, factor: int = 2) -> int:
         """Multiplies."""
@@ -68,7 +66,7 @@ def test_a_function_keeps_its_signature_and_its_other_errors() -> None:
         scaled()
 
 
-def test_a_recipe_and_limits_may_be_objects_and_keywords_change_the_recipe() -> None:
+def test_a_recipe_and_limits_may_be_objects_and_keywords_change_the_recipe():
     options = {"recipe": Recipe(size=64, store="raw_rgb"), "split_seed": 7, "limits": Limits(max_bytes=5)}
     request = request_of("photos", "class_folders", options)
     assert Recipe().with_changes(**request.recipe_changes) == Recipe(size=64, store="raw_rgb", split_seed=7)

@@ -6,7 +6,6 @@ import io
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 
 class Terminal(io.StringIO):
@@ -28,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.unit
-def test_what_many_tasks_count_is_added_up(tmp_path: Path) -> None:
+def test_what_many_tasks_count_is_added_up(tmp_path):
     file = tmp_path / "images"
     file.touch()
     count = ImageCount(file)
@@ -50,26 +48,21 @@ def test_what_many_tasks_count_is_added_up(tmp_path: Path) -> None:
         (
             0,
             ((0, 0), (5, 1250)),
-            ("0 of 5,000 images, 0.0 images/s, bad 3", "1,250 of 5,000 images, 250.0 images/s, 00:15 left, bad 3"),
+            ("0 of 5,000 images, 0.0 images/s", "1,250 of 5,000 images, 250.0 images/s, 00:15 left"),
         ),
         # The ranks took 40 s to start, which counts for no rate.
-        (30, ((40, 16), (69, 306), (70, 316)), ("316 of 5,000 images, 10.0 images/s, 07:48 left, bad 3",)),
+        (30, ((40, 16), (69, 306), (70, 316)), ("316 of 5,000 images, 10.0 images/s, 07:48 left",)),
         # A log that has a line ends with the last amount.
         (
             30,
             ((0, 0), (30, 300), (31, 310)),
-            (
-                "300 of 5,000 images, 10.0 images/s, 07:50 left, bad 3",
-                "310 of 5,000 images, 10.0 images/s, 07:49 left, bad 3",
-            ),
+            ("300 of 5,000 images, 10.0 images/s, 07:50 left", "310 of 5,000 images, 10.0 images/s, 07:49 left"),
         ),
         # A training that goes back to a checkpoint begins its rate again.
-        (30, ((0, 64), (20, 320), (40, 128), (70, 158)), ("158 of 5,000 images, 1.0 images/s, 1:20:42 left, bad 3",)),
+        (30, ((0, 64), (20, 320), (40, 128), (70, 158)), ("158 of 5,000 images, 1.0 images/s, 1:20:42 left",)),
     ],
 )
-def test_a_log_gets_a_line_when_it_is_due_with_count_rate_time_left_and_bad_ones(
-    monkeypatch: pytest.MonkeyPatch, every_s: float, reached: tuple[tuple[float, int], ...], lines: tuple[str, ...]
-) -> None:
+def test_a_log_gets_a_line_when_it_is_due_with_count_rate_time_left_and_bad_ones(monkeypatch, every_s, reached, lines):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("lakelens.progress.time", SimpleNamespace(monotonic=lambda: clock.now))
     file = io.StringIO()
@@ -78,13 +71,11 @@ def test_a_log_gets_a_line_when_it_is_due_with_count_rate_time_left_and_bad_ones
     for clock.now, images in reached:
         shown.reached("", images, 5000)
     shown.close()
-    assert file.getvalue() == "".join(f"train birds: {line}\n" for line in lines)
+    assert file.getvalue() == "".join(f"train birds: {line}, bad 3\n" for line in lines)
 
 
 @pytest.mark.unit
-def test_a_short_work_says_nothing_in_a_log_and_a_terminal_has_a_bar(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_work_says_nothing_in_a_log_and_a_terminal_has_a_bar(capsys, monkeypatch):
     for images in (5, 0):
         with image_progress("ingest", images, lambda: (2, 0)):
             pass
@@ -104,9 +95,7 @@ def test_a_short_work_says_nothing_in_a_log_and_a_terminal_has_a_bar(
 
 
 @pytest.mark.spark
-def test_a_terminal_shows_the_images_of_a_task_that_still_runs(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_the_images_of_a_task_that_still_runs(spark, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr(progress, "_POLL_S", 0.05)
     seen, deadline = tmp_path / "seen", time.time() + 120
@@ -138,9 +127,7 @@ def test_a_terminal_shows_the_images_of_a_task_that_still_runs(
 
 
 @pytest.mark.unit
-def test_a_bar_shows_epoch_step_images_per_second_and_metric(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_shows_epoch_step_images_per_second_and_metric(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     file = io.StringIO()
     bar = ProgressBar("train birds@3", file)

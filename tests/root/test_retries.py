@@ -14,33 +14,19 @@ pytestmark = pytest.mark.unit
 AT_ONCE = Retries(attempts=3, first_wait_s=0.0, longest_wait_s=0.0)
 
 
-def test_work_that_meets_conflicts_is_tried_again_until_it_succeeds() -> None:
-    conflicts = [TableConflictError("one"), TableConflictError("two")]
+def test_a_conflict_is_tried_again_until_the_last_attempt_and_another_error_ends_the_work() -> None:
+    errors: list[Exception] = [TableConflictError("one"), TableConflictError("two")]
 
     def work() -> str:
-        if conflicts:
-            raise conflicts.pop()
+        if errors:
+            raise errors.pop(0)
         return "done"
 
     assert AT_ONCE.run(work, "t: busy.") == "done"
-
-
-def test_the_last_conflict_is_in_the_error_after_the_last_attempt() -> None:
-    calls = []
-
-    def work() -> None:
-        calls.append(0)
-        raise TableConflictError(f"call {len(calls)}")
-
+    errors += [TableConflictError(f"call {number}") for number in (1, 2, 3)]
     with pytest.raises(TableConflictError, match=r"t: busy\. Last of 3 attempts: call 3"):
         AT_ONCE.run(work, "t: busy.")
-    assert len(calls) == 3
-
-
-def test_another_error_ends_the_work() -> None:
-    def work() -> None:
-        raise InvalidArgumentError("wrong")
-
+    errors += [InvalidArgumentError("wrong")]
     with pytest.raises(InvalidArgumentError, match="wrong"):
         AT_ONCE.run(work, "t: busy.")
 

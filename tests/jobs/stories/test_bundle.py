@@ -6,8 +6,8 @@ No workspace can be reached here: what a workspace does with it is not tested.
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from lakelens.training.configuration.experiment import ExperimentConfig
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
-JOBS = ROOT / "jobs"
-BUNDLE = JOBS / "databricks"
+BUNDLE = ROOT / "jobs" / "databricks"
 TARGETS = ("dev", "staging", "prod")
 # What the command line fills in by itself.
 GIVEN = {
@@ -106,25 +105,17 @@ def test_every_task_has_its_cluster_its_notebook_its_packages_and_a_command_that
             assert {one["task_key"] for one in task.get("depends_on", [])} <= set(keys[: keys.index(task["task_key"])])
             if "notebook_task" in task:
                 assert task["job_cluster_key"] in clusters
-                notebook, *files = (
-                    (BUNDLE / "resources" / file).resolve()
-                    for file in (
-                        task["notebook_task"]["notebook_path"],
-                        *(one["requirements"] for one in task["libraries"] if "requirements" in one),
-                    )
-                )
+                needed = [one["requirements"] for one in task["libraries"] if "requirements" in one]
+                places = (task["notebook_task"]["notebook_path"], *needed)
+                notebook, *files = ((BUNDLE / "resources" / place).resolve() for place in places)
                 assert (notebook.is_file(), files) == (True, [BUNDLE / "requirements.txt"])
                 parser.parse_args(task["notebook_task"]["base_parameters"]["arguments"].splitlines())
 
 
 def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
-    sys.path.insert(0, str(JOBS / "airflow"))
-    try:
-        import lakelens_steps
-    finally:
-        sys.path.remove(str(JOBS / "airflow"))
+    dags = runpy.run_path(str(ROOT / "jobs" / "airflow" / "lakelens_steps.py"))
     raw = read(BUNDLE / "resources" / "jobs.yml")["resources"]["jobs"]
-    for name, steps in (("lakelens_training", lakelens_steps.TRAINING), ("lakelens_scoring", lakelens_steps.SCORING)):
+    for name, steps in (("lakelens_training", dags["TRAINING"]), ("lakelens_scoring", dags["SCORING"])):
         tasks = {task["task_key"]: task for task in raw[name]["tasks"]}
         for step in steps:
             task = tasks.pop(step.name)
@@ -141,7 +132,7 @@ def test_the_bundle_and_the_dags_have_the_same_steps() -> None:
                 assert (before, gate["condition_task"]) == ([f"if_{one}"], condition)
                 assert [found["task_key"] for found in gate["depends_on"]] == list(step.after)
         assert tasks == {}
-    assert set(lakelens_steps.DEFAULTS) - {"tracking_uri"} <= set(variables("dev"))
+    assert set(dags["DEFAULTS"]) - {"tracking_uri"} <= set(variables("dev"))
 
 
 def test_the_requirements_are_what_the_extra_databricks_brings() -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
+import runpy
 
 import pytest
-from written_steps import steps_of
 
 from lakelens.jobs.cli import main
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 
-def test_a_new_project_ingests_and_trains(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_project_ingests_and_trains(spark, tmp_path, capsys, monkeypatch):
     from PIL import Image
 
     from lakelens.tracking.run_listing import show_run
@@ -36,10 +29,9 @@ def test_a_new_project_ingests_and_trains(
     monkeypatch.chdir(tmp_path)
     assert main(["init", "project", "--table", "tables/colours", "--source", "photos", "--airflow"]) == 0
 
-    steps = steps_of(project)
-    parameters = {**steps.DEFAULTS, "size": 16}
-
-    assert main(steps.ETL.filled(lambda name: str(parameters[name]), lambda step, key: "")) == 0
+    steps = runpy.run_path(str(project / "airflow" / "lakelens_steps.py"))
+    parameters = {**steps["DEFAULTS"], "size": 16}
+    assert main(steps["ETL"].filled(lambda name: str(parameters[name]), lambda step, key: "")) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["stored"] == 72
     monkeypatch.chdir(project)
     short = ("searcher.max_length.epochs=1", "hyperparameters.global_batch_size=16")

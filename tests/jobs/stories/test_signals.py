@@ -28,28 +28,21 @@ from leftovers import Watch
 from mlflow_stores import put_store
 from snapshots import open_snapshot
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PATIENCE_S = 300.0
 IMAGES = 120
+INGEST = "etl photos table --size 64 --master local[2] --conf=spark.ui.enabled=false --conf=spark.driver.memory=1g"
+JAVA, WORKER, RANK = "pyspark-shell", "pyspark.daemon", "lakelens-rank=0"  # parts of the commands of processes
 # What a command says of work that takes long, such as a start, and every 30 s of a slow machine.
 _PROGRESS = re.compile(r": [\d,]+ of [\d,]+ images\b|: starting (Spark|the ranks)\b")
 
 
 @dataclass
 class Ended:
-    """How a command has ended.
-
-    Attributes:
-        code: Its exit code, as a shell gives it.
-        stdout: Its lines on stdout.
-        stderr: Its lines on stderr.
-        was_sent: Whether it got the signal.
-    """
+    """How a command has ended: its exit code, as a shell gives it, and its lines."""
 
     code: int
     stdout: list[str]
     stderr: list[str]
-    was_sent: bool
 
     @property
     def result(self) -> dict[str, Any]:
@@ -69,13 +62,9 @@ def run_until(
     environment = {**os.environ, **watch.env, "PYTHONPATH": str(Path(__file__).parents[3])}
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
+        command = ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", *argv])
         process = subprocess.Popen(
-            ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", *argv]),
-            cwd=folder,
-            env=environment,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
+            command, cwd=folder, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
         )
         started, was_sent = time.monotonic(), False
         while process.poll() is None and not was_sent:
@@ -91,38 +80,19 @@ def run_until(
     assert watch.processes() == []
     code = 128 - code if code < 0 else code
     said = [line for line in err.read_text().splitlines() if not _PROGRESS.search(line)]
-    return Ended(code, out.read_text().splitlines(), said, was_sent)
+    return Ended(code, out.read_text().splitlines(), said)
 
 
-def java_runs(watch: Watch, _: float) -> bool:
-    return any("pyspark-shell" in process for process in watch.processes())  # how the JVM of Spark's command ends
-
-
-def worker_runs(watch: Watch, _: float) -> bool:
-    return any("pyspark.daemon" in process for process in watch.processes())
-
-
-def rank_runs(watch: Watch, _: float) -> bool:
-    return any("lakelens-rank=0" in process for process in watch.processes())
+def runs(word: str) -> Callable[[Watch, float], bool]:
+    return lambda watch, _: any(word in process for process in watch.processes())
 
 
 def after(seconds: float) -> Callable[[Watch, float], bool]:
     return lambda _, passed: passed >= seconds
 
 
-def photographs(folder: Path) -> Path:
-    for number in range(IMAGES):
-        write_image(folder / "photos" / f"class{number % 3}" / f"{number}.jpg", seed=number, width=600, height=500)
-    return folder
-
-
-def ingest(size: int = 64) -> list[str]:
-    conf = ["spark.ui.enabled=false", "spark.driver.memory=1g"]
-    return ["etl", "photos", "table", "--size", str(size), "--master", "local[2]", *(f"--conf={one}" for one in conf)]
-
-
 def assert_ended_by(ended: Ended, number: signal.Signals) -> None:
-    assert ended.code == CODES[number], ended
+    assert ended.code == 128 + number, ended
     assert len(ended.stderr) <= 1, ended.stderr
     assert ended.result["error"] in ("KeyboardInterrupt", "Terminated", "TrainingPaused", "ScoringPaused")
 
@@ -131,12 +101,14 @@ def assert_ended_by(ended: Ended, number: signal.Signals) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_signal_ends_an_ingest_whatever_it_does_and_the_next_completes_it(tmp_path: Path) -> None:
-    photographs(tmp_path)
-    begun = run_until(tmp_path, ingest(), after(1), signal.SIGTERM, to_group=False)
+    for number in range(IMAGES):
+        write_image(tmp_path / "photos" / f"class{number % 3}" / f"{number}.jpg", seed=number, width=600, height=500)
+    ingest = INGEST.split()
+    begun = run_until(tmp_path, ingest, after(1), signal.SIGTERM, to_group=False)
     assert (begun.code, len(begun.stderr) <= 1) == (143, True), begun
-    assert_ended_by(run_until(tmp_path, ingest(), java_runs, signal.SIGINT), signal.SIGINT)
-    assert_ended_by(run_until(tmp_path, ingest(), worker_runs, signal.SIGTERM), signal.SIGTERM)
-    done = run_until(tmp_path, [*ingest(), "--verbose"])
+    assert_ended_by(run_until(tmp_path, ingest, runs(JAVA), signal.SIGINT), signal.SIGINT)
+    assert_ended_by(run_until(tmp_path, ingest, runs(WORKER), signal.SIGTERM), signal.SIGTERM)
+    done = run_until(tmp_path, [*ingest, "--verbose"])
     assert done.code == 0
     # The long test holds that a command is quiet without --verbose.
     assert any("WARN" in line or "resolving dependencies" in line for line in done.stderr), done.stderr
@@ -154,7 +126,7 @@ def test_a_signal_ends_a_training_whatever_it_does_and_a_paused_one_is_resumed(t
     train = ["train", "squares", "--epochs", "2", "--global-batch-size", "16", *store]
     begun = run_until(tmp_path, train, after(1), signal.SIGTERM, to_group=False)
     assert (begun.code, len(begun.stderr) <= 1) == (143, True), begun
-    paused = run_until(tmp_path, train, rank_runs, signal.SIGINT)
+    paused = run_until(tmp_path, train, runs(RANK), signal.SIGINT)
     assert_ended_by(paused, signal.SIGINT)
     assert paused.result["error"] == "TrainingPaused"
     run = paused.result["message"].split()[1]

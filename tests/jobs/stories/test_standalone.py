@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from borrowed import clean_environment, make_borrower
+from child_processes import run_to_end
 from mlflow_stores import put_store
 from PIL import Image
 from standalone_cluster import StandaloneCluster
@@ -44,33 +45,22 @@ SETTINGS = {
 
 @dataclass
 class Cluster(StandaloneCluster):
-    """A cluster that takes jobs.
+    """A cluster that takes jobs."""
 
-    Attributes:
-        python: What executors run on; it has no lakelens.
-    """
+    python: Path = Path()  # what executors run on; it has no lakelens
 
-    python: Path = Path()
-
-    def submit(self, *words: str, python: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def submit(self, *words: str, code: int | None, python: Path | None = None) -> subprocess.CompletedProcess[str]:
         import pyspark
 
-        return subprocess.run(
-            [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", self.url, *words],
-            cwd=self.folder,
-            env=self.environment | {"PYSPARK_PYTHON": str(python or self.python)},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", self.url, *words]
+        environment = self.environment | {"PYSPARK_PYTHON": str(python or self.python)}
+        return run_to_end(command, code, cwd=self.folder, env=environment, timeout=600)
 
     def result(
         self, *job: str, options: tuple[str, ...], python: Path | None = None, file: Path = CLI, code: int = 0
     ) -> dict[str, Any]:
         conf = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
-        done = self.submit(*options, *conf, str(file), *job, python=python)
-        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-4000:]
+        done = self.submit(*options, *conf, str(file), *job, python=python, code=code)
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
 
@@ -98,7 +88,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
+    run_to_end(command)
     return next(folder.glob("*.whl"))
 
 
@@ -122,7 +112,7 @@ def images(folder: Path) -> Path:
     return folder
 
 
-def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Cluster, sent: tuple[str, ...]) -> None:
+def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster, sent):
     folder = cluster.folder
     source, table, store = images(folder / "photos"), folder / "table", put_store(folder)
     file = folder / "results" / "etl.json"
@@ -153,7 +143,7 @@ def test_the_jobs_of_a_pipeline_hand_their_results_on_through_files(cluster: Clu
     assert (scored["scored"], scored["errors"]) == (24, 0)
 
 
-def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cluster: Cluster, wheel: Path) -> None:
+def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cluster, wheel):
     folder = cluster.folder
     jars = sorted((folder / "ivy" / "jars").glob("*.jar"))
     assert any(jar.name.endswith(f"-{version('delta-spark')}.jar") for jar in jars), "the test before has fetched them"
@@ -167,15 +157,13 @@ def test_delta_comes_from_jars_on_a_disk_and_lakelens_from_an_installed_wheel(cl
     assert found["stored"] == 24
 
 
-def test_a_standalone_cluster_takes_python_jobs_in_client_mode_only(cluster: Cluster) -> None:
-    refused = cluster.submit("--deploy-mode", "cluster", str(CLI), "etl", "a", "b")
+def test_a_standalone_cluster_takes_python_jobs_in_client_mode_only(cluster):
+    refused = cluster.submit("--deploy-mode", "cluster", str(CLI), "etl", "a", "b", code=None)
     assert refused.returncode != 0
     assert "not supported for python applications on standalone clusters" in refused.stderr
 
 
-def test_settings_of_spark_submit_win_over_the_defaults_and_a_usage_error_exits_with_2(
-    cluster: Cluster, sent: tuple[str, ...]
-) -> None:
+def test_settings_of_spark_submit_win_over_the_defaults_and_a_usage_error_exits_with_2(cluster, sent):
     file = cluster.folder / "checked.py"
     file.write_text(CHECKED)
     arguments = ("etl", str(cluster.folder / "nothing"), str(cluster.folder / "none"))

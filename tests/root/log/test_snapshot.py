@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import subprocess
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from snapshots import open_snapshot
+from version_tables import change_log
 
 from lakelens.errors import (
     InvalidArgumentError,
@@ -36,14 +36,6 @@ def rows(first: int, count: int, split: str | None = "train") -> pa.Table:
 
 def write(location: Path, table: pa.Table) -> None:
     write_deltalake(str(location), table, mode="append", partition_by=["split"])
-
-
-def change_log(location: Path, version: int, **actions: dict) -> None:
-    """Puts actions into a commit as another writer would have written them."""
-    commit = location / "_delta_log" / f"{version:020d}.json"
-    lines = [json.loads(line) for line in commit.read_text().splitlines()]
-    kept = [line for line in lines if not actions.keys() & line.keys()]
-    commit.write_text("\n".join(json.dumps(line) for line in [*kept, *({k: v} for k, v in actions.items())]) + "\n")
 
 
 def test_a_version_is_its_active_files_with_their_rows_and_partitions(tmp_path):
@@ -153,8 +145,8 @@ for parent in (lambda table: None, open_snapshot):
 
 def test_a_feature_that_plain_parquet_would_get_wrong_is_refused_by_name(tmp_path):
     write(tmp_path / "t", rows(0, 2))
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["variantType"]}
-    change_log(tmp_path / "t", 0, protocol={**protocol, "readerFeatures": ["variantType"]})
+    features = {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}
+    change_log(tmp_path / "t", 0, "protocol", minReaderVersion=3, minWriterVersion=7, **features)
     with pytest.raises(UnsupportedTableFeatureError, match="variantType"):
         open_snapshot(tmp_path / "t")
 

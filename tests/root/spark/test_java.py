@@ -24,14 +24,12 @@ def fake_java(folder: Path, version: str) -> Path:
 @pytest.mark.parametrize(
     ("version", "major"), [("1.8.0_392", 8), ("17.0.15", 17), ("25", 25), ("11.0.2+9", 11), ("?", 0)]
 )
-def test_the_feature_release_is_read_from_old_and_new_numbering(version: str, major: int) -> None:
+def test_the_feature_release_is_read_from_old_and_new_numbering(version, major):
     assert major_of(version) == major
 
 
 @pytest.mark.parametrize("variable", ["JAVA_HOME", "PATH"])
-def test_a_java_17_is_taken_from_java_home_and_else_from_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
-) -> None:
+def test_a_java_17_is_taken_from_java_home_and_else_from_path(monkeypatch, tmp_path, variable):
     home = fake_java(tmp_path / "jdk", "17.0.1")
     monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'other', '17.0.9') / 'bin'}:/usr/bin:/bin")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -47,9 +45,7 @@ def test_a_java_17_is_taken_from_java_home_and_else_from_path(
         (None, "no Java that runs"),
     ],
 )
-def test_a_java_home_of_another_version_or_without_java_is_refused_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, words: str
-) -> None:
+def test_a_java_home_of_another_version_or_without_java_is_refused(monkeypatch, tmp_path, version, words):
     home = tmp_path / "nothing" if version is None else fake_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(MissingDependencyError, match=rf"JAVA_HOME=.*{words}"):

@@ -16,12 +16,8 @@ OF_THE_DRIVER = {"sparkContext", "rdd", "_jvm", "_jsparkSession", "_jsc"}
 REFUSED_BY_SERVERLESS = {"persist", "unpersist"}
 
 
-def attributes_of(tree: ast.AST) -> set[str]:
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-
-
 @pytest.mark.unit
-def test_no_other_module_reaches_for_the_context_or_the_jvm_of_a_session() -> None:
+def test_no_other_module_reaches_for_the_context_or_the_jvm_of_a_session():
     packages = ("lakelens", "etl", "training", "search", "inference", "jobs")
     modules = (path for package in packages for path in (ROOT / package).rglob("*.py") if path != PORT)
     found = [
@@ -33,19 +29,9 @@ def test_no_other_module_reaches_for_the_context_or_the_jvm_of_a_session() -> No
     assert found == []
 
 
-@pytest.mark.unit
-def test_each_use_of_the_context_or_the_jvm_has_its_reason() -> None:
-    functions = (
-        node for node in ast.walk(ast.parse(PORT.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
-    )
-    users = [function for function in functions if attributes_of(function) & OF_THE_DRIVER]
-    assert users
-    assert [function.name for function in users if not ast.get_docstring(function)] == []
-
-
 @pytest.mark.spark
 @pytest.mark.sessions("connect")
-def test_a_file_is_sent_to_a_connect_server_once(spark, tmp_path) -> None:
+def test_a_file_is_sent_to_a_connect_server_once(spark, tmp_path):
     file = tmp_path / "sent once.bin"
     file.write_bytes(b"model")
     ship_file(spark, file)
@@ -55,7 +41,7 @@ def test_a_file_is_sent_to_a_connect_server_once(spark, tmp_path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("ends_first", ["reader", "writer"])
-def test_rows_that_a_commit_puts_back_into_the_cache_do_not_stay_there(spark, tmp_path, ends_first) -> None:
+def test_rows_that_a_commit_puts_back_into_the_cache_do_not_stay_there(spark, tmp_path, ends_first):
     cache = spark._jsparkSession.sharedState().cacheManager()
     location = str(tmp_path / "t")
     spark.range(3).write.format("delta").save(location)

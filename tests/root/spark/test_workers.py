@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from borrowed import make_borrower
+from borrowed import archive_of_checkout, make_borrower
+from child_processes import run_to_end
 from PIL import Image
 
 import lakelens
@@ -83,15 +82,6 @@ def another_python() -> str | None:
     return None
 
 
-def archive_of_checkout(folder: Path) -> Path:
-    """What `make wheel` writes, without building it."""
-    staged = folder / "staged" / "lakelens"
-    for part in ("lakelens", "etl", "training", "search", "inference", "jobs"):
-        target = staged if part == "lakelens" else staged / part
-        shutil.copytree(CHECKOUT / part, target, ignore=shutil.ignore_patterns("__pycache__"))
-    return Path(shutil.make_archive(str(folder / "lakelens"), "zip", folder / "staged"))
-
-
 def write_empty_model(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("config.json", "{}")
@@ -100,9 +90,7 @@ def write_empty_model(path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_message_mends_it(
-    bare_python: Path, tmp_path: Path
-) -> None:
+def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_message_mends_it(bare_python, tmp_path):
     (tmp_path / "classes" / "red").mkdir(parents=True)
     Image.new("RGB", (40, 30), "red").save(tmp_path / "classes" / "red" / "a.jpg")
     model = write_checkpoint(
@@ -119,16 +107,8 @@ def test_workers_without_this_lakelens_are_found_before_an_ingest_and_the_messag
         model=str(model.path),
     )
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    done = subprocess.run(
-        [str(bare_python), "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        timeout=580,
-        env=variables | {"JAVA_HOME": str(find_java().home)},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    variables["JAVA_HOME"] = str(find_java().home)
+    done = run_to_end([str(bare_python), "-c", script], cwd=tmp_path, timeout=580, env=variables)
     found = json.loads(done.stdout.splitlines()[-1])
     for name, words in {
         "bare": (f"{bare_python} on ", "has no lakelens", "addPyFile(", "PYSPARK_PYTHON=", "cluster library"),
@@ -187,9 +167,7 @@ def test_a_cancelled_check_is_not_taken_for_workers_that_cannot_run(spark, monke
         ("3.1.0", lakelens.__version__, (f"there runs Python 3.1.0, the driver {HERE}", "PYSPARK_PYTHON")),
     ],
 )
-def test_another_python_or_lakelens_is_named_with_the_way_out(
-    python: str, version: str | None, words: tuple[str, ...]
-) -> None:
+def test_another_python_or_lakelens_is_named_with_the_way_out(python, version, words):
     said = difference("there", python, version)
     assert (said is None) == (words == ())
     assert all(word in str(said) for word in words), said
@@ -226,12 +204,9 @@ os._exit(0)  # at its exit Spark 4.1's client asks the server, and tries again f
 
 @pytest.mark.system
 @pytest.mark.timeout(600)
-def test_a_connect_session_is_taken_and_counts_no_slots() -> None:
+def test_a_connect_session_is_taken_and_counts_no_slots():
     pytest.importorskip("grpc_status", reason="Spark Connect's client needs grpcio-status")
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECT_NOTEBOOK], capture_output=True, text=True, check=False, timeout=580
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run_to_end([sys.executable, "-c", CONNECT_NOTEBOOK], timeout=580)
     taken, counted, refused = done.stdout.splitlines()
     assert (taken, counted) == ("True", "horovod_local")
     assert refused.startswith("SPARK_REMOTE is set, and the master local[2] was asked for")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from arro3.core import Array, DataType, Field, RecordBatch, Schema, Table
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from lakelens.errors import DataFileError
 from lakelens.stores.data_files import open_parquet_file
@@ -43,8 +41,7 @@ def test_a_file_that_is_gone_stays_a_file_that_is_not_found(tmp_path):
             pass
 
 
-def table_with_views(location: Path) -> None:
-    """A table as delta-rs writes it from polars or arro3 data: its Arrow types are views."""
+def test_files_with_view_types_of_newer_arrow_are_read_by_their_parquet_types(tmp_path):
     columns = {
         "image": Array([b"ab" * 20, b"c", None], DataType.binary_view()),
         "name": Array(["x" * 30, None, "y"], DataType.string_view()),
@@ -52,11 +49,7 @@ def table_with_views(location: Path) -> None:
     }
     schema = Schema([Field(name, column.type) for name, column in columns.items()])
     batch = RecordBatch.from_arrays(list(columns.values()), schema=schema)
-    write_deltalake(str(location), Table.from_batches([batch]))
-
-
-def test_files_with_view_types_of_newer_arrow_are_read_by_their_parquet_types(tmp_path):
-    table_with_views(tmp_path / "t")
+    write_deltalake(str(tmp_path / "t"), Table.from_batches([batch]))  # as from polars or arro3 data
     (path,) = (tmp_path / "t").glob("*.parquet")
     with open_parquet_file(str(path)) as parquet:
         read = parquet.read()
@@ -64,4 +57,3 @@ def test_files_with_view_types_of_newer_arrow_are_read_by_their_parquet_types(tm
     assert read.schema.types == [pa.binary(), pa.string(), pa.int32()]
     assert read.to_pydict() == {"image": [b"ab" * 20, b"c", None], "name": ["x" * 30, None, "y"], "label": [1, 2, 3]}
     assert first.num_rows == 3
-    assert DeltaTable(str(tmp_path / "t")).version() == 0

@@ -40,51 +40,23 @@ def end(run: RunReference, status: str) -> None:
     open_client(run.tracking_uri).set_terminated(run.run_id, status)
 
 
-def test_a_finished_job_gives_its_result_and_no_password_of_a_store(store, tmp_path):
-    run = begun(store, tmp_path, "finished")
-    record_result(run, {"tracking_uri": "postgresql://me:secret@host/db", "digest": "abc", "metrics": {"loss": 0.5}})
-    end(run, "FINISHED")
-    keyed = keyed_in(store, "finished")
-    found = keyed.settled()
-    assert keyed.result_of(found) == {"digest": "abc", "metrics": {"loss": 0.5}}
-
-
-def test_a_failed_run_is_taken_again_by_one_call_and_the_attempts_are_counted(store, tmp_path):
+def test_a_failed_run_is_taken_again_by_one_call_and_others_get_its_result_without_a_password(store, tmp_path):
     run = begun(store, tmp_path, "failed")
     end(run, "FAILED")
     first, second = keyed_in(store, "failed"), keyed_in(store, "failed")
-    found = first.settled()
+    found, also = first.settled(), second.settled()
     assert first.result_of(found) is None
-    also = second.settled()
     assert first.claimed(found, tmp_path, "keyed", None) == run.run_id
     with pytest.raises(RunNotResumableError, match="another process has begun job 'failed'"):
         second.claimed(also, tmp_path, "keyed", None)
     shown = show_run("failed", store).summary
     assert (shown.run_id, shown.job, shown.attempt, shown.state) == (run.run_id, "failed", 2, "RUNNING")
     assert run_table([shown])[1].endswith("failed (2)")
-
-
-def test_a_run_that_another_call_has_ended_meanwhile_is_not_opened_again(store, tmp_path):
-    run = begun(store, tmp_path, "ended")
-    end(run, "FAILED")
-    first, second = keyed_in(store, "ended"), keyed_in(store, "ended")
-    found, also = first.settled(), second.settled()
-    first.claimed(found, tmp_path, "keyed", None)
-    record_result(run, {"digest": "abc"})
+    record_result(run, {"tracking_uri": "postgresql://me:secret@host/db", "digest": "abc", "metrics": {"loss": 0.5}})
     end(run, "FINISHED")
     with pytest.raises(RunNotResumableError):
         second.claimed(also, tmp_path, "keyed", None)
-    again = second.settled()
-    assert second.result_of(again) == {"digest": "abc"}
-
-
-def test_a_run_that_has_lost_its_key_is_not_resumed_as_the_jobs(store, tmp_path):
-    run = begun(store, tmp_path, "lost")
-    end(run, "FAILED")
-    count_attempt(run, "lost")
-    assert keyed_in(store, "lost", takeover=True, from_start=True).settled() is None
-    with pytest.raises(RunNotResumableError, match="was started over in another run"):
-        count_attempt(run, "lost")
+    assert second.result_of(second.settled()) == {"digest": "abc", "metrics": {"loss": 0.5}}
 
 
 def test_a_start_over_leaves_the_key_to_a_run_that_was_resumed_meanwhile(store, tmp_path):
@@ -172,6 +144,8 @@ def test_other_arguments_and_a_deleted_run_are_errors_until_the_job_starts_over(
         KeyedRuns(store, Job("changed"), {**ARGUMENTS, "epochs": 3}).settled()
     assert keyed_in(store, "changed", takeover=True, from_start=True).settled() is None
     assert keyed_in(store, "changed").settled() is None  # the run has lost the key
+    with pytest.raises(RunNotResumableError, match="was started over in another run"):
+        count_attempt(run, "changed")
     deleted = begun(store, tmp_path, "changed")
     assert deleted.run_id != run.run_id
     end(deleted, "FAILED")

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -58,32 +57,18 @@ print([one.exitcode for one in works])
 """
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """What the processes printed and left in a store that none of them found."""
-    folder = tmp_path_factory.mktemp("at once")
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(PROCESSES)]
+def test_processes_share_a_new_store_one_of_them_gets_the_run_of_a_job_and_a_killed_ones_run_fails(tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(PROCESSES)]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == (f"{[-9] + [0] * (PROCESSES - 1)}\n", "")
-    claimed = [json.loads((folder / f"{number}.json").read_text()) for number in range(PROCESSES)]
-    return SimpleNamespace(store=f"sqlite:///{folder}/new/mlflow.db", claimed=claimed)
-
-
-def test_first_runs_of_several_processes_in_a_new_store_at_once_all_succeed_and_print_nothing(ended):
-    client = open_client(ended.store)
+    store = f"sqlite:///{tmp_path}/new/mlflow.db"
+    client = open_client(store)
     assert len(client.search_runs([client.get_experiment_by_name("first").experiment_id])) == PROCESSES
-
-
-def test_of_calls_at_the_same_time_one_gets_the_run(ended):
-    (run_id,) = filter(None, ended.claimed)
-    assert show_run("at once", ended.store).summary.run_id == run_id
-
-
-def test_a_run_whose_driver_was_killed_is_marked_failed_by_the_next_one(ended):
-    client = open_client(ended.store)
+    claimed = [json.loads((tmp_path / f"{number}.json").read_text()) for number in range(PROCESSES)]
+    assert [show_run("at once", store).summary.run_id] == [run_id for run_id in claimed if run_id is not None]
     (lost,) = client.search_runs([client.get_experiment_by_name("killed").experiment_id])
     assert lost.info.status == "RUNNING"
-    with tracked_run(ended.store, "killed") as first, tracked_run(ended.store, "killed") as second:
+    with tracked_run(store, "killed") as first, tracked_run(store, "killed") as second:
         assert first.experiment_id == second.experiment_id
         found = client.get_run(lost.info.run_id)
         assert found.info.status == "FAILED"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError, ModelNotFoundError, TrackingError
-from lakelens.tracking.datasets import TableVersion, log_table
 from lakelens.tracking.run_writer import RecordFile, RunRecord, RunWriter
 from lakelens.tracking.runs import (
     DIGEST_TAG,
@@ -59,7 +57,6 @@ def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "part.bin").write_bytes(b"x" * 10)
     with tracked_run(store, "ends-well", run_name="first", tags={"a": "b"}, params={"epochs": 3}) as run:
-        log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}, "t1"))
         open_client(store).log_text(run.run_id, "class Mine: ...", "code/mine.py")
         (tmp_path / "records").mkdir()
         records = RecordFile(tmp_path / "records")
@@ -78,23 +75,14 @@ def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path
     assert found.data.params["rate"] == "0.1"
     assert found.data.tags["lakelens.version"] == "1"
     assert [file.path for file in client.list_artifacts(run.run_id, "checkpoint")] == ["checkpoint/part.bin"]
-    (used,) = found.inputs.dataset_inputs
-    assert (used.dataset.name, used.dataset.digest, used.dataset.source_type) == ("images@1", "d1", "delta_table")
-    assert json.loads(used.dataset.source) == {"path": "/data/images", "delta_table_version": 1}
-    assert json.loads(used.dataset.profile)["num_rows"] == 10
-
-
-def _raise(error: BaseException, store: str) -> None:
-    with tracked_run(store, "ends-badly"):
-        raise error
 
 
 @pytest.mark.parametrize(
     ("error", "status"), [(ValueError("rank 1 died"), "FAILED"), (KeyboardInterrupt("stopped by hand"), "KILLED")]
 )
 def test_a_run_whose_job_fails_says_so_and_why(store, error, status):
-    with pytest.raises(type(error)):
-        _raise(error, store)
+    with pytest.raises(type(error)), tracked_run(store, "ends-badly"):
+        raise error
     client = open_client(store)
     experiment = client.get_experiment_by_name("ends-badly")
     latest = client.search_runs([experiment.experiment_id], order_by=["start_time DESC"])[0]
