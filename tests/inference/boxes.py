@@ -47,12 +47,9 @@ def image_with(squares: Sequence[Square], orientation: int = 1) -> bytes:
 def write_boxes(
     path: Path | str, images: Sequence[Sequence[Square] | None], annotations: pa.DataType | None = None
 ) -> None:
-    """Writes an image table whose files are not recorded; None is an image without squares that nobody has annotated.
+    """Writes an image table whose files are not recorded, with annotations of a type; None is that of an ingest.
 
-    Args:
-        path: The table.
-        images: The squares of each image.
-        annotations: Type of the annotations; None is an ingest's.
+    An image is its squares; None is an image without squares that nobody has annotated.
     """
     rows = [
         {

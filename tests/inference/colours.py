@@ -14,6 +14,8 @@ from delta_rows import delta_rows
 from deltalake import write_deltalake
 from PIL import Image
 
+from lakelens.etl.model.schema import IMAGE_TABLE
+
 COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
 NAMES = tuple(COLOURS)
 SIDE = 16
@@ -25,19 +27,8 @@ METADATA = {
     "labels": {str(number): name for number, name in enumerate(NAMES)},
     "epoch": 1,
 }
-_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("image", pa.binary()),
-        ("format", pa.string()),
-        ("height", pa.int32()),
-        ("width", pa.int32()),
-        ("label", pa.int32()),
-        ("label_name", pa.string()),
-        ("split", pa.string()),
-        ("content_hash", pa.string()),
-    ]
-)
+_COLUMNS = ("path", "image", "format", "height", "width", "label", "label_name", "split", "content_hash")
+_SCHEMA = pa.schema([IMAGE_TABLE.field(name) for name in _COLUMNS])
 
 
 def image_of(name: str, side: int = SIDE, form: str = "JPEG") -> bytes:
@@ -77,14 +68,8 @@ def colour_model(sharpness: float = 8.0) -> Any:
     """A model that gives each image the colour that is strongest in it; untrained, because its weights are known."""
     import keras
 
-    model = keras.Sequential(
-        [
-            keras.Input((SIDE, SIDE, 3)),
-            keras.layers.Rescaling(1 / 255),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(3, "softmax"),
-        ]
-    )
+    pixels = [keras.Input((SIDE, SIDE, 3)), keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D()]
+    model = keras.Sequential([*pixels, keras.layers.Dense(3, "softmax")])
     model.layers[-1].set_weights([np.eye(3, dtype=np.float32) * sharpness, np.zeros(3, np.float32)])
     return model
 

@@ -30,11 +30,12 @@ class Store:
         self.experiment = self.client.create_experiment("birds", artifact_location=(folder / "artifacts").as_uri())
         write_table(self.table, [row(number) for number in range(ROWS)])
 
-    def run(self, model, version=0, **metadata):
-        """A run that says of itself what a training does."""
-        tags = {"lakelens.table": str(self.table), "lakelens.version": str(version)}
+    def run(self, model, version=0, table=None, **metadata):
+        """A run that says of itself what a training on the store's table, or another one, does."""
+        table = str(table or self.table)
+        tags = {"lakelens.table": table, "lakelens.version": str(version)}
         run_id = self.client.create_run(self.experiment, tags=tags).info.run_id
-        given = {**METADATA, "table": str(self.table), "version": version, "run_id": run_id, **metadata}
+        given = {**METADATA, "table": table, "version": version, "run_id": run_id, **metadata}
         kept = save(model, self.folder / "kept" / run_id, **given)
         self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
         self.client.set_tag(run_id, "lakelens.checkpoint_digest", kept.digest)

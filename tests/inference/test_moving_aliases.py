@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from colours import colour_model
+from colours import colour_model, row, write_table
 from deltalake import DeltaTable
 from model_store import Store, wrong_for_red
 
@@ -37,7 +36,7 @@ def promoted_while(store: Store, spark: Any, run: str, name: str, meanwhile: Cal
 
 
 @pytest.mark.spark
-def test_a_model_is_compared_with_the_one_that_another_job_has_promoted_meanwhile(spark: Any, store: Store) -> None:
+def test_a_model_is_compared_with_the_one_that_another_job_has_promoted_meanwhile(spark, store):
     old, best, other = store.run(wrong_for_red()), store.run(colour_model()), store.run(colour_model(9.0))
     promote(f"runs:/{old}", "gulls", tracking_uri=store.uri)
     again: list[Promotion] = []
@@ -55,9 +54,7 @@ def test_a_model_is_compared_with_the_one_that_another_job_has_promoted_meanwhil
 
 
 @pytest.mark.spark
-def test_an_alias_that_moves_during_each_comparison_is_an_error_and_stays(
-    spark: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_alias_that_moves_during_each_comparison_is_an_error_and_stays(spark, store, monkeypatch):
     monkeypatch.setattr("lakelens.inference.promotion._MOST_COMPARISONS", 2)
     runs = [store.run(wrong_for_red(7.0 + number)) for number in range(2)]
     for run in runs:
@@ -76,7 +73,7 @@ def test_an_alias_that_moves_during_each_comparison_is_an_error_and_stays(
 
 
 @pytest.mark.tensorflow
-def test_an_alias_whose_version_was_deleted_has_no_model(store: Store) -> None:
+def test_an_alias_whose_version_was_deleted_has_no_model(store):
     runs = [store.run(colour_model(11.0 + number)) for number in range(3)]
     for run in runs[:2]:
         promote(f"runs:/{run}", "rooks", tracking_uri=store.uri)
@@ -97,7 +94,7 @@ def test_an_alias_whose_version_was_deleted_has_no_model(store: Store) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("name", ["kid's photos", 'the "best" photos'])
-def test_a_model_with_quotes_in_its_name_is_promoted_and_found(name: str, store: Store) -> None:
+def test_a_model_with_quotes_in_its_name_is_promoted_and_found(name, store):
     run = store.run(colour_model(5.0))
     assert promote(f"runs:/{run}", name, tracking_uri=store.uri).promoted
     assert version_of(name, 1, store.uri).aliases == ("champion",)
@@ -106,14 +103,14 @@ def test_a_model_with_quotes_in_its_name_is_promoted_and_found(name: str, store:
 
 
 @pytest.mark.tensorflow
-def test_a_model_whose_version_of_the_table_is_gone_is_stale(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    register(f"runs:/{store.run(colour_model())}", "dippers", tracking_uri=store.uri)
-    table = DeltaTable(store.table)
+def test_a_model_whose_version_of_the_table_is_gone_is_stale(store, tmp_path):
+    write_table(tmp_path, [row(0)])
+    register(f"runs:/{store.run(colour_model(), table=tmp_path)}", "dippers", tracking_uri=store.uri)
+    table = DeltaTable(tmp_path)
     table.update(updates={"label_name": "label_name"})
-    assert not staleness("dippers", store.table, tracking_uri=store.uri).stale
+    assert not staleness("dippers", tmp_path, tracking_uri=store.uri).stale
     assert table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    found = staleness("dippers", store.table, tracking_uri=store.uri)
+    found = staleness("dippers", tmp_path, tracking_uri=store.uri)
     assert (found.stale, found.trained_on, found.new_rows) == (True, 0, 0)
     assert "cannot be compared" in found.reason
     assert "removed by VACUUM" in found.reason
@@ -121,9 +118,7 @@ def test_a_model_whose_version_of_the_table_is_gone_is_stale(tmp_path: Path) -> 
 
 @pytest.mark.unit
 @pytest.mark.parametrize(("name", "alias"), [("owls", "v1"), ("owls", "latest"), ("owls", "a b"), ("a/b", "champion")])
-def test_an_impossible_name_or_alias_ends_a_promotion_before_anything_is_looked_up(
-    name: str, alias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_impossible_name_or_alias_ends_a_promotion_before_anything_is_looked_up(name, alias, tmp_path, capsys):
     place = f"sqlite:///{tmp_path}/mlflow.db"
     flags = ["--alias", alias, "--if-better", "accuracy", "--on", f"{tmp_path}/nothing@0", "--tracking-uri", place]
     assert main(["models", "promote", "runs:/unknown", name, *flags]) == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
-from feed_tables import HEIGHT, WIDTH, colour_of, flat, real, write_layout
+from feed_tables import HEIGHT, WIDTH, flat, real, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.errors import InvalidArgumentError
@@ -31,24 +33,16 @@ def merged(feed: DeltaFeed, size: int, batch_size: int, state: dict | None = Non
     return [sorted(flat(parts)) for parts in zip(*map(rows_of, ranks), strict=True)]
 
 
-def test_images_are_uint8_nchw_in_channels_last_memory_and_labels_int64(feed):
+def test_batches_are_those_of_as_numpy_with_images_nchw_in_channels_last_memory_and_labels_int64(feed):
     import torch
 
-    images, labels, weights = next(iter(feed.as_torch(BATCH)))
-    assert (images.dtype, labels.dtype, weights.dtype) == (torch.uint8, torch.int64, torch.float32)
-    assert images.shape == (BATCH, 3, HEIGHT, WIDTH)
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    for image, label in zip(images, labels, strict=True):
-        colour = torch.tensor(colour_of(int(label))).float()
-        assert (image.float().mean((1, 2)) - colour).abs().max() < 6
-    assert next(iter(feed.as_torch(BATCH, layout="NHWC")))[0].shape == (BATCH, HEIGHT, WIDTH, 3)
-
-
-def test_the_batches_are_those_of_as_numpy(feed):
     for mine, theirs in zip(feed.as_torch(BATCH, 1, 2), feed.as_numpy(BATCH, 1, 2, dtype="uint8"), strict=True):
-        assert (mine[0].permute(0, 2, 3, 1).numpy() == theirs[0]).all()
-        assert (mine[1].numpy() == theirs[1]).all()
-        assert (mine[2].numpy() == theirs[2]).all()
+        images, labels, weights = mine
+        assert (images.dtype, labels.dtype, weights.dtype) == (torch.uint8, torch.int64, torch.float32)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        for given, expected in zip((images.permute(0, 2, 3, 1), labels, weights), theirs, strict=True):
+            assert (given.numpy() == expected).all()
+    assert next(iter(feed.as_torch(BATCH, layout="NHWC")))[0].shape == (BATCH, HEIGHT, WIDTH, 3)
 
 
 def test_each_iteration_is_the_next_epoch_and_one_left_early_begins_again(feed):
@@ -61,7 +55,7 @@ def test_each_iteration_is_the_next_epoch_and_one_left_early_begins_again(feed):
     assert first + second == rows_of(feed.as_torch(BATCH, epochs=2))
 
 
-@pytest.mark.parametrize("steps", [0, 5, 6, 8])
+@pytest.mark.parametrize("steps", [0, 6, 8])
 def test_a_state_resumes_with_exactly_the_rows_that_are_left(feed, steps):
     whole = rows_of(feed.as_torch(BATCH, epochs=3))
     batches = feed.as_torch(BATCH, epochs=3)
@@ -86,13 +80,6 @@ def test_a_state_resumes_at_other_numbers_of_ranks_with_the_same_batches_and_at_
     assert sorted(flat(seen + merged(feed, 1, 5, state))) == list(range(ROWS))
 
 
-def test_a_state_of_another_order_is_refused(feed):
-    with pytest.raises(InvalidArgumentError, match="another order"):
-        feed.as_torch(BATCH).load_state_dict(feed.reordered(seed=4).as_torch(BATCH).state_dict())
-    with pytest.raises(InvalidArgumentError, match="is not a position"):
-        feed.as_torch(BATCH).load_state_dict({"step": 3})
-
-
 def test_preprocess_gets_tensors(feed):
     import torch
 
@@ -102,14 +89,27 @@ def test_preprocess_gets_tensors(feed):
     assert sorted(labels.tolist()) == sorted(label + 1 for label in real(next(iter(feed.as_torch(BATCH)))))
 
 
+OTHER_RANK = """
+import sys
+import torch.distributed as dist
+
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=0, world_size=2)
+dist.barrier()
+"""
+
+
 def test_the_ranks_are_those_of_the_process_group(feed, tmp_path):
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        assert sorted(flat(rows_of(feed.as_torch(BATCH)))) == list(range(ROWS))
-    finally:
-        dist.destroy_process_group()
+    store = (tmp_path / "store").as_uri()
+    with subprocess.Popen([sys.executable, "-c", OTHER_RANK, store]) as other:
+        dist.init_process_group("gloo", init_method=store, rank=1, world_size=2)
+        try:
+            assert rows_of(feed.as_torch(BATCH)) == rows_of(feed.as_torch(BATCH, 1, 2))
+            dist.barrier()
+        finally:
+            dist.destroy_process_group()
+            other.kill()
 
 
 def test_an_unknown_layout_and_pinned_memory_without_a_gpu_are_refused(feed):

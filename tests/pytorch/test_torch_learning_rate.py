@@ -16,14 +16,7 @@ STEPS = 6
 
 
 def rates(rules: dict[str, Any], ranks: int = 1, build: Any = None, interval: Any = "epoch") -> Any:
-    """The learning rate of an optimizer with a rate of 1.
-
-    Args:
-        rules: Keys of `optimizations`.
-        ranks: Ranks that share each batch.
-        build: Makes the scheduler of an optimizer.
-        interval: When the scheduler steps.
-    """
+    """The learning rate of an optimizer with a rate of 1, under rules and with the scheduler that `build` makes."""
     import torch
 
     from lakelens.training.segments.torch.built_trial import LearningRate

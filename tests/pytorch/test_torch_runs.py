@@ -67,7 +67,6 @@ def test_a_finished_run_is_trained_further_with_its_whole_state(keys, finished):
     assert measured[:2] == losses(keys, finished.run_id)
     assert measured[2] != measured[1]
     last = last_checkpoint(Path(continued.checkpoint).parent)
-    assert last is not None
     found = read_values(last.path / OPTIMIZER_FILE)
     assert found["scheduler"]["last_epoch"] == 3
     assert float(found["optimizer"]["state"][0]["step"]) == 3 * 6
@@ -161,8 +160,6 @@ def test_what_transfer_cannot_train_is_named(keys, tmp_path, monkeypatch, change
 
 
 DRY = """
-import lakelens
-import torch
 from lakelens.training.trials.torch_small_cnn import TorchSmallCnn
 
 class Good(TorchSmallCnn):
@@ -171,24 +168,10 @@ class Good(TorchSmallCnn):
 class NoKey(TorchSmallCnn):
     def training_step(self, model, batch):
         return {"loss": batch["images"].mean()}
-
-class NoIndex(TorchSmallCnn):
-    def build_model(self):
-        class Indexed(torch.nn.Module):
-            def forward(self, images):
-                return (images,)[1]
-        return Indexed()
 """
 
 
-@pytest.mark.parametrize(
-    ("trial", "words"),
-    [
-        ("Good", None),
-        ("NoKey", "TypeError|IndexError|too many dimensions"),
-        ("NoIndex", "the model does not take the feed's images.*IndexError: tuple index out of range"),
-    ],
-)
+@pytest.mark.parametrize(("trial", "words"), [("Good", None), ("NoKey", "TypeError|IndexError|too many dimensions")])
 def test_a_dry_run_tries_model_and_step_and_writes_nothing(keys, tmp_path, capsys, trial, words):
     (tmp_path / "trials.py").write_text(DRY)
     file = tmp_path / "experiment.yaml"

@@ -161,11 +161,6 @@ TRIALS = """
             return super().training_step(model, batch)
 
     class EmaOutside(Plain):
-        def build_optimizer(self, model):
-            self.ema = torch.optim.swa_utils.AveragedModel(model)
-            return super().build_optimizer(model)
-
-    class LateEmaOutside(Plain):
         def training_step(self, model, batch):
             self.ema = torch.optim.swa_utils.AveragedModel(model)
             return super().training_step(model, batch)
@@ -221,7 +216,7 @@ TRIALS = """
     class Outputs(Plain):
         def build_model(self):
             form = self.context.get_hparam("form")
-            forms = {"dict": lambda v: {"a": v}, "list": lambda v: [v], "tuple": lambda v: (v, v), "dataclass": Answer}
+            forms = {"dict": lambda v: {"a": v}, "list": lambda v: [v], "dataclass": Answer}
 
             class Form(nn.Module):
                 def forward(self, values):
@@ -244,14 +239,7 @@ class Place:
     folder: Path
 
     def job(self, name: str, trial: str = "Noisy", rows: str = "squares", **changes: Any) -> TrainingJob:
-        """Makes a job with a checkpoint folder of its own, as the driver would.
-
-        Args:
-            name: Name of the folder.
-            trial: The Trial.
-            rows: The table.
-            changes: Keys of the experiment.
-        """
+        """Makes a job with a checkpoint folder of this name, as the driver would; `rows` names the table."""
         table, folder = self.folder / rows, self.folder / name
         feed = DeltaFeed(table, 0, "train", 1)
         folder.mkdir(exist_ok=True)
@@ -282,11 +270,7 @@ def train(
 def by_hand(job: TrainingJob, ranks: int, factor: float, warmup_steps: int) -> dict[str, Any]:
     """Trains in this process as a job's ranks do in bfloat16 with float16 gradients; gives the weights.
 
-    Args:
-        job: The job.
-        ranks: Its ranks.
-        factor: On the learning rate.
-        warmup_steps: Steps in which the rate rises.
+    The learning rate is multiplied by a factor, to which it rises over the first steps.
     """
     import torch
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lakelens.search.journal import Journal, Measurement
+from lakelens.search.journal import Journal, Measurement, read_events
 from lakelens.search.running.state import SearchState
 from lakelens.search.running.trial_runs import searcher_of
 from lakelens.training.configuration.experiment import ExperimentConfig
@@ -42,20 +42,11 @@ class _TimedJournal(Journal):
 
 
 def write_journal(
-    folder: Path,
-    trials: int = 60,
-    failing: Collection[int] = (),
-    space: dict[str, Any] | None = None,
-    **searcher: Any,
+    folder: Path, trials: int = 60, failing: Collection[int] = (), space: dict[str, Any] | None = None, **searcher: Any
 ) -> ExperimentConfig:
-    """Runs a search and writes its journal below `folder`.
+    """Runs a search with keys of its searcher and writes its journal below `folder`.
 
-    Args:
-        folder: The search's folder.
-        trials: `max_trials`.
-        failing: Trials that fail in their first epoch.
-        space: The hyperparameters.
-        searcher: Further keys of the searcher.
+    Trials in `failing` fail in their first epoch; `space` are the hyperparameters.
     """
     section = {"name": "adaptive_asha", "metric": "val_accuracy", "max_length": {"epochs": 27}, "divisor": 3}
     config = ExperimentConfig.read(
@@ -93,3 +84,9 @@ def write_journal(
         state.ended_segment(trial, asked)
     state.finish(state.best())
     return config
+
+
+def events_in(keys: Mapping[str, Any], run_id: str = "*") -> list[dict[str, Any]]:
+    """The events of a search that has run; of the only one below its experiment's folder if none is named."""
+    (journal,) = Path(keys["checkpoint_storage"]["path"]).glob(f"{run_id}/journal")
+    return read_events(journal)

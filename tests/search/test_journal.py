@@ -48,9 +48,7 @@ def test_a_process_cannot_add_to_a_journal_to_which_another_one_has_added(tmp_pa
     assert read_events(tmp_path) == [{"event": "resumed", "time": 1}]
 
 
-@pytest.mark.parametrize(
-    "left", ['{"event": "created", "time": 2}\n{"event": "crea', '{"event": "created", "time": 2}', "", None]
-)
+@pytest.mark.parametrize("left", ['{"event": "created", "time": 2}\n{"event": "crea', WHOLE, "nonsense\n", "", None])
 def test_a_journal_that_lacks_an_entry_or_the_end_of_one_is_refused(tmp_path: Path, left: str | None) -> None:
     for number in range(3):
         Journal(tmp_path).append([{"event": "created", "time": number}, {"event": "stopped", "time": number}])
@@ -60,9 +58,7 @@ def test_a_journal_that_lacks_an_entry_or_the_end_of_one_is_refused(tmp_path: Pa
         read_events(tmp_path)
 
 
-def test_a_damaged_entry_and_a_folder_that_cannot_be_written_are_named(tmp_path: Path) -> None:
-    (tmp_path / "00000000.jsonl").write_text("nonsense\n")
-    with pytest.raises(InvalidArgumentError, match=r"00000000\.jsonl is not an entry of a journal"):
-        read_events(tmp_path)
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"checkpoint_storage\.path must be a writable folder"):
-        Journal(tmp_path / "00000000.jsonl").append([{"event": "started", "time": 1}])
+        Journal(tmp_path / "file").append([{"event": "started", "time": 1}])

@@ -8,8 +8,7 @@ import pytest
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, UsageError
 from lakelens.search import create_searcher, preview
-from lakelens.search.settings import SearcherSettings, require_space
-from lakelens.training.configuration.experiment import ExperimentConfig
+from lakelens.search.settings import SearcherSettings
 
 pytestmark = pytest.mark.unit
 
@@ -29,22 +28,15 @@ def with_keys(base, **keys):
         ({"max_trails": 3}, ["searcher.max_trails is 3: there is no such key; did you mean 'max_trials'?"]),
         ({"max_trials": None}, ["searcher adaptive_asha needs max_trials"]),
         ({"max_trials": 0}, ["searcher.max_trials is 0: must be at least 1"]),
-        ({"max_trials": 2.0}, ["searcher.max_trials is 2.0: give a whole number"]),
         ({"max_trials": True}, ["searcher.max_trials is True: give a whole number"]),
         ({"metric": MISSING}, ["searcher.metric: a required key is missing"]),
         ({"metric": "wow"}, ["metric wow does not imply whether smaller is better; set searcher.smaller_is_better"]),
-        ({"metric": 3}, ["searcher.metric is 3: give a text"]),
-        ({"smaller_is_better": "no"}, ["searcher.smaller_is_better is 'no': give true or false"]),
         ({"max_length": MISSING}, ["searcher.max_length: a required key is missing"]),
         ({"max_length": {"epoch": 9}}, ["searcher.max_length.epoch", "did you mean 'epochs'?"]),
         ({"max_length": {"epochs": 0}}, ["max_length.epochs is 0: must be at least 1"]),
         ({"max_concurrent_trials": -1}, ["max_concurrent_trials is -1: must be at least 0"]),
-        ({"mode": "aggresive"}, ["searcher.mode is 'aggresive'", "(did you mean 'aggressive'?)"]),
         ({"divisor": 1}, ["searcher.divisor is 1: must be above 1"]),
         ({"divisor": float("nan")}, ["searcher.divisor is nan: give a finite number"]),
-        ({"divisor": 10**400}, ["searcher.divisor is 1000", "give a number"]),
-        ({"max_rungs": 0}, ["searcher.max_rungs is 0: must be at least 1"]),
-        ({"bracket_rungs": 3}, ["searcher.bracket_rungs is 3: give a list"]),
         ({"bracket_rungs": [3, 0]}, ["searcher.bracket_rungs.1 is 0: must be at least 1"]),
         ({"stop_once": 1}, ["searcher.stop_once is 1: give true or false"]),
         ({"name": "random", "divisor": 3}, ["divisor does not go with searcher random"]),
@@ -61,12 +53,6 @@ def test_a_searcher_section_is_refused_by_path_value_and_rule(keys, words):
         assert isinstance(refused.value, ValueError)
 
 
-@pytest.mark.parametrize("config", [None, [], "single", 3])
-def test_a_searcher_section_is_a_mapping(config):
-    with pytest.raises(ConfigurationError, match=r"searcher is .*give keys and their values"):
-        create_searcher(config, {})
-
-
 RANGE = {"type": "double", "minval": 0, "maxval": 1}
 
 
@@ -76,31 +62,14 @@ RANGE = {"type": "double", "minval": 0, "maxval": 1}
         ([], ["hyperparameters is []", "give keys and their values"]),
         ({"optimizer": {"type": "adam", "lr": 1}}, ["hyperparameters.optimizer.type is 'adam'", "called type"]),
         ({"a": {**RANGE, "base": 3}}, ["hyperparameters.a.base is 3: there is no such key"]),
+        ({"a": {**RANGE, "count": 0}}, ["hyperparameters.a.count is 0: must be at least 1"]),
         ({"a": {"type": "const"}}, ["hyperparameters.a.val: a required key is missing"]),
         ({"a": {"type": "categorical", "vals": []}}, ["hyperparameters.a.vals is []", "at least 1"]),
-        (
-            {"a": {"type": "categorical", "vals": "ab"}},
-            ["hyperparameters.a.vals is 'ab': give a list"],
-        ),
-        (
-            {"a": {"type": "int", "minval": 0.5, "maxval": 3}},
-            ["a.minval is 0.5: give a whole number"],
-        ),
         ({"a": {**RANGE, "minval": "1e-4"}}, ["hyperparameters.a.minval is '1e-4': give a number"]),
-        (
-            {"a": {**RANGE, "maxval": float("inf")}},
-            ["hyperparameters.a: minval and maxval must be finite"],
-        ),
-        ({"a": {**RANGE, "count": 0}}, ["hyperparameters.a.count is 0: must be at least 1"]),
+        ({"a": {**RANGE, "maxval": float("inf")}}, ["hyperparameters.a: minval and maxval must be finite"]),
         ({"a": {"type": "log", "base": 1, "minval": 0, "maxval": 1}}, ["hyperparameters.a: base is 1"]),
-        (
-            {"a": {"type": "log", "base": -2, "minval": 0, "maxval": 1}},
-            ["hyperparameters.a.base is -2", "above 0"],
-        ),
-        (
-            {"a": {"type": "log", "minval": 1, "maxval": 512}},
-            ["a: 10 to the power of 512", "exponents"],
-        ),
+        ({"a": {"type": "log", "base": -2, "minval": 0, "maxval": 1}}, ["hyperparameters.a.base is -2", "above 0"]),
+        ({"a": {"type": "log", "minval": 1, "maxval": 512}}, ["a: 10 to the power of 512", "exponents"]),
         ({"a": {"type": "log", "minval": -999, "maxval": 1}}, ["hyperparameters.a: 10 to the power of -999"]),
         ({"g": {"a": {"minval": 0, "maxval": 1}}}, ["hyperparameters.g.a: has minval and no type"]),
         ({"a": {"val": 3}}, ["hyperparameters.a: has val and no type", "{type: const"]),
@@ -131,7 +100,7 @@ def test_a_long_value_is_cut_in_its_message():
     assert len(str(refused.value)) < 300
 
 
-@pytest.mark.parametrize("seed", [1.5, "1", True, None])
+@pytest.mark.parametrize("seed", [1.5, None])
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(InvalidArgumentError, match="seed="):
         create_searcher(with_keys(ADAPTIVE), {}, seed)
@@ -143,40 +112,3 @@ def test_defaults_are_those_of_determined_and_null_means_the_default():
     assert (expected.bracket_rungs, expected.max_concurrent_trials, expected.stop_once) == ([], 16, False)
     optional = set(SearcherSettings.model_fields) - set(ADAPTIVE)
     assert SearcherSettings.model_validate({**ADAPTIVE, **dict.fromkeys(optional)}) == expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "minimized"),
-    [
-        ({"metric": "val_loss"}, True),
-        ({"metric": "val_accuracy"}, False),
-        ({"metric": "val_accuracy", "smaller_is_better": True}, True),
-        ({"metric": "wow", "smaller_is_better": False}, False),
-    ],
-)
-def test_the_direction_is_what_is_written_else_that_of_a_known_metric(keys, minimized):
-    assert SearcherSettings.model_validate({**ADAPTIVE, **keys}).minimized is minimized
-
-
-def test_a_section_of_an_experiment_as_it_is_dumped_defines_the_same_search():
-    for searcher in (ADAPTIVE, {"name": "random", "max_trials": 3}, {"name": "grid"}, {}):
-        config = ExperimentConfig.read({"data": {"table": "t"}, "searcher": searcher})
-        dumped = {**config.searcher.model_dump(), "metric": "loss"}
-        assert ExperimentConfig.read({"data": {"table": "t"}, "searcher": dumped}).searcher.name == config.searcher.name
-        assert create_searcher(dumped, {}).settings.max_length == config.searcher.max_length
-
-
-@pytest.mark.parametrize(
-    "hyperparameters",
-    [
-        {},
-        {"rate": 0.1},
-        {"filters": {"type": "categorical", "vals": [8]}},
-        {"n": {"type": "int", "minval": 2, "maxval": 2}},
-    ],
-)
-def test_a_search_whose_trials_cannot_differ_is_refused_with_the_syntax_of_a_space(hyperparameters):
-    searcher = {"name": "random", "max_trials": 2}
-    config = ExperimentConfig.read({"data": {"table": "t"}, "searcher": searcher, "hyperparameters": hyperparameters})
-    with pytest.raises(ConfigurationError, match=r"nothing to search.*type: log.*type: categorical"):
-        require_space(config)

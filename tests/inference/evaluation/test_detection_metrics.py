@@ -1,4 +1,4 @@
-"""Rules of a detector's metrics and of what changed against another one."""
+"""Rules of a detector's metrics, of what changed against another one, and of their pictures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from pyspark.sql import Row
 
+from lakelens.etl.images.stored_image import StoredImage
 from lakelens.inference.evaluation.detection_metrics import compare_detections, measure_detections
-from lakelens.inference.evaluation.detection_plots import draw_detection_comparison, draw_detection_plots
+from lakelens.inference.evaluation.detection_plots import boxed_jpegs, draw_detection_comparison, draw_detection_plots
+from lakelens.inference.evaluation.result import ShownBoxes
 from lakelens.training.tasks.boxes import matches_of
 
 pytestmark = pytest.mark.unit
@@ -51,7 +54,6 @@ def test_without_objects_there_is_no_score():
 
 def test_the_best_score_is_that_of_all_classes_together():
     found = measured([(0.9, 0), (0.4, 1), (0.3, 0)], [0, 1])
-    assert found.best_point is not None
     assert (found.best_point.score, found.best_point.f1) == (pytest.approx(0.4), 1.0)
     assert measured([], [0, 1]).best_point is None
 
@@ -78,3 +80,12 @@ def test_plots_are_drawn_with_few_and_with_many_classes(classes):
         with Image.open(io.BytesIO(data)) as picture:
             assert picture.format == "PNG", name
             assert max(picture.size) < 2000, name
+
+
+def test_boxes_are_drawn_from_rows_of_spark():
+    image = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(image, "PNG")
+    corners = {"xmin": 4.0, "ymin": 4.0, "xmax": 30.0, "ymax": 30.0}
+    truth, found = Row(label=0, label_name="red", **corners), Row(label=1, label_name="blue", score=0.7, **corners)
+    (jpeg,) = boxed_jpegs(ShownBoxes("a", [truth], ([found],), ("",), StoredImage(image.getvalue())))
+    assert Image.open(io.BytesIO(jpeg)).getcolors(1 << 17) != [(320 * 320, (0, 0, 0))]

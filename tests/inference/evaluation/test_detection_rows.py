@@ -7,7 +7,6 @@ import json
 import pytest
 
 from lakelens.errors import NotAnImageTableError
-from lakelens.etl.model.schema import ANNOTATIONS_TYPE
 from lakelens.inference.evaluation.detection_rows import _matched, truths_sql
 
 pytestmark = pytest.mark.unit
@@ -19,14 +18,6 @@ def boxes_of(*names: str) -> str:
     fields = [{"name": name, "type": kinds.get(name, "double"), "nullable": True, "metadata": {}} for name in names]
     struct = {"type": "struct", "fields": fields}
     return json.dumps({"type": "array", "elementType": struct, "containsNull": True})
-
-
-def test_fields_of_boxes_are_found_by_name_and_missing_ones_are_null():
-    assert truths_sql("annotations", boxes_of("ymax", "ymin", "area", "xmax", "xmin", "label")) == (
-        "cast(transform(`annotations`, box -> if(box is null, null, named_struct('label', box.label, 'label_name', "
-        "null, 'xmin', box.xmin, 'ymin', box.ymin, 'xmax', box.xmax, 'ymax', box.ymax, 'difficult', null))) AS "
-        f"{ANNOTATIONS_TYPE})"
-    )
 
 
 @pytest.mark.parametrize("declared", ["string", boxes_of("xmin", "ymin", "xmax", "ymax"), boxes_of("label")])

@@ -21,8 +21,6 @@ _TRACE = "Traceback (most recent call last):\n  File 'worker.py', line 1\n"
         ("corrupt: MemoryError: Unable to allocate 1 GiB", True),
         ("corrupt: OSError: [Errno 24] Too many open files", True),
         ("corrupt: OSError: broken data stream when reading image file", False),
-        ("truncated: OSError: image file is truncated (3 bytes not processed)", False),
-        ("null: the row has no image", False),
         ("not_finite: the model's output for this image has NaN or infinite values", False),
     ],
 )
@@ -34,7 +32,6 @@ def test_only_what_may_have_been_the_machines_fault_is_tried_again(error, expect
     ("report", "kind", "words"),
     [
         (_TRACE + "lakelens.errors.CheckpointError: the archive is damaged\n", CheckpointError, "archive is damaged"),
-        (_TRACE + "lakelens.errors.ScoringFailedError: the model failed\n", ScoringFailedError, "the model failed"),
         (_TRACE + "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 3 GiB\n", ScoringFailedError, "3 GiB"),
         (_STAGE + "most recent failure: ExecutorLostFailure (executor 2 exited)", ScoringFailedError, "executor 2"),
         (_STAGE + "java.io.FileNotFoundException: part-0.parquet", VersionFilesMissingError, "VACUUM"),

@@ -7,13 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from colours import LOGITS, NAMES, PROBABILITIES, SIDE, colour_model, image_of, save
+from colours import NAMES, SIDE, colour_model, image_of, save
 from PIL import Image
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
 from lakelens.inference.model.predictor import DEFAULT_BATCH_BYTES, Predictor, build_predictor
 from lakelens.inference.model.user_code import UserCode
-from lakelens.training.checkpoints.checkpoint import open_checkpoint
 from lakelens.training.tasks.classification import Classification
 
 pytestmark = pytest.mark.tensorflow
@@ -21,24 +20,13 @@ pytestmark = pytest.mark.tensorflow
 TWO = Classification(["a", "b"])
 
 
-def column_of(given, name, names):
-    return (
-        Classification(names)
-        .prediction_arrays(given.answers, given.valid, given.frames, (SIDE, SIDE))[name]
-        .to_pylist()
-    )
+def names_in(given):
+    arrays = Classification(NAMES).prediction_arrays(given.answers, given.valid, given.frames, (SIDE, SIDE))
+    return arrays["predicted_name"].to_pylist()
 
 
-def labels_in(given):
-    return column_of(given, "prediction", NAMES)
-
-
-def names_in(given, names=NAMES):
-    return column_of(given, "predicted_name", names)
-
-
-def load(path, custom_objects=None):
-    return build_predictor(open_checkpoint(path), DEFAULT_BATCH_BYTES, 1, UserCode(custom_objects or {}))
+def load(checkpoint):
+    return build_predictor(checkpoint, DEFAULT_BATCH_BYTES, 1, UserCode())
 
 
 def of_pixels(function, pixels, **options):
@@ -47,24 +35,15 @@ def of_pixels(function, pixels, **options):
     return predictor.predict(pixels, ["raw_rgb"] * len(pixels), [1] * len(pixels), [1] * len(pixels))
 
 
-@pytest.fixture(scope="module")
-def predictor(checkpoint):
-    return load(checkpoint.path)
-
-
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_each_image_gets_its_class_name_and_probabilities(predictor, form):
-    given = predictor.predict([image_of(name, form=form) for name in NAMES])
-    assert names_in(given) == list(NAMES)
-    assert labels_in(given) == [0, 1, 2]
+def test_each_image_of_any_format_and_size_gets_its_class_name_and_probabilities(checkpoint):
+    kinds = {"jpeg": (SIDE, 40), "png": (SIDE,), "raw_rgb": (SIDE, 4)}
+    images = [(name, form, side) for form, sides in kinds.items() for side in sides for name in NAMES]
+    names, forms, sides = zip(*images, strict=True)
+    stored = [image_of(name, side, form if form == "raw_rgb" else form.upper()) for name, form, side in images]
+    given = load(checkpoint).predict(stored, forms, sides, sides)
+    assert names_in(given) == list(names)
     assert np.allclose(given.answers.sum(axis=1), 1, atol=1e-5)
-    assert given.errors == [None] * 3
-
-
-def test_raw_pixels_and_images_of_another_size_are_scored_too(predictor):
-    images = [image_of("green", form="raw_rgb"), image_of("blue", side=40), image_of("red", side=4, form="raw_rgb")]
-    given = predictor.predict(images, ["raw_rgb", "jpeg", "raw_rgb"], [SIDE, 40, 4], [SIDE, 40, 4])
-    assert names_in(given) == ["green", "blue", "red"]
+    assert given.errors == [None] * len(images)
 
 
 def test_only_the_row_that_makes_the_model_raise_gets_its_error():
@@ -145,7 +124,7 @@ def test_an_output_that_is_not_finite_is_an_error_of_its_row():
     assert given.errors[1].startswith("not_finite")
 
 
-def test_batches_are_bounded_by_bytes_and_keep_the_order(checkpoint):
+def test_batches_are_bounded_by_bytes_and_keep_the_order():
     sizes = []
 
     def watched(pixels):
@@ -167,59 +146,6 @@ def test_batches_are_bounded_by_bytes_and_keep_the_order(checkpoint):
     assert sum(sizes) == 30
 
 
-def test_one_value_per_image_is_the_second_of_two_classes(tmp_path):
-    import keras
-
-    layers = [keras.Input((SIDE, SIDE, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
-    model.layers[-1].set_weights([np.array([[0.02], [0], [-0.02]], np.float32), np.zeros(1, np.float32)])
-    labels = {"0": "blue", "1": "red"}
-    given = load(save(model, tmp_path, labels=labels).path).predict([image_of("red"), image_of("blue")])
-    assert labels_in(given) == [1, 0]
-    assert names_in(given, list(labels.values())) == ["red", "blue"]
-    red, blue = given.answers
-    assert red[1] == pytest.approx(blue[0], abs=1e-2)
-    assert red[1] > 0.9
-    assert given.answers.sum(axis=1) == pytest.approx([1, 1], abs=1e-6)
-
-
-@pytest.mark.parametrize("activation", ["softmax", "linear"])
-def test_a_model_whose_layers_do_not_tell_is_read_as_its_checkpoint_describes(tmp_path, activation):
-    import keras
-
-    class Own(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.out = keras.layers.Dense(3, activation)
-            self.body = keras.layers.Dense(3)
-
-        def call(self, pixels):
-            return self.out(self.body(keras.ops.mean(pixels, axis=(1, 2)) / 255))
-
-        def get_config(self):
-            return {}
-
-    model = Own()
-    model(np.zeros((1, SIDE, SIDE, 3), np.float32))
-    for layer in model.layers:
-        layer.set_weights([np.eye(3, dtype=np.float32) * 2, np.zeros(3, np.float32)])
-    values = model(np.frombuffer(image_of("green", form="raw_rgb"), np.uint8).reshape(1, SIDE, SIDE, 3))[0]
-    expected = values if activation == "softmax" else keras.ops.softmax(values)
-    described = {"task": PROBABILITIES if activation == "softmax" else LOGITS}
-    assert predicted(model, tmp_path, {"Own": Own}, **described) == pytest.approx(np.asarray(expected), abs=1e-5)
-
-
-def predicted(model, folder, custom_objects=None, **metadata):
-    """The model's probabilities for a green image."""
-    path = save(model, folder, **metadata).path
-    image = image_of("green", form="raw_rgb")
-    return load(path, custom_objects).predict([image], ["raw_rgb"], [SIDE], [SIDE]).answers[0]
-
-
 def test_a_model_that_does_not_fit_its_checkpoint_is_refused(tmp_path):
-    wrong_size = save(colour_model(), tmp_path / "a", input={"height": SIDE, "width": SIDE, "channels": 1})
     with pytest.raises(ModelMismatchError, match="black image of its input size"):
-        load(wrong_size.path)
-    too_many = save(colour_model(), tmp_path / "b", labels={str(n): f"class {n}" for n in range(5)})
-    with pytest.raises(ModelMismatchError, match="names 5 classes"):
-        load(too_many.path)
+        load(save(colour_model(), tmp_path, input={"height": SIDE, "width": SIDE, "channels": 1}))

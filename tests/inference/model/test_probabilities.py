@@ -14,22 +14,17 @@ from lakelens.inference.model.user_code import UserCode
 pytestmark = pytest.mark.tensorflow
 
 
-def test_values_outside_0_to_1_of_some_images_end_the_scoring_and_are_no_error_of_their_rows(tmp_path):
+def test_values_outside_0_to_1_of_some_images_end_scoring_and_export_and_are_no_error_of_their_rows(tmp_path):
     """For a black image, on which a model is tried, the values are in range."""
     model = layered(lambda values: values * 4 - 1)
-    checkpoint, layer = save(model, tmp_path, task=PROBABILITIES), type(model.layers[-1])
-    code = UserCode({"Layer": layer})
-    with pytest.raises(ModelMismatchError, match="recorded as giving probabilities, but gives values from"):
-        build_predictor(checkpoint, 1 << 20, 1, code).predict([image_of(name) for name in NAMES])
-
-
-@pytest.mark.parametrize("form", ["savedmodel", "onnx"])
-def test_a_model_whose_values_are_not_probabilities_is_not_exported(tmp_path, form):
-    model = layered(lambda values: values * 4 - 1)
-    checkpoint, layer = save(model, tmp_path, task=PROBABILITIES), type(model.layers[-1])
-    with pytest.raises(ModelMismatchError, match="recorded as giving probabilities, but gives values from"):
-        export_model(checkpoint.path, tmp_path / "out", format=form, custom_objects={"Layer": layer})
-    assert not (tmp_path / "out").exists()
+    checkpoint, objects = save(model, tmp_path, task=PROBABILITIES), {"Layer": type(model.layers[-1])}
+    words = "recorded as giving probabilities, but gives values from"
+    with pytest.raises(ModelMismatchError, match=words):
+        build_predictor(checkpoint, 1 << 20, 1, UserCode(objects)).predict([image_of(name) for name in NAMES])
+    for form in ("savedmodel", "onnx"):
+        with pytest.raises(ModelMismatchError, match=words):
+            export_model(checkpoint.path, tmp_path / "out", format=form, custom_objects=objects)
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_checkpoint_of_other_code_that_does_not_show_its_values_is_refused_with_the_metadata_to_write(tmp_path):

@@ -114,26 +114,21 @@ def test_a_model_with_classes_of_its_own_is_scored_evaluated_and_promoted_by_the
 @pytest.mark.tensorflow
 def test_a_model_whose_classes_are_not_recorded_is_refused_before_spark_starts(store, tmp_path):
     run_id = store.run(mixed_model(mixer(1)))
-    opened = []
+    model, uri = f"runs:/{run_id}", {"tracking_uri": store.uri}
+
+    def session():
+        pytest.fail("Spark starts")
+
     for call in (
-        lambda **given: lakelens.score(given["spark"], given["model"], store.table, tmp_path, tracking_uri=store.uri),
-        lambda **given: lakelens.evaluate(given["spark"], given["model"], store.table, tracking_uri=store.uri),
-        lambda **given: promote(
-            given["model"],
-            "mixed",
-            spark=given["spark"],
-            if_better="ece",
-            on=store.table,
-            tracking_uri=store.uri,
-        ),
+        lambda: lakelens.score(session, model, store.table, tmp_path, **uri),
+        lambda: lakelens.evaluate(session, model, store.table, **uri),
+        lambda: promote(model, "mixed", spark=session, if_better="ece", on=store.table, **uri),
     ):
         with pytest.raises(ModelMismatchError, match=r"needs 'Mixer' of module 'colours'.* does not define it"):
-            call(spark=lambda: opened.append("a session"), model=f"runs:/{run_id}")
+            call()
+    (path,) = (store.folder / "kept" / run_id).iterdir()
     with pytest.raises(ModelMismatchError, match=r"the model is named by path, not by its run.*runs:/<run id>"):
-        lakelens.score(
-            lambda: opened.append("a session"), next((store.folder / "kept" / run_id).iterdir()), store.table, tmp_path
-        )
-    assert opened == []
+        lakelens.score(session, path, store.table, tmp_path)
 
 
 @pytest.mark.tensorflow

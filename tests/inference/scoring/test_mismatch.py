@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -41,31 +42,26 @@ def test_a_model_that_fits_is_told_nothing_of(change, caplog):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
-        (
-            {"class_names": ["zero", "one"], "trained_on": None},
-            ["0 is 'zero' in the model and 'cat' in the table", "1 is 'one' in"],
-        ),
-        ({"class_names": ["dog", "cat"]}, ["0 is 'dog' in the model and 'cat' in the table"]),
-        ({"labels": {"cat": 0, "dog": 1, "owl": 2}}, ["does not know the table's class 'owl' (2)"]),
+        ({"class_names": ["a", "b"], "trained_on": None}, "0 is 'a' in the model and 'cat' in the table.* 1 is 'b' in"),
+        ({"class_names": ["dog", "cat"]}, "0 is 'dog' in the model and 'cat' in the table"),
+        ({"labels": {"cat": 0, "dog": 1, "owl": 2}}, r"does not know the table's class 'owl' \(2\)"),
         (
             {"table": "/tables/large", "table_size": (299, 299)},
-            ["takes 64 x 64 pixels, the table's images have 299 x 299", "trained on another table, /tables/photos"],
+            "takes 64 x 64 pixels, the table's images have 299 x 299.* trained on another table, /tables/photos",
         ),
-        ({"table": "/tables/other", "labels": {}}, ["trained on another table, /tables/photos"]),
-        ({"table": "/tables/other", "class_names": None}, ["trained on another table, /tables/photos"]),
+        ({"table": "/tables/other", "labels": {}}, "trained on another table, /tables/photos"),
+        ({"table": "/tables/other", "class_names": None}, "trained on another table, /tables/photos"),
     ],
 )
-def test_what_differs_is_said_once_and_strict_refuses_it(change, said, caplog):
+def test_what_differs_is_said_once_and_strict_refuses_it(change, words, caplog):
     check_fit(**FITTING | change, strict=False)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    with pytest.raises(ModelMismatchError, match="strict=True") as caught:
+    assert re.search(words, record.message)
+    with pytest.raises(ModelMismatchError, match=f"{words}.*strict=True"):
         check_fit(**FITTING | change, strict=True)
-    for words in said:
-        assert words in record.message
-        assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +70,7 @@ def test_what_differs_is_said_once_and_strict_refuses_it(change, said, caplog):
         ("/tables/photos", "/tables/photos/", True),
         ("/tables/photos", "/tables/others", False),
         ("s3://birds/photos", "s3a://birds/photos/", True),
-        ("S3A://birds/photos", "s3n://birds/photos", True),
-        ("s3://birds/photos", "s3://other/photos", False),
         ("s3://birds/photos", "gs://birds/photos", False),
-        ("gs://birds/photos", "gcs://birds/photos", True),
         ("abfs://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t", True),
         ("dbfs:/tables/photos", "/dbfs/tables/photos", True),
         ("main.birds.photos", "main.birds.photos", True),

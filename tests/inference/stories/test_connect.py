@@ -89,11 +89,7 @@ def mounted(spark: Any, images: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("place", "source", "layout", "stored", "boxes"),
-    [
-        ("disk", "voc", "voc", 1, 1),
-        ("store", "coco", "coco", 1, 1),
-        ("store", "rows.parquet", "manifest", 6, 6),
-    ],
+    [("disk", "voc", "voc", 1, 1), ("store", "coco", "coco", 1, 1), ("store", "rows.parquet", "manifest", 6, 6)],
 )
 def test_each_layout_is_ingested_from_a_disk_or_a_file_system_that_only_spark_opens(
     spark, images, mounted, tmp_path, place, source, layout, stored, boxes

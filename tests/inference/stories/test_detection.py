@@ -27,13 +27,7 @@ from lakelens.jobs.run_lines import evaluation_lines
 pytestmark = pytest.mark.spark
 
 # None is an image that nobody has annotated.
-IMAGES = [
-    [("red", 0, 0), ("blue", 3, 2)],
-    [("red", 7, 3)],
-    [("blue", 5, 1), ("blue", 1, 1), ("red", 3, 0)],
-    [],
-    None,
-]
+IMAGES = [[("red", 0, 0), ("blue", 3, 2)], [("red", 7, 3)], [("blue", 5, 1), ("blue", 1, 1), ("red", 3, 0)], [], None]
 OBJECTS = 6
 # Of each EXIF orientation of a file, its squares.
 PHOTOS = {1: [("red", 5, 1)], 6: [("red", 0, 2), ("red", 6, 1)], 7: [("red", 3, 3)]}
@@ -234,15 +228,12 @@ def test_a_score_table_has_only_the_boxes_of_the_least_score_and_is_not_evaluate
             call(spark, faint.path, table, predictions=predictions)
 
 
-@pytest.mark.parametrize("given", [0.01, 1.5, math.nan, "0.5", True])
-def test_a_least_score_is_a_number_that_a_detection_can_have(spark, table, detector, tmp_path, given):
-    with pytest.raises(InvalidArgumentError, match=r"min_score=.*: give a number from 0\.05 to 1"):
-        score(spark, detector.path, table, tmp_path / "predictions", min_score=given)
-
-
-def test_a_least_score_is_refused_for_a_model_without_boxes(spark, table, checkpoint, tmp_path):
+def test_a_least_score_is_a_number_that_a_detection_can_have(spark, table, detector, checkpoint):
+    for given in (0.01, 1.5, math.nan, "0.5", True):
+        with pytest.raises(InvalidArgumentError, match=r"min_score=.*: give a number from 0\.05 to 1"):
+            score(spark, detector.path, table, min_score=given)
     with pytest.raises(InvalidArgumentError, match=r"min_score is for boxes; .* is a model of task classification"):
-        score(spark, checkpoint.path, table, tmp_path / "predictions", min_score=0.5)
+        score(spark, checkpoint.path, table, min_score=0.5)
 
 
 def test_a_detector_that_finds_nothing_is_evaluated_with_a_warning_and_its_worst_images_are_shown_with_their_boxes(

@@ -16,23 +16,11 @@ from tracked_runs import tracked
 from watched_model import rows_run, watched_model
 
 from lakelens.errors import ModelMismatchError, ScoringFailedError
-from lakelens.inference.model.user_code import UserCode
-from lakelens.inference.scoring.predictions import PredictionsTable
-from lakelens.inference.scoring.run import ScoringRun
 from lakelens.inference.scoring.score import score
-from lakelens.inference.scoring.source import open_scored_table
-from lakelens.table import Table
-from lakelens.training.checkpoints.references import resolve_model
-from lakelens.training.tasks.registry import task_of
 
 pytestmark = pytest.mark.spark
 
 ROWS, PART = 24, 6
-
-
-def set_properties(spark, place, properties):
-    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({pairs})")
 
 
 @pytest.fixture(scope="module")
@@ -45,47 +33,13 @@ def table(tmp_path_factory):
     return (folder / "plain").rename(folder / "photos {2} a")
 
 
-def test_a_scoring_that_ends_between_its_parts_keeps_them_and_the_next_does_what_is_left(
-    spark, checkpoint, table, tmp_path
-):
-    parts = []
-
-    def end_after_two():
-        parts.append(1)
-        if len(parts) == 2:
-            raise KeyboardInterrupt
-
-    source, model = open_scored_table(spark, Table.of(table)), resolve_model(checkpoint.path)
-    predictions = str(tmp_path / "predictions")
-    results = PredictionsTable(
-        spark,
-        predictions,
-        task=task_of(checkpoint),
-        digest=model.digest,
-        table=source.location,
-        storage_options={},
-    )
-    run = ScoringRun(spark, model, source, results, 1 << 20, UserCode(), rows_per_commit=PART, alive=end_after_two)
-    with pytest.raises(KeyboardInterrupt):
-        run.until_done()
-    kept = read(predictions)
-    assert 0 < len(kept) < ROWS
-    result = score(spark, checkpoint.path, table, predictions, rows_per_commit=PART)
-    assert (result.scored, result.skipped, result.errors) == (ROWS - len(kept), len(kept), 0)
-    assert result.commits > 1
-    rows = read(predictions)
-    assert [one["path"] for one in rows] == [row(number)[0] for number in range(ROWS)]
-    assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
-    assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
-
-
 def test_a_table_with_deleted_rows_and_renamed_columns_is_scored_in_parts_too(spark, checkpoint, tmp_path):
     place = tmp_path / "table"
     for numbers in (range(4), range(4, 8)):
         write_table(place, [row(number) for number in numbers])
-    modes = {"columnMapping.mode": "name", "minReaderVersion": "3", "minWriterVersion": "7"}
-    set_properties(spark, str(place), {f"delta.{name}": value for name, value in modes.items()})
-    set_properties(spark, str(place), {"delta.enableDeletionVectors": "true"})
+    versions = "'delta.minReaderVersion' = '3', 'delta.minWriterVersion' = '7'"
+    features = "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'"
+    spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({versions}, {features})")
     for old, new in (("path", "uri"), ("image", "picture")):
         spark.sql(f"ALTER TABLE delta.`{place}` RENAME COLUMN {old} TO {new}")
     spark.sql(f"DELETE FROM delta.`{place}` WHERE uri = '{row(5)[0]}'")  # noqa: S608
@@ -124,7 +78,10 @@ def test_two_scorings_at_once_share_the_parts_and_add_each_row_once(spark, table
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(one, range(2)))
     assert sum(result.scored for result in results) == ROWS
-    assert [one["path"] for one in read(predictions)] == [row(number)[0] for number in range(ROWS)]
+    rows = read(predictions)
+    assert [one["path"] for one in rows] == [row(number)[0] for number in range(ROWS)]
+    assert [one["predicted_name"] for one in rows] == [one["label_name"] for one in rows]
+    assert [one["split"] for one in rows] == ["test" if number < 4 else "train" for number in range(ROWS)]
     assert rows_run(tmp_path) < 2 * ROWS - 3
 
 

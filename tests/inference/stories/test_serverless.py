@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 
-import pandas as pd
 import pytest
 from colours import NAMES, SIDE, write_colour
-from pyspark.errors import AnalysisException
 from serverless import refusing_as_serverless
 
 from lakelens import ImageTable
@@ -45,8 +43,3 @@ def test_tables_and_models_need_nothing_that_serverless_compute_refuses(fresh, c
     assert (first.stored, first.reasons) == (24, {"not_an_image": 1})
     assert (changed.changed, changed.removed, scored.scored, evaluated.evaluation.accuracy) == (1, 1, 24, 1.0)
     assert "PERSIST TABLE" in refusals
-
-
-def test_local_rows_that_serverless_compute_refuses_are_refused_here(spark):
-    with refusing_as_serverless(), pytest.raises(AnalysisException, match="LOCAL_RELATION_SIZE_LIMIT_EXCEEDED"):
-        spark.createDataFrame(pd.DataFrame({"content": [bytes(129_000_000)]}))

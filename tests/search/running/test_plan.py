@@ -9,8 +9,9 @@ from lakelens.search.running.places import Place
 from lakelens.search.running.trial_runs import PlannedTrial, plan_search, searcher_of
 from lakelens.training.configuration.experiment import ExperimentConfig
 
+pytestmark = pytest.mark.unit
 
-@pytest.mark.unit
+
 @pytest.mark.parametrize(
     ("size", "largest"),
     [
@@ -40,7 +41,6 @@ class ConnectSession:
     __module__ = "pyspark.sql.connect.session"
 
 
-@pytest.mark.unit
 def test_a_search_on_the_executors_of_a_connect_session_is_refused_before_its_run_begins(keys):
     config = ExperimentConfig.read({**keys, "resources": {"strategy": "horovod_cluster"}})
     with pytest.raises(SessionError, match="this is a Spark Connect session"):

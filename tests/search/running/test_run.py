@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from coloured_tables import written_again
+from journals import events_in
 from segment_jobs import assert_equal_to_the_bit
 
 from lakelens.errors import InvalidArgumentError, SearchFailedError, TrialError, VersionNotFoundError
 from lakelens.jobs.cli import main
 from lakelens.search import SearchResult, resume
-from lakelens.search.journal import Journal, journal_folder, read_events
+from lakelens.search.journal import Journal, journal_folder
 from lakelens.search.running.run import search
 from lakelens.search.running.trial_runs import plan_search
 from lakelens.tracking.runs import REQUEST_TAG, SEARCH_TAG, open_client
@@ -26,18 +27,12 @@ from lakelens.training.experiment.run_folder import resuming
 from lakelens.training.experiment.train import train
 from lakelens.training.segments.evaluation import read_counts
 
-
-def events_of(keys: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
-    return read_events(journal_folder(Path(keys["checkpoint_storage"]["path"]), run_id))
+pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.tensorflow
 def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_path, capsys):
-    keys["hyperparameters"] = {
-        "learning_rate": 0.01,
-        "act": {"type": "categorical", "vals": ["train", "invalid", "diverge"]},
-        "global_batch_size": 32,
-    }
+    acts = {"type": "categorical", "vals": ["train", "invalid", "diverge"]}
+    keys["hyperparameters"] |= {"learning_rate": 0.01, "act": acts}
     keys["searcher"] = {"name": "grid", "metric": "val_accuracy", "max_length": {"epochs": 1}}
     keys["tracking"]["register_as"] = "tiny"
     file = tmp_path / "experiment.yaml"
@@ -47,8 +42,9 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     found = json.loads(said.out.splitlines()[-1])
     # A trial whose loss is not finite has failed, whatever accuracy it has by chance.
     assert found["trials"] == {"completed": 1, "failed": 1, "invalid": 1}
-    (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "failed"]
-    assert event["error"].startswith("NotFiniteError: ")
+    errors = {event["event"]: event["error"] for event in events_in(keys, found["run_id"]) if event.get("error")}
+    assert errors["failed"].startswith("NotFiniteError: ")
+    assert errors["invalid"] == "InvalidHyperparameters: no model has these"
     assert found["hyperparameters"]["act"] == "train"
     assert "trial 0: completed at 1 epoch, val_accuracy " in said.err
     assert "(act=train)\n" in said.err
@@ -69,23 +65,19 @@ def test_an_experiment_file_is_searched_and_its_runs_lie_below_one(keys, tmp_pat
     assert best.data.params["hyperparameters.learning_rate"] == "0.01"
     assert (best.data.tags["lakelens.trial.state"], best.data.tags["lakelens.trial.length"]) == ("completed", "1")
     assert "no model has these" in by_trial["1"].data.tags["lakelens.failure"]
-    (event,) = [event for event in events_of(keys, found["run_id"]) if event["event"] == "invalid"]
-    assert event["error"] == "InvalidHyperparameters: no model has these"
-    assert main(["search", "resume", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
-    assert main(["search", "pause", found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
+    for action in ("resume", "pause"):
+        assert main(["search", action, found["run_id"], "--tracking-uri", keys["tracking"]["uri"]]) == 2
     assert "no process runs the search" in capsys.readouterr().err
 
 
-@pytest.mark.tensorflow
 @pytest.mark.long
 def test_the_trials_that_were_the_best_when_they_ended_are_counted_by_class_and_no_others(keys):
-    rates = [0.01, 1e-7, 0.03, 1e-6]
-    keys["hyperparameters"]["learning_rate"] = {"type": "categorical", "vals": rates}
+    keys["hyperparameters"]["learning_rate"] = {"type": "categorical", "vals": [0.01, 1e-7, 0.03, 1e-6]}
     keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 2}}
     keys["resources"] = {"max_slots": 1}
     result = search(keys)
     best, wanted = float("inf"), set()
-    for event in events_of(keys, result.run_id):
+    for event in events_in(keys, result.run_id):
         if event["event"] == "validated" and event["metric"] < best:
             best, leader = event["metric"], event["trial"]
         if event["event"] == "completed" and event["trial"] == leader:
@@ -94,17 +86,15 @@ def test_the_trials_that_were_the_best_when_they_ended_are_counted_by_class_and_
     assert {trial for trial in range(4) if read_counts(folder / run_ids[trial])} == wanted
     assert result.best_trial in wanted
     assert len(wanted) < 4
-    client = open_client(result.tracking_uri)
-    assert "validation/confusion_matrix.png" in {
-        file.path for file in client.list_artifacts(result.run_id, "validation")
-    }
+    files = open_client(result.tracking_uri).list_artifacts(result.run_id, "validation")
+    assert "validation/confusion_matrix.png" in {file.path for file in files}
 
 
 def promoted(keys: dict[str, Any]) -> tuple[SearchResult, list[int]]:
     """A search on two slots, and its completed trials that were paused once and went on."""
     for seed in range(8):  # which slot is the first to report decides whether a trial waits before it goes on
         result = search({**keys, "reproducibility": {"experiment_seed": seed}})
-        states, events = result.trials()["state"], events_of(keys, result.run_id)
+        states, events = result.trials()["state"], events_in(keys, result.run_id)
         launched = [event["trial"] for event in events if event["event"] == "launched"]
         paused = {event["trial"] for event in events if event["event"] == "paused"}
         if again := [trial for trial in paused if launched.count(trial) > 1 and states[trial] == "completed"]:
@@ -112,7 +102,6 @@ def promoted(keys: dict[str, Any]) -> tuple[SearchResult, list[int]]:
     raise AssertionError("no trial was paused and continued")
 
 
-@pytest.mark.tensorflow
 @pytest.mark.long
 def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a_training_of_its_own(keys):
     keys["resources"]["env"] = {"TF_NUM_INTRAOP_THREADS": "1"}
@@ -140,19 +129,18 @@ def test_a_trial_that_was_paused_and_shared_its_process_is_equal_to_the_bit_to_a
     assert curve(train(read_config(result.tracking_uri, paused)).run_id) == curve(paused)
 
 
-@pytest.mark.tensorflow
 @pytest.mark.long
 def test_a_search_whose_trials_have_ended_is_resumed_without_training_and_a_trial_without_its_best_model_is_passed_over(
     keys, caplog
 ):
     keys["searcher"] = {"name": "random", "max_trials": 2, "metric": "val_loss", "max_length": {"epochs": 1}}
     first = search(keys)
-    launched = [event for event in events_of(keys, first.run_id) if event["event"] == "launched"]
+    launched = [event for event in events_in(keys, first.run_id) if event["event"] == "launched"]
     shutil.rmtree(first.checkpoint)
     client = open_client(first.tracking_uri)
     client.set_terminated(first.run_id, "KILLED")
     found = resume(first.run_id, tracking_uri=first.tracking_uri)
-    events = events_of(keys, first.run_id)
+    events = events_in(keys, first.run_id)
     assert [event for event in events if event["event"] == "launched"] == launched
     assert found.best_trial == 1 - first.best_trial
     assert events[-1]["best_trial"] == found.best_trial
@@ -167,7 +155,6 @@ def test_a_search_whose_trials_have_ended_is_resumed_without_training_and_a_tria
     assert f"keeps trial {first.best_trial} and no model" in caplog.text
 
 
-@pytest.mark.tensorflow
 @pytest.mark.long
 def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_trials_nor_models(keys, tmp_path):
     keys["searcher"] |= {"max_trials": 4, "max_length": {"epochs": 2}}  # with rungs at 1 and 2
@@ -175,13 +162,12 @@ def test_ranks_that_die_after_their_trials_were_decided_cost_the_search_neither_
     keys["max_restarts"] = 1
     result = search(keys)
     assert set(result.states) == {"completed", "stopped"}
-    restarted = [event["length"] for event in events_of(keys, result.run_id) if event["event"] == "restarted"]
+    restarted = [event["length"] for event in events_in(keys, result.run_id) if event["event"] == "restarted"]
     assert restarted == [2]  # at the first rung the trial was paused
     assert set((tmp_path / "attempts").read_text()) == {"0", "1"}  # what hvd.attempt() returns after the restart
     assert open_checkpoint(result.checkpoint).metadata["metrics"]["val_loss"] == result.value
 
 
-@pytest.mark.tensorflow
 def test_what_is_no_search_or_has_no_journal_or_another_table_or_is_resumed_elsewhere_is_not_resumed(keys, tmp_path):
     plan = plan_search(ExperimentConfig.read(keys))
     uri = keys["tracking"]["uri"]
@@ -199,10 +185,7 @@ def test_what_is_no_search_or_has_no_journal_or_another_table_or_is_resumed_else
     # Another process has just begun to resume it, and has not set its status yet.
     run_id = killed({SEARCH_TAG: "random", REQUEST_TAG: "{}"})
     Journal(journal_folder(plan.root, run_id)).append([{"event": "started", "time": 1}])
-    with (
-        resuming(plan.root, run_id),
-        pytest.raises(InvalidArgumentError, match="is being resumed by another process"),
-    ):
+    with resuming(plan.root, run_id), pytest.raises(InvalidArgumentError, match="is being resumed by another process"):
         resume(run_id, tracking_uri=uri)
     with (
         written_again(Path(keys["data"]["table"])),
@@ -213,14 +196,10 @@ def test_what_is_no_search_or_has_no_journal_or_another_table_or_is_resumed_else
     assert (left.info.status, left.data.tags[REQUEST_TAG]) == ("KILLED", "{}")
 
 
-@pytest.mark.tensorflow
 @pytest.mark.long
 def test_trials_that_raise_or_die_leave_the_others_alone(keys):
-    keys["hyperparameters"] = {
-        "learning_rate": 0.01,
-        "act": {"type": "categorical", "vals": ["train", "raise", "die"]},
-        "global_batch_size": 32,
-    }
+    acts = {"type": "categorical", "vals": ["train", "raise", "die"]}
+    keys["hyperparameters"] |= {"learning_rate": 0.01, "act": acts}
     keys["searcher"] = {"name": "grid", "metric": "val_loss", "max_length": {"epochs": 1}}
     keys["max_restarts"] = 1
     result = search(keys)
@@ -229,11 +208,9 @@ def test_trials_that_raise_or_die_leave_the_others_alone(keys):
     for act, words in (("raise", "this trial cannot be built"), ("die", "SIGKILL")):
         assert words in frame["error"][act]
         assert frame["restarts"][act] == 1
-    failed = open_client(result.tracking_uri).get_run(frame["run_id"]["raise"])
-    assert failed.info.status == "FAILED"
+    assert open_client(result.tracking_uri).get_run(frame["run_id"]["raise"]).info.status == "FAILED"
 
 
-@pytest.mark.tensorflow
 @pytest.mark.long
 def test_a_search_without_its_metric_ends_at_once_and_names_those_there_are_and_one_of_failures_fails(keys):
     keys["searcher"] |= {"metric": "val_recall", "smaller_is_better": False}

@@ -44,10 +44,6 @@ class Lines:
         self.entries.append([json.loads(json.dumps(event)) for event in events])
 
 
-class Killed(Exception):
-    """Raised in place of a SIGKILL."""
-
-
 class OneSlot:
     """Trains on one slot, after whose death the process begins anew; checkpoints are at pauses.
 
@@ -120,18 +116,22 @@ def decision(event: dict[str, Any]) -> tuple[int, int, str]:
     return event["trial"], event["asked"], str(event["metric"])
 
 
-def begun(lines: Lines | None = None, space: dict[str, Any] = SPACE, **searcher: Any) -> SearchState:
-    """A search that has started; with a `name` its searcher is the one that is given, else ours with these keys."""
+def made(lines: Lines | None = None, space: Any = SPACE, seed: int = 3, **searcher: Any) -> SearchState:
+    """A search; with a `name` its searcher is the one that is given, else ours with these keys."""
     section = searcher if "name" in searcher else {**SEARCHER, **searcher}
-    state = SearchState(create_searcher(section, space, seed=3), GOAL, Lines() if lines is None else lines)
+    return SearchState(create_searcher(section, space, seed), GOAL, Lines() if lines is None else lines)
+
+
+def begun(*given: Any, **keys: Any) -> SearchState:
+    """A search that has started."""
+    state = made(*given, **keys)
     state.start({})
     return state
 
 
-def replayed(lines: Lines, seed: int = 3, **searcher: Any) -> SearchState:
+def replayed(lines: Lines, **keys: Any) -> SearchState:
     """The search of a journal, as another process reads it."""
-    section = searcher if "name" in searcher else {**SEARCHER, **searcher}
-    state = SearchState(create_searcher(section, SPACE, seed), GOAL, Lines())
+    state = made(lines, **keys)
     state.replay(lines.events)
     return state
 
@@ -204,8 +204,7 @@ def test_a_completed_trial_without_the_checkpoint_of_its_end_trains_its_last_par
     if how == "restarted":
         state.restart(trial, "SIGKILL")
     else:
-        state = SearchState(create_searcher({**SEARCHER, **SHORT, **COMPLETED_THERE}, SPACE, seed=3), GOAL, lines)
-        state.replay(lines.events)
+        state = replayed(lines, **SHORT, **COMPLETED_THERE)
         trial = state.trials[0]
     for length in (2.5, 3):  # paused by hand on the way
         assert state.next_trial() is trial
@@ -278,6 +277,6 @@ def test_a_journal_with_hyperparameters_that_json_lacks_is_gone_on_with(tmp_path
     section = {"name": "random", "metric": "val_loss", "max_length": {"epochs": 2}, "max_trials": 2}
     space = {"clip": math.inf, "scales": [1, math.nan], "name": "\u2028"}
     for begin in (lambda state: state.start({}), lambda state: state.replay(read_events(tmp_path))):
-        state = SearchState(create_searcher(section, space, seed=0), GOAL, Journal(tmp_path))
+        state = made(Journal(tmp_path), space, **section)
         begin(state)
         assert state.trials[0].hyperparameters["clip"] == math.inf

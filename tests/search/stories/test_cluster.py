@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from child_processes import children_started_with, started_with
+from journals import events_in
 
 from lakelens.errors import NotEnoughSlotsError
 from lakelens.search import SearchResult
-from lakelens.search.journal import read_events
 from lakelens.search.running.run import search
 from lakelens.training.runner.spark.slots import reserve, total_slots
 
-
-def events_in(keys: dict[str, Any]) -> list[dict[str, Any]]:
-    (journal,) = Path(keys["checkpoint_storage"]["path"]).glob("*/journal")
-    return read_events(journal)
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture
@@ -31,14 +29,13 @@ def random_search(keys) -> dict[str, Any]:
     return keys
 
 
-@pytest.mark.spark
-@pytest.mark.long
 def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its_own(random_search, spark):
     random_search["max_restarts"] = 1
     found: list[SearchResult] = []
     thread = threading.Thread(target=lambda: found.append(search(random_search, spark=spark)))
     thread.start()
-    while len(_runs_with_checkpoints(random_search)) < 2:
+    runs = Path(random_search["checkpoint_storage"]["path"])
+    while len({manifest.parents[1] for manifest in runs.glob("*/epoch-*/manifest.json")}) < 2:
         thread.join(0.1)
         assert thread.is_alive()
     _executor_of_a_rank().kill()
@@ -55,8 +52,6 @@ def test_trials_run_on_executors_side_by_side_and_a_lost_executor_takes_only_its
     assert all(pool.isDefined() for pool in pools)
 
 
-@pytest.mark.spark
-@pytest.mark.long
 def test_a_search_ends_when_others_keep_the_slots_that_it_waits_for(random_search, spark):
     random_search["resources"] = {"max_slots": 1, "slots_wait_s": 1}
     slots = total_slots(spark, 60)  # of a session that has just started, too
@@ -68,11 +63,6 @@ def test_a_search_ends_when_others_keep_the_slots_that_it_waits_for(random_searc
     assert [event["event"] for event in events_in(random_search)].count("paused") == 3
 
 
-def _runs_with_checkpoints(keys: dict[str, Any]) -> set[Path]:
-    found = Path(keys["checkpoint_storage"]["path"]).glob("*/epoch-*/manifest.json")
-    return {manifest.parents[1] for manifest in found}
-
-
 def _executor_of_a_rank() -> psutil.Process:
     for rank in children_started_with("lakelens-rank=0"):
         with contextlib.suppress(psutil.Error):
@@ -82,8 +72,6 @@ def _executor_of_a_rank() -> psutil.Process:
     raise AssertionError("no rank runs on an executor")
 
 
-@pytest.mark.spark
-@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_two_searches_in_one_application_share_its_slots_and_none_waits_with_half_of_its(
     random_search, spark, tmp_path
@@ -94,12 +82,8 @@ def test_two_searches_in_one_application_share_its_slots_and_none_waits_with_hal
         searcher = {**random_search["searcher"], "max_trials": 2, "max_length": {"epochs": 1}}
         storage = {"path": str(tmp_path / name)}
         both.append({**random_search, "resources": resources, "searcher": searcher, "checkpoint_storage": storage})
-    found: list[SearchResult] = []
-    threads = [threading.Thread(target=lambda keys=keys: found.append(search(keys, spark=spark))) for keys in both]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(600)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda keys: search(keys, spark=spark), both))
     assert [result.states for result in found] == [{"completed": 2}, {"completed": 2}]
     for keys in both:
         launched = [event for event in events_in(keys) if event["event"] == "launched"]

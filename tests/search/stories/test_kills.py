@@ -25,6 +25,8 @@ from lakelens.tracking.run_listing import show_run
 from lakelens.tracking.runs import open_client
 from lakelens.training.trials.small_cnn import SmallCnn
 
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+
 SCRIPT = str(Path(__file__).parent / "search_script.py")
 _WAIT_S = 120.0
 
@@ -54,25 +56,19 @@ def last_entry(journal: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in max(journal.glob("*.jsonl")).read_text().splitlines()]
 
 
-def decisions(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What decides over a search: the metrics at the lengths that were asked for."""
-    return [(event["trial"], event["asked"], event["metric"]) for event in events if event.get("decides")]
-
-
-def ends(events: list[dict[str, Any]]) -> dict[int, str]:
-    return {event["trial"]: event["event"] for event in events if event["event"] in ("stopped", "completed")}
-
-
-def created(events: list[dict[str, Any]]) -> list[tuple[int, Any]]:
-    return [(event["trial"], event["hyperparameters"]) for event in events if event["event"] == "created"]
+def decided(events: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """What trials a search has created, the metrics at the lengths that were asked for, and how trials have ended."""
+    return (
+        [(event["trial"], event["hyperparameters"]) for event in events if event["event"] == "created"],
+        [(event["trial"], event["asked"], event["metric"]) for event in events if event.get("decides")],
+        {event["trial"]: event["event"] for event in events if event["event"] in ("stopped", "completed")},
+    )
 
 
 # In the order in which they come on one slot. test_state.py kills after each entry; here ranks and runs are real.
 KINDS = ("launched", "validated", "paused", "finished")
 
 
-@pytest.mark.tensorflow
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_search_killed_at_four_kinds_of_events_ends_as_one_that_was_not(one_slot, tmp_path):
     one_slot["tracking"]["register_as"] = "tiny"
@@ -91,9 +87,7 @@ def test_a_search_killed_at_four_kinds_of_events_ends_as_one_that_was_not(one_sl
     assert resumed.returncode == again.returncode == 0, resumed.stderr
     assert again.stdout.splitlines()[-1] == resumed.stdout.splitlines()[-1]  # with its trials
     assert show_run("nightly", one_slot["tracking"]["uri"]).summary.attempt == 5
-    events = read_events(journal_in(one_slot))
-    assert (created(events), ends(events)) == (created(expected), ends(expected))
-    assert decisions(events) == decisions(expected)
+    assert decided(read_events(journal_in(one_slot))) == decided(expected)
     with pytest.raises(InvalidArgumentError, match=r"entrypoint was .* and is .*SmallCnn"):
         search(one_slot, entrypoint=SmallCnn)
     found, unkilled = (json.loads(process.stdout.splitlines()[-1]) for process in (resumed, first))
@@ -143,8 +137,6 @@ def events_so_far(keys: dict[str, Any], kind: str) -> int:
     return sum(event["event"] == kind for event in read_events(entries[0].parent)) if entries else 0
 
 
-@pytest.mark.tensorflow
-@pytest.mark.long
 def test_the_first_interrupt_pauses_all_trials_and_says_how_to_resume(one_slot, started):
     one_slot["resources"]["env"]["STEP_S"] = "0.3"
     process = started()
@@ -163,8 +155,6 @@ def test_the_first_interrupt_pauses_all_trials_and_says_how_to_resume(one_slot, 
     assert client.get_run(run_id).info.status == "FINISHED"
 
 
-@pytest.mark.tensorflow
-@pytest.mark.long
 def test_another_process_pauses_a_search_lets_it_go_on_and_ends_it(one_slot, started):
     one_slot["searcher"]["max_trials"] = 40  # it is ended long before
     one_slot["resources"]["env"]["STEP_S"] = "0.3"
@@ -185,9 +175,6 @@ def test_another_process_pauses_a_search_lets_it_go_on_and_ends_it(one_slot, sta
     out, said = process.communicate(timeout=_WAIT_S)
     assert process.returncode == 0, said
     events = read_events(journal_in(one_slot))
-    assert events[-1] == {
-        **events[-1],
-        "event": "finished",
-        "best_trial": json.loads(out.splitlines()[-1])["best_trial"],
-    }
+    best = json.loads(out.splitlines()[-1])["best_trial"]
+    assert (events[-1]["event"], events[-1]["best_trial"]) == ("finished", best)
     assert any(event["event"] == "given_up" for event in events)
