@@ -77,7 +77,7 @@ def test_a_loss_shows_what_it_takes_by_from_logits_in_every_form_that_compile_ta
     assert [loss_takes_logits(loss) for loss in silent] == [None] * len(silent)
 
 
-def test_operations_of_keras_count_as_its_layers_do():
+def test_operations_of_keras_count_as_its_layers_do_and_a_softmax_over_the_rows_of_a_batch_is_refused():
     import keras
 
     images = keras.Input((4, 4, 3))
@@ -91,6 +91,9 @@ def test_operations_of_keras_count_as_its_layers_do():
     }
     for name, (call, wanted) in last.items():
         assert layers_give_logits(keras.Model(images, call(values))) is wanted, name
+    for softmax in (keras.layers.Softmax(axis=0), functools.partial(keras.ops.softmax, axis=-2)):
+        with pytest.raises(TrialError, match=r"softmax over axis (0|-2), the rows of a batch.*use axis=-1"):
+            layers_give_logits(keras.Model(images, softmax(values)))
 
 
 def test_layers_that_make_no_new_numbers_change_neither_logits_nor_probabilities():
@@ -105,13 +108,3 @@ def test_layers_that_make_no_new_numbers_change_neither_logits_nor_probabilities
         assert layers_give_logits(keras.Model(images, values)) is wanted
     pooled = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(3, 1)(images))
     assert layers_give_logits(keras.Model(images, pooled)) is True
-
-
-def test_a_softmax_over_the_rows_of_a_batch_is_refused():
-    import keras
-
-    images = keras.Input((4, 4, 3))
-    values = keras.layers.Dense(3)(keras.layers.Flatten()(images))
-    for softmax in (keras.layers.Softmax(axis=0), functools.partial(keras.ops.softmax, axis=-2)):
-        with pytest.raises(TrialError, match=r"softmax over axis (0|-2), the rows of a batch.*use axis=-1"):
-            layers_give_logits(keras.Model(images, softmax(values)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mlflow_stores import log_bare_model, put_store
+from mlflow_stores import put_store
 
 from lakelens.errors import CheckpointError, ModelNotFoundError, UsageError
 from lakelens.training.checkpoints.checkpoint import write_checkpoint
@@ -16,14 +16,6 @@ METADATA = {
     "labels": {"0": "red", "1": "green", "2": "blue"},
     "epoch": 1,
 }
-
-
-def keep(folder, weights=b"weights"):
-    files = {
-        "model.keras": lambda path: path.write_bytes(weights) and None,
-        "state.json": lambda path: path.write_text("{}") and None,
-    }
-    return write_checkpoint(folder, files=files, metadata=METADATA, name="best")
 
 
 class Store:
@@ -40,7 +32,11 @@ class Store:
     def run(self, *, value=None, goal="val_loss:min", status="FINISHED", weights=b"weights"):
         """A run with a checkpoint and the value of its metric."""
         run_id = self.client.create_run(self.experiment, tags={"lakelens.metric": goal}).info.run_id
-        kept = keep(self.folder / "kept" / run_id, weights)
+        files = {
+            "model.keras": lambda path: path.write_bytes(weights) and None,
+            "state.json": lambda path: path.write_text("{}") and None,
+        }
+        kept = write_checkpoint(self.folder / "kept" / run_id, files=files, metadata=METADATA, name="best")
         self.client.log_artifacts(run_id, str(kept.path), "checkpoint")
         if value is not None:
             self.client.log_metric(run_id, f"best_{goal.partition(':')[0]}", value)
@@ -54,26 +50,18 @@ def store(tmp_path_factory):
     return Store(tmp_path_factory.mktemp("store"))
 
 
-def test_a_run_leads_to_its_checkpoint(store, tmp_path):
+def test_a_run_leads_to_its_checkpoint_unless_it_was_changed(store, tmp_path):
     run_id, digest = store.run()
     for uri in (f"runs:/{run_id}", f"runs:/{run_id}/checkpoint"):
         found = resolve_model(uri, store.uri)
         assert (found.uri, found.digest, found.run_id) == (uri, digest, run_id)
         assert found.class_names == ["red", "green", "blue"]
+    (found.path / "model.keras").write_bytes(b"changed")
+    with pytest.raises(CheckpointError, match="sha256"):
+        resolve_model(uri, store.uri)
     (tmp_path / "model.pkl").touch()
     with pytest.raises(CheckpointError, match="can run code"):
         resolve_model(tmp_path / "model.pkl")
-
-
-def test_an_alias_and_a_version_lead_to_the_checkpoint_of_their_run(store, tmp_path):
-    from lakelens.tracking.logged_models import register_model
-
-    run_id, digest = store.run(weights=b"champion")
-    log_bare_model(store.client, run_id, digest, tmp_path)
-    number = register_model(run_id, "finches", alias="champion", tracking_uri=store.uri)
-    for uri in ("models:/finches@champion", f"models:/finches/{number}", "models:/finches/latest"):
-        found = resolve_model(uri, store.uri)
-        assert (found.digest, found.run_id) == (digest, run_id)
 
 
 def test_an_experiment_leads_to_its_best_finished_run(tmp_path):
@@ -121,6 +109,7 @@ def test_a_search_leads_to_its_best_trial(store):
 def test_what_is_unknown_is_named_with_the_way_out(store, tmp_path):
     cases = {
         "runs:/0123456789abcdef": "the tracking store has no run",
+        f"runs:/{store.client.create_run(store.experiment).info.run_id}": "missing or not a checkpoint",
         "models:/nobody@champion": "unknown to the registry",
         "models:/nobody": "names no registered model",
         "experiment:nothing": "has no experiment 'nothing'",
@@ -132,17 +121,3 @@ def test_what_is_unknown_is_named_with_the_way_out(store, tmp_path):
             resolve_model(uri, store.uri)
         assert words in str(caught.value), uri
         assert isinstance(caught.value, UsageError)
-
-
-def test_a_run_without_a_checkpoint_is_named(store):
-    run_id = store.client.create_run(store.experiment).info.run_id
-    with pytest.raises(ModelNotFoundError, match="missing or not a checkpoint"):
-        resolve_model(f"runs:/{run_id}", store.uri)
-
-
-def test_a_changed_checkpoint_of_a_run_is_refused(store):
-    run_id, _ = store.run(weights=b"untouched")
-    path = resolve_model(f"runs:/{run_id}", store.uri).path
-    (path / "model.keras").write_bytes(b"t0uched!!")
-    with pytest.raises(CheckpointError, match="sha256"):
-        resolve_model(f"runs:/{run_id}", store.uri)

@@ -85,17 +85,13 @@ def test_values_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 
 def test_overrides_are_applied_in_their_order(tmp_path: Path) -> None:
     path = write(tmp_path, WHOLE)
-    overrides = [
-        "hyperparameters.learning_rate=1e-2",
-        "data.version=4",
-        "data.version=5",
-        "tracking.uri=sqlite:///m.db",
-    ]
-    read = ExperimentConfig.read(path, overrides)
-    assert read.hyperparameters["learning_rate"] == 0.01
-    assert (read.data.version, read.tracking.uri) == (5, "sqlite:///m.db")
+    read = ExperimentConfig.read(path, ["hyperparameters.learning_rate=1e-2", "data.version=4", "data.version=5"])
+    assert (read.hyperparameters["learning_rate"], read.data.version) == (0.01, 5)
 
 
+RESTORED = {"patience": 1, "restore_best_weights": True}
+UNVALIDATED = {"table": "t", "validation_split": None}
+MIRRORED = {"strategy": "mirrored", "slots_per_trial": 2}
 REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"dta": 1}, "dta is 1: there is no such key; did you mean 'data'?"),
     ({"data": {"tabel": "t"}}, "data.table: a required key is missing, as in data: {table: tables/photos}"),
@@ -107,45 +103,30 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"searcher": {"max_length": {"epochs": 1, "batches": 2}}}, "give exactly one of epochs, batches and records"),
     ({"searcher": {"max_length": {}}}, "give exactly one of epochs, batches and records; none given"),
     ({"searcher": {"metric": "validation_loss"}}, "metric validation_loss (did you mean 'val_loss'?) does not imply"),
-    ({"searcher": {"metric": "val_acuracy"}}, "metric val_acuracy (did you mean 'val_accuracy'?) does not imply"),
     ({"searcher": {"metric": "acuracy"}}, "metric acuracy (did you mean 'accuracy'?) does not imply"),
-    (
-        {"data": "tables/photos"},
-        "data is 'tables/photos': give keys and their values, as in data: {table",
-    ),
+    ({"data": "tables/photos"}, "data is 'tables/photos': give keys and their values, as in data: {table"),
     ({"epochs": 5}, "epochs is 5: there is no such key at the top; write searcher: {max_length: {epochs: 10}}"),
     ({"batch_size": 8}, "write hyperparameters: {global_batch_size: 64}"),
-    ({"lr": 0.1}, "write hyperparameters: {learning_rate: 0.001}"),
     ({"max_trials": 3}, "max_trials is 3: there is no such key at the top; it belongs into searcher"),
-    ({"image_size": 96}, "image_size is 96: there is no such key at the top; it belongs into data"),
     ({"searcher": {"max_time": 3}}, "has no meaning here: use searcher.max_length"),
-    ({"min_validation_period": {"epochs": 11}}, "min_validation_period (11 epochs) is longer than searcher.max_length"),
     ({"resources": {"strategy": "single", "slots_per_trial": 2}}, "strategy single is one process"),
     ({"resources": {"max_slots": 1, "slots_per_trial": 2}}, "max_slots 1 is less than slots_per_trial 2"),
-    ({"resources": {"resource_pool": "gpu"}}, "is a key of Determined that has no meaning here: a Spark session"),
     ({"resource_pool": "gpu"}, "is a key of Determined that has no meaning here: a Spark session"),
     ({"searcher": {"max_steps": 100}}, "here: use searcher.max_length, as in {batches: 1000} (a step was"),
     ({"searcher": {"step_budget": 100}}, "here: use searcher.max_trials, and searcher.max_length, as in {batches"),
     ({"searcher": {"max_length": 1000}}, "searcher.max_length is 1000: give a length its unit: {batches: 1000}"),
     ({"min_validation_period": 5}, "min_validation_period is 5: give a length its unit: {batches: 5}"),
     ({"data": {"table": "t", "url": "s3://b/x"}}, "that has no meaning here: rows come from data.table"),
-    (
-        {"entrypoint": "python3 -m determined.launch.horovod --trial model_def:Digits"},
-        "the Trial class: model_def:Digits",
-    ),
+    ({"entrypoint": "python3 -m determined.launch.horovod --trial a:Digits"}, "the Trial class: a:Digits"),
     ({"entrypoint": ["python3", "train.py"]}, "is a command, as Determined's files have it"),
     ({"bind_mounts": []}, "mount folders on the machines"),
     ({"hyperparameters": {"global_batch_size": 0}}, "global_batch_size is 0: the global batch size is a whole number"),
     ({"hyperparameters": {"a": {"b": {"type": "int", "minval": 3, "maxval": 1}}}}, "a.b: minval 3 is above maxval 1"),
-    (
-        {"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}},
-        "hyperparameters.lr is a space, and searcher single trains once",
-    ),
+    ({"hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}}, "lr is a space, and searcher single"),
     ({"hyperparameters": {"a.b": 1}}, "'a.b' is not a valid name: a name is text without dots"),
     ({"continue_from": "r", "warm_start": "m"}, "give one of them"),
     ({"early_stopping": {}}, "early_stopping.patience: a required key is missing"),
     ({"early_stopping": {"patience": 0}}, "early_stopping.patience is 0"),
-    ({"data": {"table": "t", "read_timeout_s": 0}}, "data.read_timeout_s is 0"),
     ({"optimizations": {"aggregation_frequency": 0}}, "aggregation_frequency is 0: must be at least 1"),
     ({"optimizations": {"mixed_precision": "fp16"}}, "mixed_precision is 'fp16': must be one of 'float16', 'bfloat16'"),
     ({"data": {"table": "t", "bad_rows": "drop"}}, "data.bad_rows is 'drop'"),
@@ -153,49 +134,15 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
         {"hyperparameters": {"global_batch_size": 3}, "resources": {"slots_per_trial": 4}},
         "global_batch_size 3 is less than resources.slots_per_trial 4",
     ),
-    (
-        {"continue_from": "r", "searcher": {"name": "random", "max_trials": 3}},
-        "continue_from continues one run, and searcher random runs many",
-    ),
-    (
-        {"checkpoint_storage": {"save_trial_best": 0, "save_trial_latest": 0}},
-        "which keeps no checkpoint, but a run's model needs one",
-    ),
-    (
-        {"early_stopping": {"patience": 1, "restore_best_weights": True}, "checkpoint_policy": "none"},
-        "restore_best_weights takes the best checkpoint, and checkpoint_policy none writes none",
-    ),
-    (
-        {
-            "early_stopping": {"patience": 1, "restore_best_weights": True},
-            "checkpoint_storage": {"save_trial_best": 0},
-        },
-        "restore_best_weights takes the best checkpoint, and checkpoint_storage.save_trial_best is 0",
-    ),
-    (
-        {"perform_initial_validation": True, "data": {"table": "t", "validation_split": None}},
-        "perform_initial_validation needs rows to validate on",
-    ),
-    (
-        {"resources": {"strategy": "mirrored", "slots_per_trial": 2, "driver_port": 4040}},
-        "driver_port 4040 is for slots on executors, and strategy mirrored runs on this machine",
-    ),
-    (
-        {
-            "resources": {"strategy": "mirrored", "slots_per_trial": 2},
-            "optimizations": {"aggregation_frequency": 2},
-        },
-        "resources.strategy mirrored is one process; choose horovod_local",
-    ),
-    (
-        {"optimizations": {"gradient_compression": "bf16"}},
-        "gradient_compression is 'bf16': must be one of ",
-    ),
-    ({"optimizations": {"warmup_epochs": -1.0}}, "warmup_epochs is -1.0: must be at least 0"),
-    (
-        {"data": {"table": "t", "validation_split": None}, "searcher": {"metric": "val_loss"}},
-        "metric is val_loss and data.validation_split is null",
-    ),
+    ({"continue_from": "r", "searcher": {"name": "random", "max_trials": 3}}, "continues one run, and searcher random"),
+    ({"checkpoint_storage": {"save_trial_best": 0, "save_trial_latest": 0}}, "but a run's model needs one"),
+    ({"early_stopping": RESTORED, "checkpoint_policy": "none"}, "and checkpoint_policy none writes none"),
+    ({"early_stopping": RESTORED, "checkpoint_storage": {"save_trial_best": 0}}, "storage.save_trial_best is 0"),
+    ({"perform_initial_validation": True, "data": UNVALIDATED}, "perform_initial_validation needs rows to validate on"),
+    ({"resources": MIRRORED | {"driver_port": 4040}}, "driver_port 4040 is for slots on executors"),
+    ({"resources": MIRRORED, "optimizations": {"aggregation_frequency": 2}}, "strategy mirrored is one process"),
+    ({"optimizations": {"gradient_compression": "bf16"}}, "gradient_compression is 'bf16': must be one of "),
+    ({"data": UNVALIDATED, "searcher": {"metric": "val_loss"}}, "val_loss and data.validation_split is null"),
 ]
 
 
@@ -216,10 +163,10 @@ def test_every_problem_of_a_file_has_its_line(tmp_path: Path) -> None:
         "  line 5, searcher.max_lenght: there is no such key; did you mean 'max_length'?",
         "  --set max_restarts, max_restarts is -1: must be at least 0",
     ]
-    path = write(
-        tmp_path, "data: {table: t}\nmin_validation_period: {epochs: 3}\nsearcher: {max_length: {epochs: 2}}\n"
-    )
-    with pytest.raises(ConfigurationError, match=r"line 2, min_validation_period \(3 epochs\) is longer than searcher"):
+    path = write(tmp_path, "data: {table: t}\nmin_validation_period: {epochs: 11}\n")
+    with pytest.raises(
+        ConfigurationError, match=r"line 2, min_validation_period \(11 epochs\) is longer than searcher"
+    ):
         ExperimentConfig.read(path)
 
 
@@ -232,12 +179,9 @@ def test_every_problem_of_a_file_has_its_line(tmp_path: Path) -> None:
         ("", "holds nothing at its top level"),
     ],
 )
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_no_mapping_or_does_not_exist_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         ExperimentConfig.read(write(tmp_path, text))
-
-
-def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"absent\.yaml does not exist"):
         ExperimentConfig.read(tmp_path / "absent.yaml")
 
@@ -262,11 +206,9 @@ def test_lengths_become_steps(length: dict[str, int], steps: int) -> None:
     assert Length(**length).steps(global_batch_size=32, steps_per_epoch=10) == steps
 
 
-def test_the_image_size_of_an_experiment_is_known_once_it_is_resolved() -> None:
+def test_the_image_size_of_a_resolved_experiment_is_its_height_and_width() -> None:
     assert config(data={"table": "t", "image_size": [24, 32]}).image_size == (24, 32)
     assert config(data={"table": "t", "image_size": 24}).image_size == (24, 24)
-    with pytest.raises(ValueError, match=r"data\.image_size is null"):
-        _ = config(data={"table": "t"}).image_size
 
 
 WRONG: list[Any] = [None, "x", "", -1, 0, 1.5, True, [], [1], {}, {"a": 1}, float("nan"), 10**400]
@@ -286,17 +228,12 @@ def test_no_sentence_of_pydantic_reaches_a_user(section: str) -> None:
     for key in keys_of(section):
         given += [{section: {**({"table": "t"} if section == "data" else {}), key: value}} for value in WRONG]
     for keys in given:
-        told = refusal(keys)
+        told = ""
+        try:
+            config(**keys)
+        except ConfigurationError as error:
+            told = str(error)
         assert not re.search(r"Input should|Field required|not permitted|Value error", told), told
-
-
-def refusal(keys: dict[str, Any]) -> str:
-    """What a user reads of keys that are refused; empty for those that are taken."""
-    try:
-        config(**keys)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
 
 
 def test_a_file_without_a_table_is_told_how_to_name_one() -> None:

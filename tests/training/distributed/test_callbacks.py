@@ -24,7 +24,8 @@ def fitted():
     hvd.init()
     rank = hvd.rank()
     keras.utils.set_random_seed(100 + rank)
-    hidden = [keras.layers.Dense(4), keras.layers.Dropout(0.2), keras.layers.BatchNormalization()]
+    dropout = keras.layers.Dropout(0.2, seed=7 + rank)
+    hidden = [keras.layers.Dense(4), dropout, keras.layers.BatchNormalization()]
     model = keras.Sequential([keras.Input((3,)), *hidden, keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Nadam(0.01)), "mse", metrics=["mae"])
     before, started, rates = [weight.tolist() for weight in model.get_weights()], [], []
@@ -51,70 +52,47 @@ def fitted():
     ).history
     names = ("loss", "mae", "val_loss", "val_mae")
     shared = {name: [round(float(value), 5) for value in history[name]] for name in names}
-    return {"before": before, "started": started, "rates": rates, "history": shared}
+    seed = int(dropout.variables[0].numpy()[0])
+    return {"before": before, "started": started, "rates": rates, "history": shared, "seed": seed}
 
 
-@pytest.fixture(scope="module")
-def ranks(two_ranks) -> list[dict]:
-    return two_ranks.run(fitted)
-
-
-def test_ranks_start_from_the_roots_weights(ranks):
-    first, second = ranks
+def test_ranks_start_from_the_roots_weights_with_noise_of_their_own_and_agree_on_metrics_and_warm_up(two_ranks):
+    first, second = two_ranks.run(fitted)
     assert first["before"] != second["before"]
     assert first["started"] == second["started"]
-
-
-def test_metrics_and_with_them_early_stopping_agree_on_all_ranks(ranks):
-    assert ranks[0]["history"] == ranks[1]["history"]
-
-
-def test_the_learning_rate_warms_up_from_one_ranks_to_alls(ranks):
-    rates = ranks[0]["rates"]
+    assert (first["seed"], second["seed"]) == (7, 8)
+    assert first["history"] == second["history"]  # and with them early stopping
+    rates = first["rates"]
     assert rates[0] == pytest.approx(0.01 / 2 * (0.25 * 1 / 2 + 1))
     assert rates[7] == pytest.approx(0.01, rel=1e-5)
     assert rates == sorted(rates)
 
 
-def seeds_after_broadcast():
-    import keras
-
-    import lakelens.hvd as hvd
-
-    hvd.init()
-    noisy = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5, seed=7 + hvd.rank())])
-    noisy.compile(keras.optimizers.SGD(1.0), "mse")
-    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    broadcast.set_model(noisy)
-    broadcast.on_train_begin()
-    return [int(variable.numpy()[0]) for variable in noisy.variables]
-
-
-def test_noise_stays_each_ranks_own_when_weights_are_broadcast(two_ranks):
-    assert two_ranks.run(seeds_after_broadcast) == [[7], [8]]
-
-
 def averaged():
+    """What a rank gets by the names that Horovod's users import."""
+    import importlib
+
     import keras
 
-    import lakelens.hvd as hvd
-
+    hvd = importlib.import_module("horovod.tensorflow.keras")
+    callbacks = importlib.import_module("horovod.tensorflow.keras.callbacks")
     hvd.init()
     x, y = rows_of_rank(hvd.rank())
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=["mae"])
     model.jit_compile = True
-    averaging = hvd.callbacks.MetricAverageCallback()
+    averaging = callbacks.MetricAverageCallback()
     averaging.set_model(model)
     model.evaluate(x, y, batch_size=len(x), verbose=0)
     logs = {"loss": 1.0, "mae": 1.0, "only_here": 5.0} if hvd.rank() else {"loss": 0.0, "mae": 0.0}
     averaging.on_epoch_end(0, logs)
-    return logs, model.jit_compile
+    return hvd.__name__, logs, model.jit_compile
 
 
 def test_metrics_are_averaged_by_the_rows_that_each_rank_saw_and_xla_is_switched_off(two_ranks):
     # 8 rows say 0, 24 rows say 1; Horovod has no kernels for XLA.
-    assert two_ranks.run(averaged) == [({"loss": 0.75, "mae": 0.75, "only_here": 5.0}, False)] * 2
+    expected = ("lakelens.training.distributed", {"loss": 0.75, "mae": 0.75, "only_here": 5.0}, False)
+    assert two_ranks.run(averaged) == [expected] * 2
 
 
 def wrapped_from_outside():
@@ -137,26 +115,3 @@ def wrapped_from_outside():
 def test_a_policy_that_wraps_the_distributed_optimizer_from_outside_is_refused(two_ranks):
     for said in two_ranks.run(wrapped_from_outside):
         assert "pass hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))" in said
-
-
-def trained_by_the_old_name():
-    """What a function as Horovod's users write it gives."""
-    import importlib
-
-    import keras
-
-    hvd = importlib.import_module("horovod.tensorflow.keras")
-    callbacks = importlib.import_module("horovod.tensorflow.keras.callbacks")
-    hvd.init()
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    told = [callbacks.BroadcastGlobalVariablesCallback(0), callbacks.MetricAverageCallback()]
-    history = model.fit(np.ones((8, 2)), np.ones(8), epochs=2, batch_size=4, verbose=0, callbacks=told).history
-    return hvd.__name__, hvd.size(), history["loss"]
-
-
-def test_a_function_of_horovods_users_trains_with_keras_3(two_ranks):
-    (name, size, losses), other = two_ranks.run(trained_by_the_old_name)
-    assert (name, size, losses) == other
-    assert (name, size) == ("lakelens.training.distributed", 2)
-    assert losses[1] < losses[0]

@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 pytestmark = pytest.mark.tensorflow
 
 
-class Link:
-    """Keeps what is sent."""
-
-    def __init__(self):
-        self.sent = []
-
-    def send(self, kind, body):
-        self.sent.append(body)
-
-
 @pytest.fixture
-def link():
-    return Link()
-
-
-@pytest.fixture
-def counter(link, monkeypatch):
+def counted(monkeypatch):
+    """A counter, and what it sends."""
     from lakelens.training.distributed import collective_counter as stall
     from lakelens.training.rank import collective_reports
 
     monkeypatch.setattr(collective_reports, "SAMPLE_S", 3600.0)  # what is reported is the last report
-    counter = stall.CollectiveCounter(link)
-    yield counter
+    sent = []
+    counter = stall.CollectiveCounter(SimpleNamespace(send=lambda kind, body: sent.append(body)))
+    yield counter, sent
     counter.close()
 
 
-def test_a_rank_that_leaves_its_world_reports_the_collectives_since_the_last_sample(counter, link):
+def test_a_rank_that_leaves_its_world_reports_the_collectives_since_the_last_sample_and_one_that_raised(counted):
     import tensorflow as tf
 
-    counter.around(lambda: tf.constant(1), [])
-    counter.close()
-    assert link.sent == [{"entered": 1, "left": 1}]
-    counter.close()
-    assert len(link.sent) == 1
+    counter, sent = counted
 
-
-def test_a_collective_that_raises_is_left_too(counter, link):
     def refused():
         raise ValueError("shapes differ")
 
+    counter.around(lambda: tf.constant(1), [])
     with pytest.raises(ValueError, match="shapes differ"):
         counter.around(refused, [])
     counter.close()
-    assert link.sent == [{"entered": 1, "left": 1}]
+    counter.close()
+    assert sent == [{"entered": 2, "left": 2}]
 
 
-def test_a_rank_that_waits_says_so_again_with_every_sample(counter, link):
+def test_a_rank_that_waits_says_so_again_with_every_sample(counted):
+    counter, sent = counted
+
     def collective():
         counter._reports._sample()
         counter._reports._sample()
@@ -61,4 +48,4 @@ def test_a_rank_that_waits_says_so_again_with_every_sample(counter, link):
     counter.around(collective, [])
     counter._reports._sample()
     counter._reports._sample()
-    assert link.sent == [{"entered": 1, "left": 0}, {"entered": 1, "left": 0}, {"entered": 1, "left": 1}]
+    assert sent == [{"entered": 1, "left": 0}, {"entered": 1, "left": 0}, {"entered": 1, "left": 1}]

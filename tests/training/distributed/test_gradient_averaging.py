@@ -17,11 +17,8 @@ pytestmark = [pytest.mark.horovod, pytest.mark.usefixtures("functions_travel_by_
     ("sizes", "expected"),
     [
         ([5, 5, 5, 5], [[3, 2], [1, 0]]),
-        ([1, 1, 1, 9, 1], [[4, 3], [2, 1, 0]]),
-        ([20, 20, 20], [[2, 1, 0]]),
         ([1, 20, 20, 20, 20], [[4, 3], [2, 1, 0]]),
         ([1], [[0]]),
-        ([0, 0], [[1, 0]]),
     ],
 )
 def test_groups_are_full_from_so_many_bytes_on_and_no_member_travels_alone(sizes, expected):
@@ -98,23 +95,15 @@ def late_gradients(place):
     hvd.barrier()
 
 
-@pytest.fixture(scope="module")
-def late(functions_travel_by_value, tmp_path_factory) -> dict:
-    found = tmp_path_factory.mktemp("late") / "found"
+def test_gradients_travel_early_without_a_changed_bit_and_a_rank_that_returns_while_others_wait_is_to_blame(tmp_path):
     with leaves_nothing() as watch:
         # What is ready within such a long cycle would be put together, were that not off for groups.
         env = {**watch.env, "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_CYCLE_TIME": "100"}
-        with pytest.raises(RankFailedError) as caught:
-            HorovodRunner(np=-3, env=env).run(late_gradients, place=str(found))
-    return {**pickle.loads(found.read_bytes()), "failed": caught.value}
-
-
-def test_gradients_travel_while_earlier_layers_still_compute(late):
-    assert late["came while others were waited for"] == [1.0, 1.0, 1.0]
-
-
-def test_the_order_in_which_gradients_are_ready_changes_no_bit_of_their_sum(late):
-    assert (late["sums"], late["sums of all ranks"]) == (1, 1)
+        with pytest.raises(RankFailedError, match="returned from the training function while other") as caught:
+            HorovodRunner(np=-3, env=env).run(late_gradients, place=str(tmp_path / "found"))
+    assert (caught.value.rank, caught.value.reason) == (1, "left_early")
+    found = pickle.loads((tmp_path / "found").read_bytes())
+    assert found == {"came while others were waited for": [1.0, 1.0, 1.0], "sums": 1, "sums of all ranks": 1}
 
 
 def test_a_rank_joins_its_world_once(monkeypatch):
@@ -124,9 +113,3 @@ def test_a_rank_joins_its_world_once(monkeypatch):
     monkeypatch.setattr(membership._World, "left", True)
     with pytest.raises(LaunchError, match="a rank joins its world once"):
         membership.init()
-
-
-def test_a_rank_that_returns_while_others_wait_in_a_collective_is_to_blame(late):
-    error = late["failed"]
-    assert (error.rank, error.reason) == (1, "left_early")
-    assert "returned from the training function while other ranks still waited" in str(error)

@@ -33,24 +33,17 @@ def weights_after_steps(make, repeats=1, kinds=("float32",), gradients=((3.0, 4.
     return found if len(found) > 1 else found[0]
 
 
-def distributed(**options):
-    return lambda hvd, optimizers: hvd.DistributedOptimizer(optimizers.SGD(1.0), **options)
+def distributed(rate=1.0, scale=0.0, **options):
+    def make(hvd, optimizers):
+        plain = optimizers.SGD(rate)
+        scaled = optimizers.LossScaleOptimizer(plain, initial_scale=scale) if scale else plain
+        return hvd.DistributedOptimizer(scaled, **options)
 
-
-def three_passes(**options):
-    return distributed(backward_passes_per_step=3, **options)
-
-
-def scaled(hvd, optimizers):
-    return hvd.DistributedOptimizer(optimizers.LossScaleOptimizer(optimizers.SGD(1.0), initial_scale=2.0))
-
-
-def of_sum(hvd, optimizers):
-    return hvd.DistributedOptimizer(optimizers.SGD(1.0), op=hvd.Sum)
+    return make
 
 
 def copy_of_sum(hvd, optimizers):
-    original = of_sum(hvd, optimizers)
+    original = hvd.DistributedOptimizer(optimizers.SGD(1.0), op=hvd.Sum)
     return type(original).from_config(original.get_config())
 
 
@@ -66,17 +59,15 @@ def in_halves(hvd, optimizers):
     ("make", "repeats", "expected"),
     [
         (distributed(), 1, [-4.5, -6.0]),
-        (of_sum, 1, [-9.0, -12.0]),
         (copy_of_sum, 1, [-9.0, -12.0]),
         (in_halves, 1, [-4.5, -6.0]),
         (distributed(gradient_predivide_factor=2.0), 1, [-4.5, -6.0]),
         (clipped, 1, [-0.6, -0.8]),  # the average, not each rank's gradient
-        (scaled, 1, [-2.25, -3.0]),  # gradients that were never multiplied by the scale of 2
+        (distributed(scale=2.0), 1, [-2.25, -3.0]),  # gradients that were never multiplied by the scale of 2
         # Gradients of several passes are added up before they travel.
-        (three_passes(), 2, [0.0, 0.0]),
-        (three_passes(), 3, [-13.5, -18.0]),
-        (three_passes(average_aggregated_gradients=True), 3, [-4.5, -6.0]),
-        (three_passes(), 6, [-27.0, -36.0]),
+        (distributed(backward_passes_per_step=3), 2, [0.0, 0.0]),
+        (distributed(backward_passes_per_step=3, average_aggregated_gradients=True), 3, [-4.5, -6.0]),
+        (distributed(backward_passes_per_step=3), 6, [-27.0, -36.0]),
     ],
 )
 def test_the_optimizer_combines_gradients_before_it_applies_them(two_ranks, make, repeats, expected):
@@ -100,7 +91,7 @@ def overflowing(make):
 
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all(two_ranks):
-    assert two_ranks.run(overflowing, scaled) == [[0.0, 0.0]] * 2
+    assert two_ranks.run(overflowing, distributed(scale=2.0)) == [[0.0, 0.0]] * 2
 
 
 def tapes():
@@ -132,8 +123,8 @@ def test_a_tape_combines_gradients_and_keeps_their_structure(two_ranks):
     assert two_ranks.run(tapes) == [([3.0, 6.0], None, sparse, [[3.0, 3.0]] * 2)] * 2
 
 
-def embedding_after(rows_of_rank, rows_per_batch, passes=0, scale=0.0, **options):
-    """Weights of a model with an embedding after three epochs; with no passes, by a plain optimizer."""
+def embedding_after(rows_of_rank, rows_per_batch, make):
+    """Weights of a model with an embedding after three epochs."""
     import keras
 
     import lakelens.hvd as hvd
@@ -142,41 +133,29 @@ def embedding_after(rows_of_rank, rows_per_batch, passes=0, scale=0.0, **options
     keras.utils.set_random_seed(0)
     layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()]
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
-    optimizer = keras.optimizers.SGD(0.5)
-    if scale:
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale)
-    if passes:
-        optimizer = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes, **options)
-    model.compile(optimizer, "mse")
+    model.compile(make(hvd, keras.optimizers), "mse")
     rows = np.array(rows_of_rank[hvd.rank()])
     model.fit(rows, np.ones([len(rows), 1]), batch_size=rows_per_batch, epochs=3, shuffle=False, verbose=0)
     return model.get_weights()
 
 
-ROWS = ([[0, 1], [1, 2]], [[3, 4], [4, 4]])
-
-
 @pytest.mark.parametrize(
-    ("rows_per_batch", "options"),
+    ("rows_per_batch", "make"),
     [
-        (2, {"passes": 1}),
-        (2, {"passes": 1, "sparse_as_dense": True}),
+        (2, distributed(0.5)),
+        (2, distributed(0.5, sparse_as_dense=True)),
         # Six batches of one row, two at a time and averaged, are three batches of two rows.
-        (1, {"passes": 2, "scale": 4.0, "average_aggregated_gradients": True}),
+        (1, distributed(0.5, 4.0, backward_passes_per_step=2, average_aggregated_gradients=True)),
     ],
     ids=["sparse", "dense", "aggregated and scaled"],
 )
-def test_gradients_of_an_embedding_train_like_one_process_on_all_rows(two_ranks, rows_per_batch, options):
-    all_rows = [ROWS[0] + ROWS[1]] * 2
-    expected, _ = two_ranks.run(embedding_after, all_rows, 4)
-    first, second = two_ranks.run(embedding_of, rows_per_batch, options)
+def test_gradients_of_an_embedding_train_like_one_process_on_all_rows(two_ranks, rows_per_batch, make):
+    rows = ([[0, 1], [1, 2]], [[3, 4], [4, 4]])
+    expected, _ = two_ranks.run(embedding_after, [rows[0] + rows[1]] * 2, 4, lambda _, optimizers: optimizers.SGD(0.5))
+    first, second = two_ranks.run(embedding_after, rows, rows_per_batch, make)
     for mine, theirs, wanted in zip(first, second, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         np.testing.assert_allclose(mine, wanted, atol=2e-5)
-
-
-def embedding_of(rows_per_batch, options):
-    return embedding_after(ROWS, rows_per_batch, **options)
 
 
 def operations():
@@ -228,14 +207,12 @@ def test_operations_are_called_alike_on_a_rank_that_has_built_one_model_more(two
 # --- without other ranks ----------------------------------------------------------------------------------------------
 
 
-def test_an_optimizer_is_wrapped_once():
+def test_a_loss_scale_around_a_distributed_optimizer_is_refused():
     import keras
 
     import lakelens.hvd as hvd
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    with pytest.raises(InvalidArgumentError, match="is distributed already"):
-        hvd.DistributedOptimizer(optimizer)
     with pytest.raises(InvalidArgumentError, match="wrap the LossScaleOptimizer"):
         hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
 

@@ -113,36 +113,23 @@ def test_dropping_the_last_batch_gives_all_shards_equal_steps(converter):
 
 def test_every_type_becomes_petastorms_tensor(tmp_path):
     time = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=timezone.utc)
-    rows = pa.table(
-        {
-            "small": pa.array([1], pa.int8()),
-            "number": pa.array([1 << 40], pa.int64()),
-            "share": pa.array([0.5], pa.float64()),
-            "flag": pa.array([True]),
-            "letter": pa.array(["ä"]),
-            "data": pa.array([b"\x00\xff"], pa.binary()),
-            "amount": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
-            "day": pa.array([1], pa.date32()),
-            "time": pa.array([time], pa.timestamp("us", "UTC")),
-            "vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32())),
-        }
-    )
-    write_deltalake(str(tmp_path / "t"), rows)
+    columns = {
+        "small": (pa.array([1], pa.int8()), "int8", 1),
+        "number": (pa.array([1 << 40], pa.int64()), "int64", 1 << 40),
+        "share": (pa.array([0.5], pa.float64()), "float64", 0.5),
+        "flag": (pa.array([True]), "bool", True),
+        "letter": (pa.array(["ä"]), "string", "ä".encode()),
+        "data": (pa.array([b"\x00\xff"], pa.binary()), "string", b"\x00\xff"),
+        "amount": (pa.array([Decimal("1.50")], pa.decimal128(9, 2)), "string", b"1.50"),
+        "day": (pa.array([1], pa.date32()), "int64", 86_400 * 10**9),
+        "time": (pa.array([time], pa.timestamp("us", "UTC")), "int64", int(time.timestamp()) * 10**9 + 600_000),
+        "vector": (pa.array([[1.0, 2.0]], pa.list_(pa.float32())), "float32", [1.0, 2.0]),
+    }
+    write_deltalake(str(tmp_path / "t"), pa.table({name: values for name, (values, _, _) in columns.items()}))
     with make_delta_converter(tmp_path / "t").make_tf_dataset(num_epochs=1) as dataset:
         (item,) = list(dataset)
     found = {name: (value.dtype.name, value.numpy().tolist()) for name, value in item._asdict().items()}
-    assert found == {
-        "small": ("int8", [1]),
-        "number": ("int64", [1 << 40]),
-        "share": ("float64", [0.5]),
-        "flag": ("bool", [True]),
-        "letter": ("string", ["ä".encode()]),
-        "data": ("string", [b"\x00\xff"]),
-        "amount": ("string", [b"1.50"]),
-        "day": ("int64", [86_400 * 10**9]),
-        "time": ("int64", [int(time.timestamp()) * 10**9 + 600_000]),
-        "vector": ("float32", [[1.0, 2.0]]),
-    }
+    assert found == {name: (kind, [value]) for name, (_, kind, value) in columns.items()}
 
 
 def test_types_that_a_transform_gives_become_tensors_as_in_petastorms_own_dataset(converter):
@@ -195,7 +182,6 @@ def test_an_error_of_the_feed_stops_a_dataset_and_names_the_file(tmp_path):
 
 
 def test_leaving_a_dataset_in_the_middle_ends_its_threads(converter):
-
     with converter.make_tf_dataset(batch_size=2) as dataset:
         next(iter(dataset))
     assert feed_threads() == []

@@ -10,20 +10,16 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import simplejpeg
-from feed_tables import append, changed, encoded, flat, image_rows, labels_of, number_classes, real, write_layout
+from feed_tables import append, changed, encoded, flat, image_rows, labels_of, real, write_layout
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError, InvalidArgumentError, StoreError
@@ -80,29 +76,24 @@ def test_boxes_labels_and_bad_rows_are_those_of_a_feed_without_cache(tmp_path):
         list(feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache"))
 
 
-def put_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
+def put_another_array(file: Path) -> None:
+    with file.open("wb") as opened:
+        np.save(opened, np.ones(91))
 
 
-DAMAGES = [lambda file: os.truncate(file, file.stat().st_size - 1), lambda file: os.truncate(file, 0), put_folder]
-DESCRIPTIONS = ("{}", "[]", '{"bad": []}', '{"bad": {"x": 1}}', "\xff", "null")
-
-
-@pytest.mark.parametrize(
-    ("name", "damages"),
-    [
-        ("images.npy", [partial(np.save, arr=np.zeros((3, *SIZE, 3), np.uint8))]),
-        ("sizes.npy", [partial(np.save, arr=np.ones((91, 2)))]),
-        ("rows.npy", [partial(np.save, arr=np.ones(91))]),
-        ("entry.json", [partial(Path.write_text, data=text, encoding="latin-1") for text in DESCRIPTIONS]),
-    ],
-)
-def test_a_damaged_entry_is_made_again(uneven, tmp_path, name, damages, caplog):
+@pytest.mark.parametrize("name", ["images.npy", "sizes.npy", "rows.npy", "entry.json"])
+def test_a_damaged_entry_is_made_again(uneven, tmp_path, name, caplog):
     feed, cached = DeltaFeed(uneven), {"image_size": SIZE, "cache": tmp_path}
     plain = list(feed.as_numpy(91, image_size=SIZE))
     assert_same(feed.as_numpy(91, **cached), plain)
-    for damage in (Path.unlink, *DAMAGES, *damages):
+    damages = [
+        Path.unlink,
+        lambda file: os.truncate(file, file.stat().st_size - 1),
+        lambda file: os.truncate(file, 0),
+        lambda file: file.write_text("null"),
+        put_another_array,
+    ]
+    for damage in damages:
         (entry,) = entries(tmp_path)
         caplog.clear()
         damage(entry / name)
@@ -110,17 +101,6 @@ def test_a_damaged_entry_is_made_again(uneven, tmp_path, name, damages, caplog):
         assert (f"{entry} of the cache is damaged" in caplog.text) is (damage is not Path.unlink)
         assert (entry / name).stat().st_size > 1
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
-
-
-def test_an_entry_that_lacks_its_description_makes_room_first_and_a_file_in_its_place_is_removed(uneven, tmp_path):
-    feed = DeltaFeed(uneven)
-    list(feed.as_numpy(16, image_size=SIZE, cache=tmp_path))
-    (entry,) = entries(tmp_path)
-    (entry / "entry.json").unlink()
-    list(feed.as_numpy(16, image_size=(4, 4), cache=tmp_path, cache_bytes=91 * SIZE[0] * SIZE[1] * 3 + 2000))
-    assert not entry.exists()
-    entry.write_bytes(b"no folder")
-    assert_same(feed.as_numpy(16, image_size=SIZE, cache=tmp_path), list(feed.as_numpy(16, image_size=SIZE)))
 
 
 def rename_columns(table: Path, version: int, **stored: str) -> None:
@@ -148,32 +128,6 @@ def test_a_column_that_takes_the_name_of_another_one_has_its_own_entry(tmp_path)
         plain = list(feed.as_numpy(4, image_size=SIZE))
         assert_same(feed.as_numpy(4, image_size=SIZE, cache=tmp_path / "cache"), plain)
     assert len(entries(tmp_path / "cache")) == 3
-
-
-def test_files_whose_writers_chose_other_arrow_types_are_read_as_the_declared_types(tmp_path):
-    corners = [(name, pa.float64()) for name in ("xmin", "ymin", "xmax", "ymax")]
-    usual = pa.struct([("label", pa.int32()), *corners])
-    names, box = pa.array(["cat", "dog"]), {"label": 1, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
-    written = [
-        (names, usual),
-        (names.cast(pa.large_string()), pa.struct([pa.field("label", pa.int32(), nullable=False), *corners])),
-        (names.dictionary_encode(), pa.struct([*corners, ("label", pa.int32())])),
-    ]
-    known: set[Path] = set()
-    for version, (labels, struct) in enumerate(written):
-        images = image_rows(range(2 * version, 2 * version + 2)).drop(["label"])
-        rows = images.append_column("label", names)
-        append(tmp_path / "t", rows.append_column("annotations", pa.array([[box], []], pa.list_(usual))))
-        (file,) = set((tmp_path / "t").glob("*/*.parquet")) - known
-        known.add(file)
-        size, stored = file.stat().st_size, images.drop(["split"]).append_column("label", labels)
-        pq.write_table(stored.append_column("annotations", pa.array([[box], []], pa.list_(struct))), file)
-        commit = tmp_path / "t" / "_delta_log" / f"{version:020d}.json"
-        commit.write_text(commit.read_text().replace(f'"size":{size},', f'"size":{file.stat().st_size},'))
-    number_classes(tmp_path / "t", {"cat": 0, "dog": 1})
-    feed, options = DeltaFeed(tmp_path / "t"), {"image_size": SIZE, "box_classes": 2}
-    plain = list(feed.as_numpy(4, **options))
-    assert_same(feed.as_numpy(4, cache=tmp_path / "cache", **options), plain)
 
 
 def test_later_calls_and_processes_read_what_the_first_has_decoded(uneven, tmp_path, monkeypatch):
@@ -232,42 +186,30 @@ def hang(table: Path, cache: Path) -> None:
     DeltaFeed(table).as_numpy(16, image_size=SIZE, cache=cache)
 
 
-@contextmanager
-def hanging(table: Path, cache: Path) -> Iterator[None]:
-    """Lets a process hang in the middle of an entry, and kills it."""
-    process = multiprocessing.get_context("spawn").Process(target=hang, args=(table, cache), daemon=True)
-    process.start()
+def test_what_a_writer_writes_counts_and_once_it_is_killed_the_next_one_of_any_entry_cleans_up(uneven, tmp_path):
+    cache, other = tmp_path / "cache", {"image_size": SIZE, "letterbox": True, "cache_bytes": 30_000}
+    writer = multiprocessing.get_context("spawn").Process(target=hang, args=(uneven, cache), daemon=True)
+    writer.start()
     try:
         while len(list(cache.glob(".*/*.npy"))) < 2:
             time.sleep(0.05)
-        yield
+        with pytest.raises(InvalidArgumentError, match=r"cannot be removed, \d+ of them because other processes write"):
+            DeltaFeed(uneven).as_numpy(16, cache=cache, **other)
     finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-
-
-def test_a_writer_that_is_killed_leaves_no_entry_and_the_next_one_cleans_up(uneven, tmp_path):
-    with hanging(uneven, tmp_path):
-        assert entries(tmp_path) == []
-    assert entries(tmp_path) == []
-    assert sorted(flat(map(real, DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=tmp_path)))) == list(range(91))
-    assert len(entries(tmp_path)) == 1
-    assert list(tmp_path.glob(".*")) == []
-
-
-def test_what_others_write_counts_and_what_a_killed_writer_of_another_entry_left_is_removed(uneven, tmp_path):
-    options = {"image_size": SIZE, "letterbox": True, "cache": tmp_path, "cache_bytes": 30_000}
-    words = r"cannot be removed, \d+ of them because other processes write"
-    with hanging(uneven, tmp_path), pytest.raises(InvalidArgumentError, match=words):
-        DeltaFeed(uneven).as_numpy(16, **options)
-    assert len(list(tmp_path.glob(".*"))) == 1
-    others = [tmp_path / ".settings.d", tmp_path / "notes"]  # of the user
-    for other in others:
-        other.mkdir()
-        (other / "entry.json").write_bytes(bytes(20_000))
-    DeltaFeed(uneven).as_numpy(16, **options)
-    assert list(tmp_path.glob(".*")) == others[:1]
-    assert len(entries(tmp_path)) == 3  # the new one and those of the user
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+    assert entries(cache) == []
+    again = Path(shutil.copytree(cache, tmp_path / "again"))
+    assert sorted(flat(map(real, DeltaFeed(uneven).as_numpy(16, image_size=SIZE, cache=cache)))) == list(range(91))
+    assert len(entries(cache)) == 1
+    assert list(cache.glob(".*")) == []
+    mine = [again / ".settings.d", again / "notes"]  # of the user
+    for folder in mine:
+        folder.mkdir()
+        (folder / "entry.json").write_bytes(bytes(20_000))
+    DeltaFeed(uneven).as_numpy(16, cache=again, **other)
+    assert list(again.glob(".*")) == mine[:1]
+    assert len(entries(again)) == 3  # the new one and those of the user
 
 
 def test_writers_that_make_room_at_once_stay_within_the_bytes(uneven, tmp_path):

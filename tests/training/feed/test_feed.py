@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
@@ -56,12 +55,6 @@ def test_nested_columns_are_compared_with_null_only(tmp_path):
         DeltaFeed(tmp_path / "t", filters={"annotations": [[]]})
 
 
-def test_a_pickled_feed_feeds_the_same_rows(feed):
-    again = pickle.loads(pickle.dumps(feed))
-    assert len(pickle.dumps(feed)) < 8_000
-    assert labels_of(again.as_numpy(16)) == labels_of(feed.as_numpy(16))
-
-
 def test_rows_are_chosen_by_a_column_that_is_no_partition(uneven):
     feed = DeltaFeed(uneven, filters={"label": [3, 4, 51, 60, 90, 1000]}, seed=2)
     assert feed.rows == 5
@@ -88,22 +81,17 @@ def test_rank_and_size_are_found_from_the_running_job(feed, monkeypatch):
         ({"version": 99}, VersionNotFoundError, "version 99 .* versions 0 to 3"),
         ({"version": "2001-01-01T00:00Z"}, VersionNotFoundError, "2001-01-01.*its log covers"),
         ({"split": "holdout"}, InvalidArgumentError, "no rows with split='holdout'; split is one of 'train'"),
-        (
-            {"split": "train", "filters": {"split": "test"}},
-            InvalidArgumentError,
-            r"split='train' and filters=\{'split': 'test'\} both choose by column 'split'; give one of them",
-        ),
+        ({"split": "train", "filters": {"split": "test"}}, InvalidArgumentError, "both choose by column 'split'; give"),
         ({"split": "train", "split_column": "fold"}, NotAnImageTableError, "no column 'fold'.*it has path, image"),
         ({"split": "x", "split_column": "label"}, InvalidArgumentError, r"label=\['x'\] does not fit .* integer"),
         ({"filters": {"label": 1000}}, EmptyFeedError, "no rows with label=1000"),
         ({"filters": {"colour": 1}}, NotAnImageTableError, "no column 'colour'"),
-        ({"memory_bytes": 0}, InvalidArgumentError, "memory_bytes=0"),
+        ({"memory_bytes": 1e9}, InvalidArgumentError, "memory_bytes=1000000000.0: give a whole number"),
         ({"image_column": "picture"}, NotAnImageTableError, "no column 'picture'"),
         ({"label_column": "class"}, NotAnImageTableError, "no column 'class'"),
         ({"label_column": "path"}, NotAnImageTableError, "'path' is string"),
         ({"lanes": 0}, InvalidArgumentError, "lanes=0"),
-        *(({"seed": seed}, InvalidArgumentError, "seed=.*whole number") for seed in (None, 1.5, "1", True)),
-        ({"memory_bytes": 1e9}, InvalidArgumentError, "memory_bytes=1000000000.0: give a whole number"),
+        ({"seed": None}, InvalidArgumentError, "seed=.*whole number"),
     ],
 )
 def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, error, words):
@@ -115,15 +103,17 @@ def test_a_feed_that_cannot_be_is_refused_where_it_is_built(uneven, arguments, e
     ("arguments", "words"),
     [
         ({"global_batch_size": "4"}, "global_batch_size='4': give a whole number of at least 1"),
-        ({"global_batch_size": 4, "image_size": 8.0}, "image_size=8.0"),
+        ({"global_batch_size": 0}, "global_batch_size=0"),
         ({"global_batch_size": 4, "image_size": (8, True)}, r"image_size=\(8, True\)"),
-        ({"global_batch_size": 4, "rank": 4, "size": 4}, "rank=4"),
+        ({"global_batch_size": 4, "rank": 4, "size": 4}, "ranks of a job of size 4 are 0 to 3"),
+        ({"global_batch_size": 4, "rank": -1, "size": 4}, "rank=-1"),
         ({"global_batch_size": 4, "rank": 1}, "rank=1, size=None: give both"),
         ({"global_batch_size": 4, "epochs": 0}, "epochs=0"),
         ({"global_batch_size": 4, "image_size": 0}, "image_size=0"),
         ({"global_batch_size": 4, "dtype": "int8"}, "dtype='int8'"),
         ({"global_batch_size": 4, "prefetch": -1}, "prefetch=-1"),
         ({"global_batch_size": 4, "box_classes": 0}, "box_classes=0"),
+        ({"global_batch_size": 4, "box_classes": 2}, "box_classes=2: .* has no column 'annotations'"),
         ({"global_batch_size": 4, "decode_threads": 0}, "decode_threads=0"),
         ({"global_batch_size": 4, "reader_threads": 0}, "reader_threads=0"),
         ({"global_batch_size": 4, "read_timeout_s": 0}, "read_timeout_s=0"),

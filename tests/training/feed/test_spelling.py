@@ -1,8 +1,9 @@
-"""Data files that spell columns in other cases than their table does."""
+"""Data files that spell columns in other cases, or store other Arrow types, than their table does."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from feed_tables import HEIGHT, WIDTH, changed, image_rows
+from feed_tables import HEIGHT, WIDTH, changed, image_rows, number_classes
 
 from lakelens import DeltaFeed
 from lakelens.errors import DataFileError, EmptyFeedError, InvalidArgumentError
@@ -54,23 +55,19 @@ def test_images_labels_and_sizes_of_files_in_another_case_are_fed(photos):
         size_of_all_images([DeltaFeed(photos).plan])
 
 
-@pytest.mark.parametrize(("kept", "found"), [({"label": [1, 6]}, [1, 6]), ({"path": "7"}, [7]), ({"label": None}, [])])
-def test_filters_keep_the_rows_of_files_in_another_case(photos, kept, found):
-    kept = {name: "path of 7" if value == "7" else value for name, value in kept.items()}
-    rows = changed(image_rows(range(7, 8)), path=["path of 7"])
-    add_file(photos, rows, path="PATH", label="laBel")
-    if not found:
-        with pytest.raises(EmptyFeedError, match="holds no rows with label=None"):
-            DeltaFeed(photos, filters=kept)
-        return
-    _, labels, _ = next(DeltaFeed(photos, filters=kept, shuffle=False).as_numpy(9))
-    assert sorted(labels.tolist()) == found
+def test_filters_keep_the_rows_of_files_in_another_case(photos):
+    add_file(photos, changed(image_rows(range(7, 8)), path=["path of 7"]), path="PATH", label="laBel")
+    for kept, found in (({"label": [1, 6]}, [1, 6]), ({"path": "path of 7"}, [7])):
+        _, labels, _ = next(DeltaFeed(photos, filters=kept, shuffle=False).as_numpy(9))
+        assert sorted(labels.tolist()) == found
+    with pytest.raises(EmptyFeedError, match="holds no rows with label=None"):
+        DeltaFeed(photos, filters={"label": None})
 
 
-@pytest.mark.parametrize("value", ["1", "6"])
-def test_rows_are_found_by_a_value_in_files_of_either_case(photos, value):
-    paths = [row["path"] for row in rows_with(open_snapshot(Table.of(photos)), "label", int(value), ["path"])]  # type: ignore[arg-type]
-    assert paths == image_rows([int(value)]).column("path").to_pylist()
+def test_rows_are_found_by_a_value_in_files_of_either_case(photos):
+    for value in (1, 6):
+        paths = [row["path"] for row in rows_with(open_snapshot(Table.of(photos)), "label", value, ["path"])]  # type: ignore[arg-type]
+        assert paths == image_rows([value]).column("path").to_pylist()
 
 
 def test_scoring_reads_images_and_keys_in_another_case(photos):
@@ -102,3 +99,33 @@ def test_fields_of_structs_are_matched_in_either_case_and_two_spellings_are_refu
     add_file(tmp_path, pa.table({"box": [{"left": 5, "Left": 6, "Top": 7}]}))
     with pytest.raises(DataFileError, match="has the names 'left' and 'Left' for column 'Left'"):
         list(DeltaFeed(tmp_path, image_column=None, label_column=None, shuffle=False).as_column_numpy(3))
+
+
+def test_files_whose_writers_chose_other_arrow_types_are_read_as_the_declared_types(tmp_path):
+    corners = [(name, pa.float64()) for name in ("xmin", "ymin", "xmax", "ymax")]
+    box = {"label": 1, "xmin": 1.0, "ymin": 2.0, "xmax": 8.0, "ymax": 6.0}
+    names = pa.array(["cat", "dog"])
+    written = [
+        (names, [("label", pa.int32()), *corners]),
+        (names.cast(pa.large_string()), [pa.field("label", pa.int32(), nullable=False), *corners]),
+        (names.dictionary_encode(), [*corners, ("label", pa.int32())]),
+    ]
+    for first, (labels, fields) in zip((0, 2, 4), written, strict=True):
+        rows = image_rows(range(first, first + 2)).drop(["label"]).append_column("label", labels)
+        rows = rows.append_column("annotations", pa.array([[box], []], pa.list_(pa.struct(fields))))
+        if first == 0:
+            write_deltalake(str(tmp_path), rows)
+        else:
+            add_file(tmp_path, rows)
+    number_classes(tmp_path, {"cat": 0, "dog": 1})
+    feed = DeltaFeed(tmp_path, shuffle=False)
+    assert next(feed.as_numpy(6))[1].tolist() == [0, 1] * 3
+    assert next(feed.as_numpy(6, box_classes=2))[1][:, 0].tolist() == [[1, 2, 8, 6, 1, 0], [0, 0, 0, 0, -1, 0]] * 3
+
+
+def test_times_of_a_file_with_a_zone_of_its_own_come_in_utc(tmp_path):
+    moment = pa.array([datetime(2024, 7, 1, 12, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
+    write_deltalake(str(tmp_path), pa.table({"at": moment}))
+    add_file(tmp_path, pa.table({"at": moment.cast(pa.timestamp("us", "America/New_York"))}))
+    columns, _ = next(DeltaFeed(tmp_path, image_column=None, label_column=None).as_column_numpy(2))
+    assert columns["at"].tolist() == [datetime(2024, 7, 1, 12)] * 2

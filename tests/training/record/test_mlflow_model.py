@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakelens.errors import CheckpointError
-from lakelens.training.checkpoints.checkpoint import save_checkpoint, write_checkpoint
+from lakelens.training.checkpoints.checkpoint import save_checkpoint
 from lakelens.training.record.keras_model import keras_model
 from lakelens.training.record.mlflow_model import write_mlflow_model
 
@@ -106,30 +105,20 @@ def forget(kind: type) -> None:
 
 
 @pytest.mark.tensorflow
-def test_layers_of_the_user_come_along_and_are_registered(doubled):
+def test_layers_of_the_user_come_along_and_mlflows_keras_flavor_takes_them_by_name(doubled):
     import mlflow
 
+    required = Path(doubled.path, "requirements.txt").read_text().splitlines()
+    assert {line.partition("==")[0] for line in required} >= {"mlflow", "keras", "numpy"}
+    assert {line.partition("==")[0] for line in required}.isdisjoint({"lakelens", "petastorm", "horovod"})
+    with pytest.raises(TypeError, match="Could not locate class 'Doubled'"):
+        mlflow.keras.load_model(doubled.path)
+    named = mlflow.keras.load_model(doubled.path, custom_objects={"mine>Doubled": doubled.kind})
+    np.testing.assert_allclose(named(doubled.pixels), doubled.wanted, atol=1e-6)
     loaded = mlflow.pyfunc.load_model(doubled.path)
     np.testing.assert_allclose(loaded.predict(doubled.pixels), doubled.wanted, atol=1e-6)
     # What is registered in this process by now is known to MLflow's Keras flavor too, which adds no code.
     np.testing.assert_allclose(mlflow.keras.load_model(doubled.path)(doubled.pixels), doubled.wanted, atol=1e-6)
-
-
-@pytest.mark.tensorflow
-def test_a_model_requires_only_what_loads_it(doubled):
-    required = Path(doubled.path, "requirements.txt").read_text().splitlines()
-    assert {line.partition("==")[0] for line in required} >= {"mlflow", "keras", "numpy"}
-    assert {line.partition("==")[0] for line in required}.isdisjoint({"lakelens", "petastorm", "horovod"})
-
-
-@pytest.mark.tensorflow
-def test_mlflows_keras_flavor_takes_layers_of_the_user_by_name(doubled):
-    import mlflow
-
-    with pytest.raises(TypeError, match="Could not locate class 'Doubled'"):
-        mlflow.keras.load_model(doubled.path)
-    loaded = mlflow.keras.load_model(doubled.path, custom_objects={"mine>Doubled": doubled.kind})
-    np.testing.assert_allclose(loaded(doubled.pixels), doubled.wanted, atol=1e-6)
 
 
 @pytest.mark.spark
@@ -144,38 +133,23 @@ def test_a_spark_udf_of_mlflow_brings_the_layers_of_the_user_to_its_workers(doub
 
 
 @pytest.mark.tensorflow
-def test_a_model_whose_layers_do_not_tell_is_left_as_it_is(tmp_path):
-    import keras
-
-    layers = [keras.Input((8, 8, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.ReLU()]
-    model = keras.Sequential(layers)
-    probabilities, loaded = prepared(model, tmp_path)
-    assert probabilities is None
-    np.testing.assert_allclose(loaded(images()), model(images()))
-
-
-@pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("head", "units", "added"),
-    [("linear", 1, "sigmoid"), ("linear", 3, "softmax"), ("softmax", 3, "linear"), ("sigmoid", 1, "linear")],
+    ("head", "units", "added", "are_probabilities"),
+    [
+        ("linear", 1, "sigmoid", True),
+        ("linear", 3, "softmax", True),
+        ("softmax", 3, "linear", True),
+        ("sigmoid", 1, "linear", True),
+        ("relu", 3, "linear", None),  # layers that do not tell
+    ],
 )
-def test_the_linear_activation_that_mixed_precision_ends_with_gives_probabilities_once(tmp_path, head, units, added):
+def test_values_below_the_linear_activation_of_mixed_precision_become_probabilities_once(
+    tmp_path, head, units, added, are_probabilities
+):
     import keras
 
     layers = [keras.Input((8, 8, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(units, head)]
     model = keras.Sequential([*layers, keras.layers.Activation("linear", dtype="float32")])
     probabilities, loaded = prepared(model, tmp_path)
-    assert probabilities
+    assert probabilities == are_probabilities
     np.testing.assert_allclose(loaded(images()), keras.activations.get(added)(model(images())), atol=1e-6)
-
-
-@pytest.mark.unit
-def test_a_model_of_an_unknown_backend_is_refused_by_its_checkpoint(tmp_path):
-    files = {"model.keras": lambda path: path.write_bytes(b"weights") and None}
-    metadata = {"input": {"height": 8, "width": 8, "channels": 3}, "backend": "other"}
-    checkpoint = write_checkpoint(tmp_path, files=files, metadata=metadata, name="best")
-    with pytest.raises(
-        CheckpointError,
-        match=rf"{checkpoint.path}: its model is of the backend 'other'",
-    ):
-        write_mlflow_model(checkpoint, tmp_path / "model", run_id="r")

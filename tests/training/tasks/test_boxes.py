@@ -7,10 +7,10 @@ import pytest
 
 from lakelens.training.tasks.boxes import DETECTED, NO_BOX, SCORE, best_boxes, overlaps
 
+pytestmark = pytest.mark.unit
 RULES = {"most": 5, "least_score": 0.1, "overlap": 0.5, "considered": 100}
 
 
-@pytest.mark.unit
 def test_an_overlap_is_the_shared_area_over_the_joint_one_and_for_a_crowd_over_the_box_alone():
     boxes = np.array([[0, 0, 2, 2], [10, 10, 11, 11]], np.float32)
     truths = np.array([[1, 0, 3, 2], [0, 0, 4, 4]], np.float32)
@@ -18,7 +18,6 @@ def test_an_overlap_is_the_shared_area_over_the_joint_one_and_for_a_crowd_over_t
     np.testing.assert_allclose(overlaps(boxes, truths, np.array([False, True])), [[1 / 3, 1], [0, 0]])
 
 
-@pytest.mark.unit
 def test_a_box_is_suppressed_by_a_better_one_of_its_own_class_only():
     boxes = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]], np.float32)
     scores = np.array([[0.9, 0.0], [0.8, 0.7], [0.05, 0.3]], np.float32)
@@ -28,7 +27,6 @@ def test_a_box_is_suppressed_by_a_better_one_of_its_own_class_only():
     np.testing.assert_array_equal(found[0, :4], boxes[0])
 
 
-@pytest.mark.unit
 def test_the_best_boxes_fill_a_result_of_one_size_and_a_box_out_of_order_is_none():
     boxes = np.array([[20.0 * i, 0, 20.0 * i + 10, 10] for i in range(9)] + [[10, 0, 5, 5]], np.float32)
     scores = np.linspace(0.2, 0.95, 10, dtype=np.float32)[:, None]

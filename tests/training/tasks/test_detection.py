@@ -29,15 +29,14 @@ TRUTH = np.array(
 MOVED = np.array([1, 0, 1, 0, 0, 0], np.float32)
 
 
-@pytest.mark.parametrize("shape", [(None, 2), (None, 720, 10), {"boxes": (None, 6)}, [(None, 3, 6)]])
-def test_a_model_whose_output_is_not_boxes_is_refused(shape):
-    with pytest.raises(TrialError, match=r"task detection and 2 classes it must give \[rows, candidates, 6\]: xmin"):
+def test_a_model_whose_output_is_not_boxes_is_refused():
+    for shape in ((None, 720, 6), (None, None, 6), None):
         TASK.check_output(ModelOutput(shape, "", None))
-
-
-@pytest.mark.parametrize("shape", [(None, 720, 6), (None, None, 6), None])
-def test_a_model_that_gives_candidates_is_taken(shape):
-    TASK.check_output(ModelOutput(shape, "", None))
+    for shape in ((None, 2), (None, 720, 10), {"boxes": (None, 6)}, [(None, 3, 6)]):
+        with pytest.raises(
+            TrialError, match=r"task detection and 2 classes it must give \[rows, candidates, 6\]: xmin"
+        ):
+            TASK.check_output(ModelOutput(shape, "", None))
 
 
 def test_answers_are_the_best_boxes_with_the_sigmoid_of_their_logits():
@@ -48,9 +47,7 @@ def test_answers_are_the_best_boxes_with_the_sigmoid_of_their_logits():
     )
     assert (found[0, 2:, 5] == -1).all()
     assert np.isfinite(TASK.answers(FOUND * 1e15, {})).all()
-    with pytest.raises(
-        TrialError, match=r"the model gives \(1, 3, 7\); boxes of 2 classes are \[rows, candidates, 6\]"
-    ):
+    with pytest.raises(TrialError, match=r"the model gives \(1, 3, 7\); boxes of 2 classes are \[rows, cand"):
         TASK.answers(np.zeros((1, 3, 7)), {})
 
 
@@ -66,13 +63,8 @@ def test_counts_of_batches_and_ranks_join_in_any_order_to_the_same_metrics():
 def test_the_record_has_each_class_with_its_precision_and_the_curves():
     evaluation = TASK.evaluate(TASK.count(FOUND, TRUTH, {}))
     cat, dog = csv.DictReader(io.StringIO(evaluation.tables["per_class.csv"]))
-    assert (cat["class"], cat["objects"], cat["detections"], cat["ap50"], cat["recall50"]) == (
-        "cat",
-        "2",
-        "1",
-        "0.5",
-        "0.5",
-    )
+    of_cat = [cat[name] for name in ("class", "objects", "detections", "ap50", "recall50")]
+    assert of_cat == ["cat", "2", "1", "0.5", "0.5"]
     assert (dog["objects"], dog["detections"], dog["ap50"]) == ("0", "0", "")
     curve = list(csv.DictReader(io.StringIO(evaluation.tables["precision_recall.csv"])))
     assert [(row["class"], row["recall"], row["precision"]) for row in curve] == [("cat", "0.5", "1")]

@@ -34,9 +34,10 @@ def test_a_box_comes_back_to_where_it_was_before_the_letterbox(size, image_size)
     assert (box["label"], box["label_name"], box["score"]) == (1, "dog", 0.5)
 
 
-def test_boxes_are_cut_at_the_edges_of_the_image():
-    ((box,),) = lists([[[-5, 10, 70, 60, 0.9, 0]]], [(32, 64)])
+def test_boxes_are_cut_at_the_edges_of_the_image_and_a_class_without_a_name_has_none():
+    ((box,),) = lists([[[-5, 10, 70, 60, 0.9, 7]]], [(32, 64)])
     assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == [0, 0, 64, 32]
+    assert (box["label"], box["label_name"]) == (7, None)
 
 
 def test_a_box_is_in_the_pixels_of_the_file_where_the_row_keeps_what_it_was():
@@ -44,8 +45,3 @@ def test_a_box_is_in_the_pixels_of_the_file_where_the_row_keeps_what_it_was():
     frame = ImageFrames(64, 64, SourceFile(40, 80, 6, "fit"))
     ((box,),) = lists([[[8, 0, 16, 8, 0.9, 0]]], [frame], (32, 32))
     assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == [0, 20, 20, 40]
-
-
-def test_a_class_without_a_name_has_none():
-    ((box,),) = lists([[[0, 0, 8, 8, 0.5, 7]]], [(64, 64)])
-    assert (box["label"], box["label_name"]) == (7, None)

@@ -103,7 +103,7 @@ def test_a_box_that_is_mostly_cut_off_is_ignored_and_no_background():
     np.testing.assert_allclose(moved, [[0, 0, 5, 20, 4, 1], [0, 0, 25, 20, 5, 0], [0, 0, 0, 0, -1, 0]])
 
 
-@pytest.mark.parametrize(("name", "value"), [("shift", 1.5), ("scale", -0.1), ("crop", 0.95), ("colour", float("nan"))])
+@pytest.mark.parametrize(("name", "value"), [("scale", -0.1), ("crop", 0.95), ("colour", float("nan"))])
 def test_a_change_outside_its_range_is_refused(name, value):
     with pytest.raises(InvalidHyperparameters, match=rf"hyperparameter '{name}' is"):
         augmentation(**{name: value})

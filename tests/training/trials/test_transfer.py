@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coloured_tables import CLASSES, coloured_table
-from segment_jobs import in_a_new_process, job_in
+from segment_jobs import history, in_a_new_process, job_in
 
 from lakelens.errors import InvalidHyperparameters, TrialError
-from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
 from lakelens.training.segments.job import TrainingJob
 from lakelens.training.segments.outcome import SegmentOutcome
@@ -186,16 +185,11 @@ def test_gradients_of_layers_that_are_frozen_for_a_while_are_added_up_too():
     assert [rate for _, _, rate in kernels] == pytest.approx([0.1, 0.1, 0.05])
 
 
-def history(folder: Path) -> list[dict[str, float]]:
-    names = ("loss", "accuracy", "val_loss", "val_accuracy")
-    return [{name: record.metrics[name] for name in names} for record in read_records(folder) if record.metrics]
-
-
 @pytest.mark.long
 def test_fine_tuning_trains_the_last_layers_from_its_epoch_on_and_goes_on_exactly_wherever_it_was_cut(tmp_path):
-    whole = in_a_new_process(job_of(tmp_path, "whole"))
+    of_whole, job = job_of(tmp_path, "whole"), job_of(tmp_path, "cut")
+    whole = in_a_new_process(of_whole)
     assert whole.step == STEPS * EPOCHS
-    job = job_of(tmp_path, "cut")
     outcome, changed = None, []
     # Before fine-tuning within an epoch, at the switch, and after it within an epoch.
     for until in (STEPS + 1, STEPS * AFTER, STEPS * AFTER + 1, None):
@@ -210,4 +204,4 @@ def test_fine_tuning_trains_the_last_layers_from_its_epoch_on_and_goes_on_exactl
     last = weights_of(outcome)
     for name, weight in weights_of(whole).items():
         np.testing.assert_array_equal(weight, last[name])
-    assert history(job.folder) == history(tmp_path / "whole")
+    assert history(job) == history(of_whole)

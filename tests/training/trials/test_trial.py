@@ -35,12 +35,16 @@ def test_a_hyperparameter_without_default_must_be_given():
 
 @pytest.mark.parametrize(
     ("given", "default", "got"),
-    [(0.5, 0.1, 0.5), (1, 0.5, 1.0), ([1, 2], (3,), (1, 2)), ("x", None, "x"), (None, None, None), (True, False, True)],
+    [
+        *((0.5, 0.1, 0.5), (1, 0.5, 1.0), ([1, 2], (3,), (1, 2)), ("x", None, "x"), (None, None, None)),
+        *((True, False, True), (np.float32(0.5), 0.1, 0.5), (0.5, np.float32(0.1), 0.5), (np.int64(1), 0.1, 1.0)),
+    ],
 )
 def test_a_value_that_fits_the_defaults_type_is_taken(given, default, got):
-    value = context(x=given).get_hparam("x", default)
-    assert value == got
-    assert type(value) is type(got)
+    trial_context = context(x=given)
+    value = trial_context.get_hparam("x", default)
+    assert value == trial_context.hyperparameters["x"] == got
+    assert type(value) is type(trial_context.hyperparameters["x"]) is type(got)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +53,6 @@ def test_a_value_that_fits_the_defaults_type_is_taken(given, default, got):
 def test_a_value_of_another_type_than_the_default_is_refused(given, default):
     with pytest.raises(TrialError, match=r"hyperparameter 'x' is .* its default is"):
         context(x=given).get_hparam("x", default)
-
-
-@pytest.mark.parametrize(("given", "default"), [(np.float32(0.5), 0.1), (0.5, np.float32(0.1)), (np.int64(1), 0.1)])
-def test_numpys_numbers_are_numbers(given, default):
-    trial_context = context(x=given)
-    assert type(trial_context.get_hparam("x", default)) is float
-    assert type(trial_context.hyperparameters["x"]) is float
-    assert context(x=np.float32(0.5)).get_hparam("x") == 0.5
 
 
 def test_entry_points_and_the_base_of_every_trial_load_no_framework():
@@ -91,29 +87,32 @@ def test_what_was_asked_for_is_what_is_recorded():
     assert trial_context.hyperparameters == {"rate": 1.0, "depth": 3}
 
 
-def write_trial(folder: Path, body: str = "", name: str = "mine.py") -> Path:
-    path = folder / name
-    text = """
-        from lakelens.training.trials.keras_trial import KerasTrial
-        BODY
-        class Mine(KerasTrial):
-            def build_model(self):
-                return None
-        class Unfinished(KerasTrial):
-            pass
-        class NoTrial:
-            pass
-        """
-    path.write_text(textwrap.dedent(text).replace("BODY", body))
+TRIALS = """
+from lakelens.training.trials.keras_trial import KerasTrial
+class Mine(KerasTrial):
+    def build_model(self):
+        return None
+class Unfinished(KerasTrial):
+    pass
+class NoTrial:
+    pass
+"""
+
+
+def write_trial(folder: Path, before: str = "") -> Path:
+    path = folder / "mine.py"
+    path.write_text(before + TRIALS)
     return path
 
 
-def test_a_file_entry_point_travels_with_its_source(tmp_path):
+def test_a_file_entry_point_travels_with_its_source_and_its_class_is_one_too(tmp_path):
     path = write_trial(tmp_path)
     entry = pickle.loads(pickle.dumps(EntryPoint.parse(f"{path}:Mine")))
     path.unlink()
-    assert issubclass(entry.load(), KerasTrial)
+    mine = entry.load()
+    assert issubclass(mine, KerasTrial)
     assert entry.name == f"{path}:Mine"
+    assert EntryPoint.parse(mine).load() is mine
 
 
 def test_a_file_entry_point_imports_the_files_beside_it(tmp_path, monkeypatch):
@@ -121,11 +120,6 @@ def test_a_file_entry_point_imports_the_files_beside_it(tmp_path, monkeypatch):
     (tmp_path / "beside_the_trial.py").write_text("VALUE = 5\n")
     path = write_trial(tmp_path, "from beside_the_trial import VALUE")
     assert sys.modules[EntryPoint.parse(f"{path}:Mine").load().__module__].VALUE == 5
-
-
-def test_a_class_is_an_entry_point(tmp_path):
-    mine = EntryPoint.parse(f"{write_trial(tmp_path)}:Mine").load()
-    assert EntryPoint.parse(mine).load() is mine
 
 
 @pytest.mark.parametrize(
@@ -136,17 +130,19 @@ def test_an_entry_point_of_another_form_is_refused(entrypoint):
         EntryPoint.parse(entrypoint)
 
 
-def test_a_module_of_an_archive_is_an_entry_point(tmp_path, monkeypatch):
+def test_base_classes_are_followed_into_an_archive_as_spark_submit_sends_it(tmp_path, monkeypatch):
     archive = tmp_path / "sent.zip"
     with zipfile.ZipFile(archive, "w") as packed:
-        packed.writestr("sent_trials.py", "class Sent:\n    pass\n")
+        packed.writestr("sent_trials.py", "from sent_package.bases import Mine\nclass Sent(Mine): pass")
+        packed.writestr("sent_package/__init__.py", "raise AssertionError('imported')")
+        packed.writestr("sent_package/bases.py", "import lakelens\nclass Mine(lakelens.TorchTrial): pass")
     monkeypatch.syspath_prepend(str(archive))
-    assert EntryPoint.parse("sent_trials:Sent").class_name == "Sent"
+    assert EntryPoint.parse("sent_trials:Sent").framework == "torch"
     with pytest.raises(TrialError, match="it defines: Sent"):
         EntryPoint.parse("sent_trials:Nothing")
 
 
-def test_a_missing_file_module_or_class_is_named(tmp_path):
+def test_a_missing_file_module_or_class_and_a_syntax_error_are_named(tmp_path):
     path = write_trial(tmp_path)
     with pytest.raises(TrialError, match=r"absent\.py:Mine: there is no such file"):
         EntryPoint.parse(f"{tmp_path}/absent.py:Mine")
@@ -156,20 +152,16 @@ def test_a_missing_file_module_or_class_is_named(tmp_path):
         EntryPoint.parse(f"{path}:Other")
     with pytest.raises(TrialError, match=r"small_cnn\.py defines no class 'SmalCnn'; it defines: SmallCnn"):
         EntryPoint.parse("lakelens.training.trials.small_cnn:SmalCnn")
+    path.write_text("class Mine(:\n    pass\n")
+    with pytest.raises(TrialError, match=r"mine\.py, line 1: .*cannot be imported"):
+        EntryPoint.parse(f"{path}:Mine")
 
 
 def test_a_name_that_the_file_imports_or_assigns_is_left_to_the_ranks(tmp_path):
-    path = write_trial(
-        tmp_path, "from lakelens.training.trials.small_cnn import SmallCnn as Borrowed\nAlias = Borrowed"
-    )
+    body = "from lakelens.training.trials.small_cnn import SmallCnn as Borrowed\nAlias = Borrowed"
+    path = write_trial(tmp_path, body)
     assert EntryPoint.parse(f"{path}:Borrowed").load().__name__ == "SmallCnn"
     assert EntryPoint.parse(f"{path}:Alias").load().__name__ == "SmallCnn"
-
-
-def test_a_file_with_a_syntax_error_is_refused_with_its_line(tmp_path):
-    (tmp_path / "broken.py").write_text("class Mine(:\n    pass\n")
-    with pytest.raises(TrialError, match=r"broken\.py, line 1: .*cannot be imported"):
-        EntryPoint.parse(f"{tmp_path}/broken.py:Mine")
 
 
 def test_what_a_file_raises_when_it_is_imported_is_shown_as_it_is(tmp_path):
@@ -200,10 +192,7 @@ def test_a_class_that_is_no_finished_trial_is_refused(tmp_path):
         ("import package.bases\nclass T(package.bases.Mine): pass", "torch"),
         ("from .bases import Mine\nclass T(Mine): pass", "torch"),
         ("from package.inner.bases import Mine\nclass T(Mine): pass", "torch"),
-        (
-            "from lakelens.training.trials.torch_small_cnn import TorchSmallCnn\nclass T(TorchSmallCnn): pass",
-            "torch",
-        ),
+        ("from lakelens.training.trials.torch_small_cnn import TorchSmallCnn as S\nclass T(S): pass", "torch"),
         ("from elsewhere import Unknown\nclass T(Unknown): pass", "keras"),
         ("class T(T): pass", "keras"),
     ],
@@ -216,18 +205,3 @@ def test_base_classes_are_followed_into_the_modules_that_they_are_imported_from(
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise AssertionError('imported')\nimport lakelens\nclass Mine(lakelens.TorchTrial): pass")
     assert framework_of(source, "T", [tmp_path], ("package",)) == framework
-
-
-def test_an_entry_point_tells_its_framework(tmp_path: Path) -> None:
-    (tmp_path / "trial.py").write_text("import lakelens\nclass T(lakelens.TorchTrial): pass")
-    assert EntryPoint.parse(f"{tmp_path}/trial.py:T").framework == "torch"
-    assert EntryPoint.parse("lakelens.training.trials.torch_small_cnn:TorchSmallCnn").framework == "torch"
-    assert EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn").framework == "keras"
-
-
-def test_base_classes_are_followed_into_an_archive_as_spark_submit_sends_it(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
-        archive.writestr("package/__init__.py", "raise AssertionError('imported')")
-        archive.writestr("package/bases.py", "import lakelens\nclass Mine(lakelens.TorchTrial): pass")
-    source = "from package.bases import Mine\nclass T(Mine): pass"
-    assert framework_of(source, "T", [tmp_path / "sent.zip"]) == "torch"

@@ -6,11 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelens.errors import InvalidArgumentError
-from lakelens.training.feed.plan.epoch_order import GlobalOrder, RankBatches, permutation, spread
+from lakelens.training.feed.plan.epoch_order import GlobalOrder, RankBatches, permutation
 from lakelens.training.feed.plan.feed_plan import GROUPS_PER_LANE, MAX_LANES, chunks_of, lanes_within
 
 pytestmark = pytest.mark.unit
@@ -68,17 +67,15 @@ def test_rows_of_any_size_stay_within_the_memory_or_are_two(memory, rows, row, g
     assert held <= max(memory, GROUPS_PER_LANE * row)
 
 
-@given(layouts, lane_counts, st.integers(1, 50), st.integers(1, 7))
-@settings(max_examples=200)
-def test_global_batches_are_the_same_at_any_number_of_ranks(layout, lanes, global_batch_size, size):
-    order = order_of(layout, lanes)
-    ranks = [RankBatches(order.rows, global_batch_size, rank, size) for rank in range(size)]
+@given(st.integers(0, 300), st.integers(1, 50), st.integers(1, 7))
+def test_global_batches_are_the_same_at_any_number_of_ranks(rows, global_batch_size, size):
+    ranks = [RankBatches(rows, global_batch_size, rank, size) for rank in range(size)]
     assert len({batches.steps() for batches in ranks}) == 1
     for step in range(ranks[0].steps()):
         shares = [batches.share(step) for batches in ranks]
         parts = [share.real.tolist() for share in shares]
         assert {share.rows for share in shares} == {max(map(len, parts))}
-        whole = list(range(step * global_batch_size, min((step + 1) * global_batch_size, order.rows)))
+        whole = list(range(step * global_batch_size, min((step + 1) * global_batch_size, rows)))
         assert sorted(itertools.chain.from_iterable(parts)) == whole
 
 
@@ -109,10 +106,8 @@ def test_losses_averaged_over_ranks_equal_the_mean_over_the_rows_of_the_batch(ro
         assert all(share.rows % replicas == 0 for share in shares)
 
 
-def test_weights_are_one_when_the_ranks_divide_the_batch():
-    assert RankBatches(100, 32, 1, 4).share(0).weight == 1.0
+def test_rows_weigh_one_for_a_step_that_counts_real_rows_itself():
     assert RankBatches(100, 10, 0, 4).share(0).weight == pytest.approx(4 * 3 / 10)
-    assert RankBatches(4, 32, 1, 4).share(0)[1:] == (1, 1.0)
     assert RankBatches(100, 10, 0, 4, equal_weights=True).share(0).weight == 1.0
 
 
@@ -139,37 +134,6 @@ def test_lanes_of_one_row_group_share_its_permutation():
     lanes = [next(order.row_group_slices(0, 0, [100_000], first, first + 10)).rows for first in (0, 500, 99_990)]
     assert len({id(rows.base) for rows in lanes}) == 1
     assert len(np.unique(lanes)) == 30
-
-
-def test_permutations_are_uniform():
-    # Each of the 24 orders of 4 values, over 2,400 keys: chi-squared with 23 degrees of freedom, p = 0.999 at 49.7.
-    counts: dict[tuple[int, ...], int] = {}
-    for key in range(2400):
-        order = tuple(permutation(4, 1, key).tolist())
-        counts[order] = counts.get(order, 0) + 1
-    assert len(counts) == 24
-    assert sum((n - 100) ** 2 / 100 for n in counts.values()) < 49.7
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"global_batch_size": 0}, "global_batch_size=0"),
-        ({"global_batch_size": 8, "size": 0}, "size=0"),
-        ({"global_batch_size": 8, "rank": 2, "size": 2}, "ranks of a job of size 2 are 0 to 1"),
-        ({"global_batch_size": 8, "rank": -1, "size": 2}, "rank=-1"),
-    ],
-)
-def test_impossible_ranks_and_batches_are_refused(arguments, words):
-    with pytest.raises(InvalidArgumentError, match=words):
-        RankBatches(10, **arguments)
-
-
-def test_the_stored_order_is_one_lane():
-    with pytest.raises(InvalidArgumentError, match="lanes=4"):
-        GlobalOrder(np.array([3]), lanes=4, shuffle=False)
-    with pytest.raises(InvalidArgumentError, match="lanes=0"):
-        GlobalOrder(np.array([3]), lanes=0)
 
 
 # --- mixing of tables that are stored sorted by class ----------------------------------------------------------------
@@ -216,17 +180,3 @@ def test_rows_of_one_class_that_are_stored_together_do_not_come_together(files, 
         assert clumping(labels, batch_size) < 1.6
     same = np.mean(labels[1:] == labels[:-1])
     assert same < 1.2 * np.sum((np.bincount(labels) / len(labels)) ** 2)
-
-
-def test_the_measure_of_mixing_knows_clumps_and_uniform_shuffles():
-    labels = np.repeat(np.arange(10), 500)
-    assert clumping(labels, 50) > 40
-    assert clumping(np.random.default_rng(0).permutation(labels), 50) == pytest.approx(1, abs=0.15)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
-def test_neighbouring_lanes_lie_far_apart(count):
-    order = spread(count)
-    assert sorted(order.tolist()) == list(range(count))
-    if count > 3:
-        assert np.abs(np.diff(np.argsort(order))).min() >= count // 4
