@@ -12,6 +12,7 @@ from deltalake import CommitProperties, write_deltalake
 from etl_pictures import encoded
 from PIL import Image
 from snapshots import open_snapshot
+from version_tables import set_configuration
 
 from lakelens.etl.images.recipe import RECIPE_PROPERTY
 from lakelens.etl.model import schema
@@ -87,20 +88,9 @@ def write_table(location, rows, labels=None, note=None):
     told = None if note is None else CommitProperties(custom_metadata={"userMetadata": note})
     write_deltalake(str(location), table, mode="append", partition_by=[schema.SPLIT], commit_properties=told)
     if is_new:
-        _set_properties(
-            Path(location), {LABELS_PROPERTY: json.dumps(numbers), RECIPE_PROPERTY: json.dumps({"size": 96})}
-        )
+        properties = {LABELS_PROPERTY: json.dumps(numbers), RECIPE_PROPERTY: json.dumps({"size": 96})}
+        set_configuration(Path(location), 0, **properties)  # delta-rs writes none but its own
     return location
-
-
-def _set_properties(location, properties):
-    """Puts properties into the first commit, since delta-rs writes none but its own."""
-    (log,) = (location / "_delta_log").glob("*.json")
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "metaData" in action:
-            action["metaData"]["configuration"] = properties
-    log.write_text("\n".join(map(json.dumps, actions)))
 
 
 def write_quarantine(location, reasons):

@@ -47,11 +47,13 @@ def test_boxes_of_corner_and_size_become_half_open():
     ]
 
 
-def test_neither_the_order_of_the_arrays_nor_a_byte_order_mark_matters():
+def test_neither_the_order_of_the_arrays_nor_a_byte_order_mark_nor_a_key_counts_of_its_own_matters():
     expected = read(document())
     assert read(b"\xef\xbb\xbf" + json.dumps(document()).encode()) == expected
     for keys in (("annotations", "categories", "images"), ("categories", "images", "annotations")):
         assert read({key: document()[key] for key in keys}) == expected
+    counted = ([{**entry, "counts": 3} for entry in entries] for entries in (IMAGES, ANNOTATIONS))
+    assert read(document(*counted)) == expected
 
 
 def test_annotations_without_an_image_are_accounted_for_by_image_id():
@@ -155,36 +157,23 @@ def test_ids_that_mean_two_things_are_an_error(changes, words):
         read(document(**changes))
 
 
-def test_an_annotation_with_a_key_counts_of_its_own_keeps_its_box():
-    given = document()
-    expected = read(given)
-    for entry in (*given["annotations"], *given["images"]):
-        entry["counts"] = 3
-    assert read(given) == expected
-
-
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"[]",
         b"null",
-        b"{",
         b"{}",
         b'{"images": {}}',
-        b'{"images": [1, 2}',
-        b'{"images": [], }',
         b'{"images": []} x',
         b'{"images": [{"id": 1, "file_name": "\xff"}]}',
         b'{"images": [' + b"[" * 100_000,
         b'{"images": [' + b'{"a":' * 100_000,
         b'{"images": [1' + b"0" * 10_000 + b"]}",
-        b"{1: []}",
         b'{"categories": []}',
         b"\x89PNG",
-        b"<annotation/>",
     ],
-    ids=range(17),
+    ids=range(12),
 )
 def test_what_is_no_coco_file_is_refused_by_name(data):
     with pytest.raises(

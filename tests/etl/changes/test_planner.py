@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from delta_rows import delta_rows
 from etl_pictures import write_image
@@ -18,25 +19,48 @@ from spark_jobs import jobs_of
 
 import lakelens
 from lakelens import ImageTable
+from lakelens.errors import SourceNotFoundError
+from lakelens.etl.changes.plan import Plan
 from lakelens.etl.changes.planner import make_plan
 from lakelens.etl.changes.rules import PlanRules
+from lakelens.etl.files import Wanted
 from lakelens.etl.ingest.prepare import list_source
 from lakelens.etl.model import schema
 from lakelens.etl.profile.findings import find_findings
 from lakelens.etl.quarantine import COLUMNS
-from lakelens.etl.sources.source import Source
+from lakelens.etl.sources.folders import list_share
+from lakelens.etl.sources.source import FOLDER_LISTING, Listing, Source, completed, raise_refusal
 from lakelens.etl.spark.writing_session import local_frame, writing_session
 
 pytestmark = pytest.mark.spark
+
+
+def first_plan(session, listing: Listing) -> Plan:
+    """Plans an ingest into a table that does not exist yet."""
+    stored, bad = (local_frame(session, [], schema.ddl_of(kind)) for kind in (schema.IMAGE_TABLE, schema.QUARANTINE))
+    return make_plan(listing, stored, bad, bad.select(*COLUMNS), PlanRules())
+
+
+def test_what_tasks_see_in_the_source_folder_arrives_in_the_plan(spark, tmp_path):
+    """One task has an empty mount: its rows look like those of a folder that was emptied."""
+    session, batches = writing_session(spark), []
+    write_image(tmp_path / "cat" / "1.jpg")
+    for task in range(2):
+        one = pa.record_batch([pa.array([task], pa.int64())], ["id"])
+        batches += list_share([one], os.fsencode(tmp_path), 2, Wanted("class_folders"))
+        shutil.rmtree(tmp_path / "cat", ignore_errors=True)
+    rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    plan = first_plan(session, Listing(completed(local_frame(session, rows, schema.ddl_of(FOLDER_LISTING)))))
+    with pytest.raises(SourceNotFoundError, match="some executors see"):
+        raise_refusal(plan.seen)
+    plan.release()
 
 
 def test_parts_of_a_plan_share_no_file_although_spark_computes_it_again(spark, tmp_path):
     session = writing_session(spark)
     for number in range(10, 20):
         write_image(tmp_path / "cat" / f"{number}.jpg", seed=number)
-    stored, bad = (local_frame(session, [], schema.ddl_of(kind)) for kind in (schema.IMAGE_TABLE, schema.QUARANTINE))
-    plan = make_plan(list_source(session, Source(tmp_path)), stored, bad, bad.select(*COLUMNS), PlanRules())
-    parts = []
+    plan, parts = first_plan(session, list_source(session, Source(tmp_path))), []
     for part in plan.batches(4):
         parts.append([row.path for row in part.work_files().collect()])
         write_image(tmp_path / "cat" / f"0{len(parts)}.jpg", seed=1)

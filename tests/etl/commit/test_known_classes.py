@@ -14,6 +14,7 @@ from delta_rows import delta_rows
 from deltalake import DeltaTable
 from etl_pictures import write_image
 from made_tables import append_as_another, make_table
+from stored_rows import names_and_numbers
 
 from lakelens import ImageTable
 from lakelens.errors import ClassNumbersError
@@ -52,10 +53,6 @@ def table(grown, spark, tmp_path):
     return ImageTable(spark, shutil.copytree(grown.location, tmp_path / "50% t"))
 
 
-def numbers_of(table: ImageTable, version: int | None = None) -> set[tuple[str, int]]:
-    return {(row["label_name"], row["label"]) for row in delta_rows(table.location, version)}
-
-
 def append_as_a_stranger(table: ImageTable, name: str, number: int) -> None:
     changed = {"path": f"s3://elsewhere/{name}.jpg", "content_hash": f"{name}{number}"}
     append_as_another(table, [{**delta_rows(table.location)[0], **changed, "label_name": name, "label": number}])
@@ -74,7 +71,7 @@ def test_a_number_that_a_restore_took_away_or_another_ingest_reserves_meanwhile_
     DeltaTable(table.location).restore(0)  # by a tool that records nothing
     assert table.ingest(write_class(write_class(tmp_path / "more", "a", seed=77), "d")).new_classes == ("d",)
     assert table.labels() == {"a": 0, "b": 1, "c": 2, "faster": 3, "d": 4}
-    assert numbers_of(table) == {("a", 0), ("b", 1), ("d", 4)}
+    assert names_and_numbers(table.location) == {("a", 0), ("b", 1), ("d", 4)}
 
 
 def test_an_ingest_that_was_killed_after_its_reservation_or_after_its_commit_costs_nothing(
@@ -99,7 +96,7 @@ def test_an_ingest_that_was_killed_after_its_reservation_or_after_its_commit_cos
     result = table.ingest(write_class(source, "e"))
     assert (result.stored, result.new_classes) == (1, ("e",))
     assert table.history(1)[0].class_counts == table.class_counts() == {"a": 3, "b": 2, "c": 1, "d": 1, "e": 1}
-    assert numbers_of(table) == {("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)}
+    assert names_and_numbers(table.location) == {("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)}
 
 
 def test_a_clone_without_a_ledger_keeps_the_numbers_of_its_rows_and_a_strangers_where_it_is_free(table, tmp_path):
@@ -109,7 +106,7 @@ def test_a_clone_without_a_ledger_keeps_the_numbers_of_its_rows_and_a_strangers_
     assert clone.labels() == {"a": 0, "b": 1, "c": 2, "e": 7}
     clone.ingest(write_class(write_class(tmp_path / "more", "d"), "e"))
     assert clone.labels() == {"a": 0, "b": 1, "c": 2, "e": 7, "d": 8}
-    assert numbers_of(clone) == {("a", 0), ("b", 1), ("c", 2), ("e", 7), ("d", 8)}
+    assert names_and_numbers(clone.location) == {("a", 0), ("b", 1), ("c", 2), ("e", 7), ("d", 8)}
 
 
 def test_damage_is_refused_by_an_ingest_and_repaired_by_one_commit(table, tmp_path):
@@ -130,7 +127,7 @@ def test_damage_is_refused_by_an_ingest_and_repaired_by_one_commit(table, tmp_pa
     repaired = json.loads(last)
     assert (repaired["committed"], repaired["version"]) == (True, latest + 1)
     assert table.labels() == {"a": 0, "b": 1, "c": 2, "e": 6}
-    assert numbers_of(table) == {("a", 0), ("b", 1), ("c", 2), ("e", 6)}
+    assert names_and_numbers(table.location) == {("a", 0), ("b", 1), ("c", 2), ("e", 6)}
     assert Counter(row["content_hash"] for row in delta_rows(table.location)) == before
     assert table.ingest(source).new_classes == ("d",)
     assert table.labels()["d"] == 7

@@ -26,17 +26,11 @@ from lakelens.table import Table
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """A table of one row, at version 0, to be copied."""
-    location = tmp_path_factory.mktemp("commit") / "start"
-    append_by_another(location, "first")
-    return location
-
-
 @pytest.fixture
-def place(start, tmp_path):
-    return str(shutil.copytree(start, tmp_path / "50% t"))
+def place(tmp_path):
+    """A table of one row, at version 0."""
+    append_by_another(tmp_path / "50% t", "first")
+    return str(tmp_path / "50% t")
 
 
 def transaction(spark, place):
@@ -68,11 +62,6 @@ def set_by_another(place, properties):
     commit_by_another(Path(place), {"commitInfo": note}, {"metaData": changed})
 
 
-def commit_number(place, number, application=APPLICATION_ID):
-    """Commits a number alone, as another writer."""
-    commit_by_another(Path(place), {"txn": {"appId": application, "version": number, "lastUpdated": 0}})
-
-
 def write_images(folder, numbers):
     for number in numbers:
         write_image(folder / f"{number:04d}.jpg", seed=number)
@@ -86,54 +75,30 @@ def attempted(transaction, rows, note):
         return None
 
 
-@pytest.fixture(scope="module")
-def story(spark, start, tmp_path_factory):
-    """A table through what transactions do to it while others write, told step by step.
-
-    Two plan after another has set properties, and one before that. One commits, the others are refused. After a further
-    commit of another, a third replaces all rows.
-    """
-    place = str(shutil.copytree(start, tmp_path_factory.mktemp("driven") / "50% t"))
+def test_a_commit_replaces_rows_takes_the_next_number_and_is_refused_if_another_was_faster(spark, place):
     session = writing_session(spark)
-    told = {"place": place}
     early = transaction(spark, place)
     set_by_another(place, {"lakelens.labels": "{}"})
     first, second = (transaction(spark, place) for _ in range(2))
-    told["early"] = attempted(early, row(spark, "same"), "planned before the properties")
-    told["first"] = attempted(first, row(spark, "same"), "first")
-    told["second"] = attempted(second, row(spark, "same"), "second")
+    assert attempted(early, row(spark, "same"), "planned before the properties") is None
+    assert attempted(first, row(spark, "same"), "first") == 2
+    assert attempted(second, row(spark, "same"), "second") is None
+    assert stored_paths(place) == ["first", "same"]
     set_by_another(place, {"team.owner": "someone"})
     third = transaction(session, place)
+    assert third.version == 3
     stale = session.range(300).selectExpr(
         "CASE id WHEN 0 THEN 'first' WHEN 1 THEN 'same' ELSE lpad(id, 100, 0) END AS path"
     )
-    told["planned third"] = third.version
-    told["third"] = third.commit(Batch(row(session, "new"), "third", stale))
-    return told
-
-
-def test_a_writer_that_planned_before_anothers_commit_is_refused(story):
-    assert (story["early"], story["second"]) == (None, None)
-    assert story["first"] == 2
-    assert stored_paths(story["place"], 2) == ["first", "same"]
-
-
-def test_each_ingest_has_the_number_after_the_last_whatever_was_committed_between(story):
-    numbers = log_entries(story["place"], "txn")
+    version = third.commit(Batch(row(session, "new"), "third", stale))
+    assert stored_paths(place) == ["new"]
+    latest = open_snapshot(place)
+    assert (latest.version, latest.configuration["team.owner"]) == (version, "someone")
+    numbers = log_entries(place, "txn")
     assert {txn["appId"] for txn in numbers.values()} == {APPLICATION_ID}
-    assert {version: txn["version"] for version, txn in numbers.items()} == {2: 0, story["third"]: 1}
-    assert story["planned third"] == 3
-
-
-def test_rows_are_replaced_and_properties_of_others_stay(story):
-    assert stored_paths(story["place"]) == ["new"]
-    assert open_snapshot(story["place"]).configuration["team.owner"] == "someone"
-    assert story["third"] == open_snapshot(story["place"]).version
-
-
-def test_a_long_list_of_replaced_rows_does_not_swell_the_log(story):
-    log = Path(story["place"]) / "_delta_log" / f"{story['third']:020d}.json"
-    assert log.stat().st_size < 20_000
+    assert {at: txn["version"] for at, txn in numbers.items()} == {2: 0, version: 1}
+    log = Path(place) / "_delta_log" / f"{version:020d}.json"
+    assert log.stat().st_size < 20_000  # however many paths are replaced
 
 
 def test_a_file_that_holds_other_rows_too_keeps_these(spark, place):
@@ -171,10 +136,10 @@ def test_ingests_at_once_store_each_file_once_keep_no_rows_and_a_new_table_start
     write_images(source / "cat", range(2))
     (source / "cat" / "broken.jpg").write_text("no image")
     first = table.ingest(source, size=16)
-    commit_number(place, 1)  # an ingest elsewhere
+    # An ingest elsewhere
+    commit_by_another(place, {"txn": {"appId": APPLICATION_ID, "version": 1, "lastUpdated": 0}})
     early = transaction(spark, place)
     set_by_another(place, {"team.owner": "someone"})
-    assert attempted(early, row(spark, "early"), "planned before the properties") is None
     write_images(source / "cat", range(2, 6))
     write_images(source / "it's", range(10, 14))
     write_image(source / "cat" / "0000.jpg", seed=999)

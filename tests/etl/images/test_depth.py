@@ -20,11 +20,6 @@ from lakelens.etl.images.recipe import Recipe
 pytestmark = pytest.mark.unit
 
 
-def decoded(values, dtype, depth="full"):
-    found = decode_source(encoded(Image.fromarray(np.array([values], dtype)), "TIFF"), depth=depth)
-    return np.asarray(found.image)[0, :, 0].tolist(), found.notes
-
-
 @pytest.mark.parametrize(
     ("values", "dtype", "depth", "shown", "notes"),
     [
@@ -52,7 +47,8 @@ def decoded(values, dtype, depth="full"):
     ],
 )
 def test_samples_of_more_than_8_bits_are_scaled_by_the_range_and_clipped(values, dtype, depth, shown, notes):
-    assert decoded(values, dtype, depth) == (shown, notes)
+    found = decode_source(encoded(Image.fromarray(np.array([values], dtype)), "TIFF"), depth=depth)
+    assert (np.asarray(found.image)[0, :, 0].tolist(), found.notes) == (shown, notes)
 
 
 @pytest.mark.parametrize("depth", ["ful", [1], [2, 1], [0, float("nan")], ["0", "1"], 5, None])
@@ -104,8 +100,10 @@ SIXTEEN_BITS = {
 }
 
 
+@pytest.mark.parametrize("strip", [15, 1000], ids=["in strips", "at once"])
 @pytest.mark.parametrize("name", SIXTEEN_BITS)
-def test_colours_of_16_bits_are_scaled_as_grey_is(name):
+def test_colours_of_16_bits_are_scaled_as_grey_is(name, strip, monkeypatch):
+    monkeypatch.setattr(colours, "_STRIP", strip)  # pixels: three rows, and the last one
     samples = np.random.default_rng(0).integers(100, 4000, (4, 5, 3)).astype(np.uint16)
     if "grey" in name:
         samples[...] = samples[..., :1]
@@ -135,10 +133,3 @@ def test_16_bits_in_planes_of_their_own_are_refused_with_a_way_out():
     with pytest.raises(ImageError, match=r"PlanarConfiguration 2\); save it with interleaved colours") as error:
         decode_source(bytes(data))
     assert error.value.reason == "unsupported"
-
-
-def test_large_colours_of_16_bits_are_scaled_strip_by_strip(monkeypatch):
-    monkeypatch.setattr(colours, "_STRIP", 10)
-    samples = np.random.default_rng(0).integers(0, 65536, (7, 5, 3)).astype(np.uint16)
-    shown = np.asarray(decode_source(colour_png(samples, RGB)).image)
-    assert np.array_equal(shown, np.rint(samples / 257))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelens.etl.images.geometry import letterbox, place
+from lakelens.etl.images.geometry import letterbox
 
 pytestmark = pytest.mark.unit
 SIDES = st.integers(1, 3000)
@@ -20,14 +20,3 @@ def test_a_letterbox_shows_the_whole_source_within(width, height, target_width, 
         assert -1e-6 <= y * placement.scale_y + placement.offset_y <= target_height + 1e-6
     # One pair of sides is filled, up to rounding to whole pixels.
     assert placement.scaled_width == target_width or placement.scaled_height == target_height
-
-
-def test_a_square_letterbox_is_what_an_ingest_with_fit_makes():
-    assert letterbox(640, 480, 299, 299) == place("fit", 640, 480, 299)
-    placement = letterbox(640, 480, 320, 320)
-    assert (placement.scaled_width, placement.scaled_height, placement.offset_x, placement.offset_y) == (
-        320,
-        240,
-        0,
-        40,
-    )

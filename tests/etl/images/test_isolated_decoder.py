@@ -53,9 +53,8 @@ def test_a_child_stores_what_the_function_stores_in_the_order_of_paths_and_bytes
 
 
 @pytest.mark.parametrize(
-    ("poison", "reason"), [(b"crash", "decoder_crashed"), (b"exit", "decoder_crashed"), (b"memory", "out_of_memory"),
-                           (b"spin", "timeout")],
-)  # fmt: skip
+    ("poison", "reason"), [(b"exit", "decoder_crashed"), (b"memory", "out_of_memory"), (b"spin", "timeout")]
+)
 def test_a_decoder_that_crashes_or_spins_costs_one_image(monkeypatch, tmp_path, poison, reason):
     monkeypatch.setattr(isolate, "make_stored_image", misbehaving)
     (tmp_path / "poison").write_bytes(b"crash")
@@ -112,10 +111,3 @@ def test_files_that_cannot_be_read_have_a_reason(tmp_path):
     with IsolatedDecoder(RECIPE, Limits(max_bytes=1000, timeout_s=20)) as decoder:
         found = kinds(decoder.decode_all(sources))
     assert found == [*["unreadable"] * 4, *["too_many_bytes"] * 2]
-
-
-def test_nothing_is_started_for_nothing():
-    before = children()
-    with IsolatedDecoder(RECIPE, Limits()) as decoder:
-        assert list(decoder.decode_all([])) == []
-        assert children() == before

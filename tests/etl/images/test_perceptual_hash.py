@@ -8,19 +8,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from etl_pictures import encoded, fit
+from etl_pictures import encoded, fit, picture
 from PIL import Image, ImageEnhance
 
 from lakelens.etl.images.perceptual_hash import MAX_DISTANCE, find_nearest, perceptual_hash
 
 pytestmark = pytest.mark.unit
-
-
-def picture(seed):
-    """A smooth random landscape of some contrasts: what a photograph is to a gradient hash."""
-    rng = np.random.default_rng(seed)
-    small = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
-    return small.resize((400, 330), Image.Resampling.BICUBIC)
 
 
 def distance(first, second):
@@ -39,12 +32,13 @@ def distance(first, second):
     ids=["compressed", "resized", "contrast", "colour"],
 )
 def test_a_changed_copy_is_near(seed, change):
-    one, other = (perceptual_hash(fit(image, 299)) for image in (picture(seed), change(picture(seed))))
+    image = picture(seed, 400, 330)
+    one, other = (perceptual_hash(fit(shown, 299)) for shown in (image, change(image)))
     assert distance(one, other) <= MAX_DISTANCE
 
 
 def test_different_pictures_are_far():
-    hashes = [perceptual_hash(picture(seed)) for seed in range(25)]
+    hashes = [perceptual_hash(picture(seed, 400, 330)) for seed in range(25)]
     assert min(itertools.starmap(distance, itertools.combinations(hashes, 2))) > 2 * MAX_DISTANCE
 
 
@@ -72,29 +66,27 @@ def nearest_of_all(hashes, groups):
     return np.stack([np.where(groups[:, g], distances, 129).min(axis=1) for g in range(groups.shape[1])], axis=1)
 
 
-def test_the_search_finds_exactly_what_comparing_all_finds():
-    random = np.random.default_rng(8)
-    hashes = near_copies(random.integers(0, 2**64, (300, 2), dtype=np.uint64), np.arange(128), random, 19)
-    groups = random.random((len(hashes), 3)) < 0.5
+# Above and below a wide picture all is one colour: half of the bits are equal in all hashes.
+PADDED = np.arange(128)[(np.arange(128) % 64 >= 16) & (np.arange(128) % 64 < 48)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "mask", "bits", "most", "share"),
+    [(8, 300, 0xFFFFFFFFFFFFFFFF, np.arange(128), 19, 0.5), (0, 600, 0x0000FFFFFFFF0000, PADDED, 8, 1)],
+    ids=["whole", "padded"],
+)
+def test_the_search_finds_exactly_what_comparing_all_finds(seed, count, mask, bits, most, share):
+    random = np.random.default_rng(seed)
+    hashes = random.integers(0, 2**64, (count, 2), dtype=np.uint64) & np.uint64(mask)
+    hashes = near_copies(hashes, bits, random, most)
+    groups = random.random((len(hashes), 3)) < share
     found = find_nearest(hashes, groups)
     assert (found.distances == nearest_of_all(hashes, groups)).all()
     assert ((found.rows >= 0) == (found.distances <= MAX_DISTANCE)).all()
     for row, group in zip(*np.nonzero(found.rows >= 0), strict=True):
         other = found.rows[row, group]
-        bits = distance(hashes[row].tolist(), hashes[other].tolist())
-        assert (bits, groups[other, group]) == (found.distances[row, group], True)
-
-
-def test_padding_hides_no_near_picture():
-    """Above and below a wide picture all is one colour: half of the bits are equal in all hashes."""
-    random = np.random.default_rng(0)
-    inside = np.arange(128)[(np.arange(128) % 64 >= 16) & (np.arange(128) % 64 < 48)]
-    mask = np.uint64(0x0000FFFFFFFF0000)
-    hashes = random.integers(0, 2**64, (600, 2), dtype=np.uint64) & mask
-    hashes = near_copies(hashes, inside, random, 8)
-    groups = np.ones((len(hashes), 1), bool)
-    found = find_nearest(hashes, groups)
-    assert (found.distances == nearest_of_all(hashes, groups)).all()
+        found_at = distance(hashes[row].tolist(), hashes[other].tolist())
+        assert (found_at, groups[other, group]) == (found.distances[row, group], True)
 
 
 def test_many_frames_of_one_scene_take_little_memory():
@@ -106,8 +98,3 @@ def test_many_frames_of_one_scene_take_little_memory():
     tracemalloc.stop()
     assert (found.rows >= 0).all()
     assert peak < 2000 * len(hashes)
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_none_or_one_hash_has_no_neighbour(rows):
-    assert (find_nearest(np.zeros((rows, 2), np.uint64), np.ones((rows, 2), bool)).rows == -1).all()

@@ -1,9 +1,6 @@
-"""The decoder that feed, scoring and profile share: one result whatever decodes JPEG, and no heavy imports."""
+"""The decoder that feed, scoring and profile share: one result whatever decodes JPEG."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -57,11 +54,3 @@ def test_what_does_not_decode_is_an_error_with_a_reason_wherever_it_is_asked(ima
         with pytest.raises(ImageError) as caught:
             ask()
         assert caught.value.reason == reason
-
-
-def test_stored_rows_are_decoded_without_tensorflow_and_spark():
-    code = (
-        "import sys, lakelens.etl.images.stored_image as _; print({'tensorflow', 'pyspark'} & set(sys.modules) or [])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"

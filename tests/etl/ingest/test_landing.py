@@ -25,19 +25,13 @@ def stream(spark, place: Path, source: Path, on_batch=None, **options) -> Stream
     return result
 
 
-@pytest.fixture(scope="module")
-def landing(spark, tmp_path_factory):
-    """A landing folder through three calls: what has come, nothing new, and files that have changed.
-
-    After the first batch another writer adds a row.
-    """
-    root = tmp_path_factory.mktemp("landing")
-    source = root / "landing"
+def test_batches_are_commits_of_so_many_files_that_store_each_file_once_on_top_of_others(spark, tmp_path):
+    """What has come while another writer adds a row after the first batch; nothing new; files that have changed."""
+    source, table = tmp_path / "landing", ImageTable(spark, tmp_path / "t")
     for number in range(4):
         write_image(source / "cat" / f"{number}.jpg", seed=number)
         write_image(source / "dog" / f"{number}.jpg", seed=100 + number)
     (source / "cat" / "broken.jpg").write_text("no image")
-    table = ImageTable(spark, root / "t")
     told: list[int] = []
 
     def write_between(result) -> None:
@@ -46,38 +40,21 @@ def landing(spark, tmp_path_factory):
             row = delta_rows(table.location)[0]
             append_as_another(table, [{**row, "path": "file:///elsewhere/1.jpg", "label_name": "cow", "label": 1}])
 
-    first = stream(spark, root / "t", source, write_between)
-    again = stream(spark, root / "t", source)
-    for name in ("0", "broken"):
-        write_image(source / "cat" / f"{name}.jpg", seed=998)
-    later = stream(spark, root / "t", source)
-    return {"table": table, "told": told, "first": first, "again": again, "later": later}
-
-
-def test_each_batch_is_one_commit_of_at_most_so_many_files_on_top_of_others(landing):
-    first = landing["first"]
+    first = stream(spark, tmp_path / "t", source, write_between)
     assert [(batch.version, batch.stored + batch.quarantined) for batch in first.batches] == [(0, 4), (2, 4), (3, 1)]
-    assert landing["told"] == [batch.version for batch in first.batches]
-    assert len(delta_rows(landing["table"].location, 0)) == BATCH
-
-
-def test_every_file_of_the_folder_is_stored_once_or_in_quarantine_and_a_row_of_another_writer_stays(landing):
-    first = landing["first"]
+    assert told == [batch.version for batch in first.batches]
+    assert len(delta_rows(table.location, 0)) == BATCH
     assert (first.rows_in, first.stored, first.quarantined, first.skipped) == (9, 8, 1, 0)
     assert (first.reasons, first.new_classes) == ({"not_an_image": 1}, ("cat", "dog"))
     assert {batch.vanished_classes for batch in first.batches} == {()}
-    rows = delta_rows(landing["table"].location, first.version)
+    rows = delta_rows(table.location)
     assert (len(rows), len({row["path"] for row in rows})) == (8 + 1, 8 + 1)
     assert {row["label_name"]: row["label"] for row in rows} == {"cat": 0, "cow": 1, "dog": 2}
-
-
-def test_a_stream_with_nothing_new_commits_nothing(landing):
-    again = landing["again"]
-    assert (again.batches, again.version, again.skipped) == ((), landing["first"].version, 9)
-
-
-def test_changed_and_repaired_files_are_the_next_batch(landing):
-    later = landing["later"]
+    again = stream(spark, tmp_path / "t", source)
+    assert (again.batches, again.version, again.skipped) == ((), first.version, 9)
+    for name in ("0", "broken"):
+        write_image(source / "cat" / f"{name}.jpg", seed=998)
+    later = stream(spark, tmp_path / "t", source)
     assert (later.stored, later.quarantined, later.skipped) == (2, 0, 7)
     assert [batch.changed for batch in later.batches] == [2]
 

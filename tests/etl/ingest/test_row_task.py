@@ -6,8 +6,7 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
-from etl_pictures import encoded, picture, write_image
-from PIL import Image
+from etl_pictures import encoded, oriented, picture, write_image
 
 from lakelens.etl.annotations.frames import ImageFrames
 from lakelens.etl.files import local_uri
@@ -43,19 +42,16 @@ def test_a_time_beyond_pythons_dates_is_kept_as_the_last_of_them(tmp_path):
     assert _times(task.quarantined_rows([batch])) == {"bad.jpg": usual, "good.jpg": last, "worse.jpg": last}
 
 
-def turned(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encoded(picture(width=60, height=40), "PNG", exif=exif)
+TURNED = {number: encoded(picture(), "PNG", exif=oriented(number)) for number in (3, 6, 8)}
 
 
 @pytest.mark.parametrize(
     ("recipe", "data", "source"),
     [
-        (Recipe(size=32), turned(6), (40, 60, 6, "fit")),
-        (Recipe(size=32, resize="crop"), turned(3), (60, 40, 3, "crop")),
-        (Recipe(resize="none"), turned(8), (40, 60, 8, "none")),
-        (Recipe(store="original"), turned(6), (40, 60, 6, "none")),
+        (Recipe(size=32), TURNED[6], (40, 60, 6, "fit")),
+        (Recipe(size=32, resize="crop"), TURNED[3], (60, 40, 3, "crop")),
+        (Recipe(resize="none"), TURNED[8], (40, 60, 8, "none")),
+        (Recipe(store="original"), TURNED[6], (40, 60, 6, "none")),
         (Recipe(store="original"), encoded(picture()), (60, 40, 1, "none")),
         (Recipe(size=16), encoded(picture(width=1203, height=701)), (1203, 701, 1, "fit")),
     ],

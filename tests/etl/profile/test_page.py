@@ -84,25 +84,19 @@ def test_many_classes_are_all_listed_and_stay_a_page_that_opens(tmp_path):
     assert len(text) < 8_000_000
 
 
-def test_images_whose_size_is_not_recorded_have_none(tmp_path):
+def test_recorded_sizes_of_images_and_source_files_are_shown(tmp_path):
     rows = [image_row("a", jpeg(picture(i)), i, size=(90 + i, 80)) for i in range(20)]
     for row in rows[:4]:
         row[schema.WIDTH] = row[schema.HEIGHT] = None
+    for row, (width, height) in zip(rows, [(20, 40), (20, 40), (30, 30)], strict=False):
+        row[schema.SOURCE] = {"width": width, "height": height, "orientation": 6, "resize": "fit"}
     found = gathered(write_table(tmp_path / "some", rows), near_duplicates=False)
-    assert "16 sizes, 94 to 109 pixels wide and 80 high; not recorded of 4" in render_page(found, {})
+    text = render_page(found, {})
+    assert "16 sizes, 94 to 109 pixels wide and 80 high; not recorded of 4" in text
+    sizes = "2 sizes, 20 to 30 pixels wide and 30 to 40 high; not recorded of 17"
+    assert f"<dt>source files</dt><dd>{sizes}</dd>" in text
+    assert PLOTS["source_sizes"](found) is not None
     found = gathered(write_table(tmp_path / "none", rows[:4]), near_duplicates=False)
     text = render_page(found, {})
     assert "<dt>size</dt><dd>not recorded</dd>" in text
     assert 'id="boxes"' not in text  # of which there are none
-
-
-def test_the_recorded_sizes_of_the_source_files_are_shown(tmp_path):
-    sizes = [(20, 40), (20, 40), (30, 30), None]
-    rows = [image_row("a", jpeg(picture(number)), number, split="train") for number in range(len(sizes))]
-    for row, size in zip(rows, sizes, strict=True):
-        source = size and {"width": size[0], "height": size[1], "orientation": 6, "resize": "fit"}
-        row[schema.SOURCE] = source
-    found = gathered(write_table(tmp_path / "t", rows), near_duplicates=False)
-    text = "2 sizes, 20 to 30 pixels wide and 30 to 40 high; not recorded of 1"
-    assert f"<dt>source files</dt><dd>{text}</dd>" in render_page(found, {})
-    assert PLOTS["source_sizes"](found) is not None

@@ -66,11 +66,13 @@ def test_a_box_without_a_corner_does_not_count(tmp_path):
     assert len(gathered(write_table(tmp_path / "labelled", [{**rows[0], schema.LABEL_NAME: "dog"}])).samples) == 1
 
 
-def test_annotations_of_another_kind_are_not_boxes(tmp_path):
-    rows = pa.table({"image": [jpeg(picture(i)) for i in range(2)], "annotations": ["{}", None]})
+def test_annotations_of_another_kind_are_not_boxes_and_splits_that_are_numbers_are_named_by_them(tmp_path):
+    images = [jpeg(picture(i)) for i in range(4)]
+    rows = pa.table({"image": images, "annotations": ["{}", None, None, None], "split": [0, 1, 1, None]})
     write_deltalake(str(tmp_path / "t"), rows)
-    found = gathered(tmp_path / "t")
-    assert (found.rows, len(found.boxes), len(found.samples[NO_CLASS])) == (2, 0, 2)
+    found = gathered(tmp_path / "t", near_duplicates=False)
+    assert (found.rows, len(found.boxes), len(found.samples[NO_CLASS])) == (4, 0, 4)
+    assert dict(found.rows_by_split) == {"0": 1, "1": 2, "none": 1}
 
 
 def test_the_profile_counts_the_same_classes_as_the_version(tmp_path):
@@ -95,23 +97,12 @@ def test_the_profile_counts_the_same_classes_as_the_version(tmp_path):
     assert same(tmp_path / "grown") == {"a": 2, "b": 2, NO_CLASS: 4}
 
 
-def test_splits_that_are_numbers_are_named_by_them(tmp_path):
-    rows = pa.table({"image": [jpeg(picture(i)) for i in range(4)], "split": [0, 1, 1, None]})
-    write_deltalake(str(tmp_path / "t"), rows)
-    found = gathered(tmp_path / "t", near_duplicates=False)
-    assert dict(found.rows_by_split) == {"0": 1, "1": 2, "none": 1}
-
-
 def test_a_process_warns_after_a_profile_as_before(two):
-    def leave_silent(row):  # as two threads do whose `catch_warnings` overlap
-        warnings.simplefilter("ignore")
-
-    before = list(warnings.filters)
-    snapshot = open_snapshot(two)
+    snapshot, before = open_snapshot(two), list(warnings.filters)
     images, _ = read_rows(snapshot)
-    found = list(for_each_row(snapshot, images, [3, 69], [schema.PATH], leave_silent))
-    assert found == [(3, None), (69, None)]
-    assert list(warnings.filters) == before
+    # The work leaves warnings silent, as two threads do whose `catch_warnings` overlap.
+    found = list(for_each_row(snapshot, images, [3, 69], [schema.PATH], lambda _: warnings.simplefilter("ignore")))
+    assert (found, list(warnings.filters)) == ([(3, None), (69, None)], before)
 
 
 def test_one_content_in_two_classes_is_found_with_its_files_and_many_copies_hide_none(two, tmp_path):

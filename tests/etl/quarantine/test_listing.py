@@ -59,7 +59,7 @@ def test_times_that_spark_has_written_without_a_zone_have_one(table: Path) -> No
     assert found == {NOON}
 
 
-def test_filters_by_batch_and_reason_count_what_they_let_through(table: Path) -> None:
+def test_filters_by_batch_and_reason_count_what_they_let_through_and_a_limit_cuts_the_list_alone(table: Path) -> None:
     assert ImageTable(None, table).quarantine(batch_id="one").reasons == {"truncated": 1, "empty": 1}
     both = ImageTable(None, table).quarantine(batch_id="one", reason="truncated")
     assert [file.path for file in both.files] == ["a"]
@@ -67,9 +67,6 @@ def test_filters_by_batch_and_reason_count_what_they_let_through(table: Path) ->
     assert ImageTable(None, table).quarantine(reason="timeout").count == 0
     with pytest.raises(InvalidArgumentError, match=r"'blurred' is not a reason.*decoder_crashed.*image_missing"):
         ImageTable(None, table).quarantine(reason="blurred")
-
-
-def test_a_limit_cuts_the_list_and_not_the_counts(table: Path) -> None:
     found = ImageTable(None, table).quarantine(limit=1)
     assert ([file.path for file in found.files], found.count) == (["a"], 3)
     with pytest.raises(InvalidArgumentError, match="limit"):

@@ -31,9 +31,7 @@ BOXES_DDL = (
 )
 
 
-@pytest.fixture(scope="module")
-def boxes(spark):
-    """What is listed of a frame with several rows of some paths and rows without one, and the bytes that are read."""
+def test_a_path_of_several_rows_is_listed_and_read_once_in_any_order_and_each_row_without_one_is_listed(spark):
     names = ("cat", "dog", "ape")
     rows = [
         ("twice", b"one", "cat", 0.0, 0.0, 1.0, 1.0, "yesterday"),
@@ -48,16 +46,15 @@ def boxes(spark):
     listing = list_frame(spark, Source(spark.createDataFrame(rows, BOXES_DDL))).described({})
     files = listing.files.persist()
     try:
-        listed, read = files.collect(), listing.read_contents(files, 10).collect()
+        listed = {row.path: row for row in files.collect()}
+        read = {row.path: row.content for row in listing.read_contents(files, 10).collect()}
     finally:
         files.unpersist()
     assert len(listed) == len(read) == 8
-    return {row.path: row for row in listed}, {row.path: row.content for row in read}
-
-
-def test_a_path_of_several_rows_of_content_is_listed_and_read_once(boxes):
-    listed, read = boxes
-    found = {path: (len(row.boxes), reasons(row)) for path, row in listed.items() if reasons(row) != [PATH_UNUSABLE]}
+    unnamed = {path: row for path, row in listed.items() if reasons(row) == [PATH_UNUSABLE]}
+    assert [row.source_length for row in unnamed.values()] == [-1, -1, -1]
+    assert {read[path] for path in unnamed} == {None}
+    found = {path: (len(row.boxes), reasons(row)) for path, row in listed.items() if path not in unnamed}
     assert found == {
         "alone": (1, []),
         "torn": (2, [CONTENT_CONFLICT]),
@@ -65,30 +62,14 @@ def test_a_path_of_several_rows_of_content_is_listed_and_read_once(boxes):
         "forth": (3, []),
         "back": (3, []),
     }
-    assert listed["twice"].content_hash == hashlib.sha256(b"one").hexdigest()
     assert {path: bytes(read[path]) for path in found} == {
         **dict.fromkeys(("twice", "forth", "back"), b"one"),
         **dict.fromkeys(("alone", "torn"), b"other"),
     }
-
-
-def test_rows_of_a_frame_say_the_same_in_any_order(boxes):
-    listed, _ = boxes
-    assert len(listed["forth"].boxes) == 3
-    assert listed["forth"].annotation_hash == listed["back"].annotation_hash != listed["twice"].annotation_hash
-
-
-def test_every_row_of_content_without_a_path_is_listed_and_has_no_bytes_to_read(boxes):
-    listed, read = boxes
-    unnamed = {path: row.source_length for path, row in listed.items() if reasons(row) == [PATH_UNUSABLE]}
-    assert sorted(unnamed.values()) == [-1, -1, -1]
-    assert {read[path] for path in unnamed} == {None}
-    assert listed["twice"].source_length == 3
-
-
-def test_a_text_that_is_no_time_is_no_time_of_the_file(boxes):
-    listed, _ = boxes
-    assert {path: listed[path].source_modified.year for path in ("twice", "alone")} == {"twice": 1970, "alone": 2024}
+    twice, alone, forth, back = (listed[path] for path in ("twice", "alone", "forth", "back"))
+    assert (twice.content_hash, twice.source_length) == (hashlib.sha256(b"one").hexdigest(), 3)
+    assert (twice.source_modified.year, alone.source_modified.year) == (1970, 2024)  # "yesterday" is no time
+    assert forth.annotation_hash == back.annotation_hash != twice.annotation_hash
 
 
 def test_rows_without_a_path_are_of_no_file_system(spark, tmp_path):

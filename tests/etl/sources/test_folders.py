@@ -10,32 +10,25 @@ import pytest
 from etl_pictures import write_image
 
 from lakelens.errors import SourceNotFoundError
-from lakelens.etl.changes.planner import make_plan
-from lakelens.etl.changes.rules import PlanRules
 from lakelens.etl.files import Wanted, list_below
 from lakelens.etl.model import schema
-from lakelens.etl.quarantine import COLUMNS
 from lakelens.etl.sources.folders import list_share
-from lakelens.etl.sources.source import FOLDER_LISTING, IGNORED, Listing, completed, raise_refusal
-from lakelens.etl.spark.writing_session import local_frame, writing_session
+from lakelens.etl.sources.source import IGNORED, raise_refusal
+
+pytestmark = pytest.mark.unit
 
 TASKS = 4
 
 
-def listed_batches(root, change):
-    """Lists a folder by four tasks, of which the last one sees it after a change."""
-    batches = []
+def listed(root, change):
+    """Lists a folder by four tasks, of which the last one sees it after a change; returns names and reasons."""
+    rows = []
     for task in range(TASKS):
         if task == TASKS - 1:
             change()
         one = pa.record_batch([pa.array([task], pa.int64())], ["id"])
-        batches += list_share([one], os.fsencode(root), TASKS, Wanted("class_folders"))
-    return batches
-
-
-def listed(root, change):
-    """Lists a folder as `listed_batches`; returns names and reasons."""
-    rows = pa.Table.from_batches(listed_batches(root, change)).to_pylist()
+        batches = list_share([one], os.fsencode(root), TASKS, Wanted("class_folders"))
+        rows += [row for batch in batches for row in batch.to_pylist()]
     reasons = {row[IGNORED] for row in rows if row[IGNORED]}
     return sorted(row[schema.PATH].rpartition("/")[2] for row in rows if row[IGNORED] is None), reasons
 
@@ -47,65 +40,38 @@ def folder(tmp_path):
     return tmp_path / "source"
 
 
-@pytest.mark.unit
-class TestTasks:
-    def test_a_folder_that_comes_or_goes_meanwhile_moves_no_other_name(self, folder):
-        def change():
-            write_image(folder / "class 00" / "new.jpg")
-            shutil.rmtree(folder / "class 11")
+def test_a_folder_that_comes_or_goes_meanwhile_moves_no_other_name(folder):
+    def change():
+        write_image(folder / "class 00" / "new.jpg")
+        shutil.rmtree(folder / "class 11")
 
-        names, reasons = listed(folder, change)
-        assert {f"{number}.jpg" for number in range(11)} <= set(names)
-        raise_refusal(reasons)
-
-    def test_a_name_that_is_not_utf8_is_told_by_its_escape(self, folder):
-        named = folder.rename(os.fsdecode(os.fsencode(folder) + b"\xe9"))
-        names, reasons = listed(named, lambda: None)
-        assert len(names) == 12
-        assert [reason.rpartition("/")[2] for reason in reasons] == ["source\\udce9"]
-
-    def test_a_nested_folder_whose_name_cannot_be_read_gives_its_files_a_reason(self, tmp_path):
-        for name in ("a/b/1.jpg", "a/b\u200b/2.jpg", "3.jpg"):
-            write_image(tmp_path / name)
-        found = list_below(os.fsencode(tmp_path), [b"a", b"3.jpg"], Wanted("nested_class_folders"))
-        reasons = {file.path.rpartition("/")[2]: (file.label_name, file.ignored) for file in found}
-        assert reasons == {
-            "1.jpg": ("a/b", None),
-            "2.jpg": (None, "class_name_unusable"),
-            "3.jpg": (None, "no_class_folder"),
-        }
-
-    @pytest.mark.parametrize("left", [(), (".keep",), ("README.md",)], ids=["nothing", "a hidden file", "a file"])
-    def test_an_executor_without_the_mount_is_an_error_and_no_loss_of_rows(self, folder, left):
-        def change():
-            shutil.rmtree(folder)
-            folder.mkdir()
-            for name in left:
-                (folder / name).touch()
-
-        _, reasons = listed(folder, change)
-        with pytest.raises(
-            SourceNotFoundError, match=r"some executors see (.* in .*, others folders|folders) in .*: mount"
-        ):
-            raise_refusal(reasons)
+    names, reasons = listed(folder, change)
+    assert {f"{number}.jpg" for number in range(11)} <= set(names)
+    raise_refusal(reasons)
 
 
-@pytest.mark.spark
-def test_what_tasks_see_arrives_in_the_plan(spark, folder):
-    """One task has an empty mount: its rows look like those of a folder that was emptied."""
+def test_a_nested_folder_whose_name_cannot_be_read_gives_its_files_a_reason(tmp_path):
+    for name in ("a/b/1.jpg", "a/b\u200b/2.jpg", "3.jpg"):
+        write_image(tmp_path / name)
+    found = list_below(os.fsencode(tmp_path), [b"a", b"3.jpg"], Wanted("nested_class_folders"))
+    reasons = {file.path.rpartition("/")[2]: (file.label_name, file.ignored) for file in found}
+    assert reasons == {
+        "1.jpg": ("a/b", None),
+        "2.jpg": (None, "class_name_unusable"),
+        "3.jpg": (None, "no_class_folder"),
+    }
 
+
+@pytest.mark.parametrize("left", [(), (".keep",), ("README.md",)], ids=["nothing", "a hidden file", "a file"])
+def test_an_executor_without_the_mount_is_an_error_and_no_loss_of_rows(folder, left):
     def change():
         shutil.rmtree(folder)
         folder.mkdir()
+        for name in left:
+            (folder / name).touch()
 
-    session = writing_session(spark)
-    rows = pa.Table.from_batches(listed_batches(folder, change)).to_pylist()
-    files = local_frame(session, [tuple(row.values()) for row in rows], schema.ddl_of(FOLDER_LISTING))
-    listing = Listing(completed(files))
-    stored, bad = (local_frame(session, [], schema.ddl_of(kind)) for kind in (schema.IMAGE_TABLE, schema.QUARANTINE))
-    plan = make_plan(listing, stored, bad, bad.select(*COLUMNS), PlanRules())
-    try:
-        with pytest.raises(SourceNotFoundError, match="some executors see"):
-            raise_refusal(plan.seen)
-    finally:
-        plan.release()
+    _, reasons = listed(folder, change)
+    with pytest.raises(
+        SourceNotFoundError, match=r"some executors see (.* in .*, others folders|folders) in .*: mount"
+    ):
+        raise_refusal(reasons)

@@ -123,7 +123,7 @@ def scaled(factor: int) -> list[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.fixture(scope="module")
-def voc_source(tmp_path_factory):
+def voc(spark, tmp_path_factory):
     root = tmp_path_factory.mktemp("voc") / "VOC 100%"
     names = write_marked(root / "JPEGImages")
     for name, factor in names.items():
@@ -156,12 +156,6 @@ def voc_source(tmp_path_factory):
     write(root / "ImageSets" / "Main" / "red_test.txt", "4  1\n5  1\n")
     # A list whose images are all in another list, too, is not one that names no image.
     write(root / "ImageSets" / "Main" / "test.txt", "in_two_splits\nnowhere\n")
-    return root, names
-
-
-@pytest.fixture(scope="module")
-def voc(spark, voc_source):
-    root, names = voc_source
     options = {"classes": list(MARKS), "splits": {"by_content": 1.0}}
     return names, told(spark, root.parent / "t", root, "voc", resize="fit", boxes_drawn_on="file", **options)
 
@@ -204,14 +198,10 @@ def test_a_list_of_which_no_line_names_an_image_is_an_error(spark, tmp_path):
     for image in ("1", "2"):
         write(tmp_path / "JPEGImages" / f"{image}.png", marked(int(image)))
         write(tmp_path / "Annotations" / f"{image}.xml", voc_xml((WIDTH, HEIGHT), scaled(1)))
-    table = ImageTable(spark, tmp_path / "t")
-    for name, lines in (("val", "JPEGImages/1\n"), ("trainval", "one\n3 0\n")):
-        write(tmp_path / "ImageSets" / "Main" / f"{name}.txt", lines)
-        with pytest.raises(
-            AnnotationFileError, match=rf"no line of the split list {name}.txt names an image; the first is"
-        ):
-            table.preview(tmp_path, "voc")
-        (tmp_path / "ImageSets" / "Main" / f"{name}.txt").unlink()
+    write(tmp_path / "ImageSets" / "Main" / "trainval.txt", "one\n3 0\n")
+    words = r"no line of the split list trainval.txt names an image; the first is"
+    with pytest.raises(AnnotationFileError, match=words):
+        ImageTable(spark, tmp_path / "t").preview(tmp_path, "voc")
 
 
 # COCO, cropped.

@@ -58,37 +58,25 @@ def killing_busy_decoders(after_cpu_s: float) -> Iterator[list[int]]:
         watcher.join()
 
 
-@pytest.fixture(scope="module")
-def poisoned(spark, tmp_path_factory):
-    root = tmp_path_factory.mktemp("poisoned")
+def test_an_image_beyond_its_seconds_or_memory_or_whose_decoder_dies_costs_its_own_row(spark, tmp_path):
+    source, table = tmp_path / "source", ImageTable(spark, tmp_path / "t")
     for number in range(GOOD):
-        write_image(root / "source" / "cat" / f"{number}.jpg", seed=number)
-    (root / "source" / "cat" / "spins.jpg").write_bytes(jpeg_of_many_scans())
-    (root / "source" / "cat" / "bursts.png").write_bytes(png_of(9000, 9000))
-    (root / "source" / "cat" / "bomb.png").write_bytes(png_that_claims(60_000, 60_000))
+        write_image(source / "cat" / f"{number}.jpg", seed=number)
+    spins = source / "cat" / "spins.jpg"
+    spins.write_bytes(jpeg_of_many_scans())
+    (source / "cat" / "bursts.png").write_bytes(png_of(9000, 9000))
+    (source / "cat" / "bomb.png").write_bytes(png_that_claims(60_000, 60_000))
     # A file that no one can read, not even root: its first page is not mapped.
-    (root / "source" / "cat" / "unreadable.jpg").symlink_to("/proc/self/mem")
-    table = ImageTable(spark, root / "t")
+    (source / "cat" / "unreadable.jpg").symlink_to("/proc/self/mem")
     failed = failed_tasks(spark)
-    limits = Limits(timeout_s=4, memory_bytes=150_000_000)  # the spinning file takes them twice
-    result = table.ingest(root / "source", size=32, limits=limits)
-    return {"source": root / "source", "table": table, "result": result, "failed": failed_tasks(spark) - failed}
-
-
-def test_an_image_beyond_its_seconds_or_its_memory_costs_its_own_row(poisoned):
-    result = poisoned["result"]
+    # The spinning file takes its seconds twice.
+    result = table.ingest(source, size=32, limits=Limits(timeout_s=4, memory_bytes=150_000_000))
     assert result.reasons == {"timeout": 1, "out_of_memory": 1, "too_many_pixels": 1, "unreadable": 1}
     assert (result.rows_in, result.stored, result.quarantined) == (GOOD + 4, GOOD, 4)
-    assert len(stored_rows(poisoned["table"].location)) == GOOD
-    assert poisoned["failed"] == 0
-
-
-def test_a_decoder_whose_process_dies_costs_its_own_row(poisoned, spark):
-    table, spins = poisoned["table"], poisoned["source"] / "cat" / "spins.jpg"
+    assert len(stored_rows(table.location)) == GOOD
     os.utime(spins, (1_000_000_000, 1_000_000_000))
-    failed = failed_tasks(spark)
     with killing_busy_decoders(after_cpu_s=0.5) as killed:
-        result = table.ingest(poisoned["source"], limits=Limits(timeout_s=200))
+        result = table.ingest(source, limits=Limits(timeout_s=200))
     assert killed
     # What could not be read is tried again each time.
     assert (result.reasons, result.stored, result.skipped) == ({"decoder_crashed": 1, "unreadable": 1}, 0, GOOD + 2)

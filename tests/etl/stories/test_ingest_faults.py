@@ -28,18 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 SIZE = 16
-
-
 IMAGES, BATCH = 29, 10
-
-
-def landing_folder(root: Path) -> Path:
-    """Images and a bad file, whose path is the first: in the first batch."""
-    source = root / "landing"
-    for number in range(IMAGES):
-        write_image(source / ("cat" if number % 2 else "dog") / f"{number}.jpg", seed=number)
-    (source / "cat" / "0-broken.jpg").write_text("no image")
-    return source
 
 
 def data_files(place: Path) -> set[Path]:
@@ -75,7 +64,10 @@ def killed(
     It commits as the fixture `spark` says.
     """
     root = tmp_path_factory.mktemp("killed")
-    source, place = landing_folder(root), root / "stream" / "t"
+    source, place = root / "landing", root / "stream" / "t"
+    for number in range(IMAGES):
+        write_image(source / ("cat" if number % 2 else "dog") / f"{number}.jpg", seed=number)
+    (source / "cat" / "0-broken.jpg").write_text("no image")  # its path is the first: in the first batch
     flags = ("--size", str(SIZE), "--stream", "--max-files", str(BATCH), "--master", "local[2]")
     child = subprocess.Popen(
         ending_with_this_process([sys.executable, "-m", "lakelens.jobs.cli", "etl", str(source), str(place), *flags]),

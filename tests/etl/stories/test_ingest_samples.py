@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
+import PIL
 import pytest
-from pillow_samples import pillow_samples
 from spark_jobs import failed_tasks
 from stored_rows import stored_paths
 
@@ -36,6 +39,31 @@ for path in json.load(sys.stdin):
         pass
 print(json.dumps(shown))
 """
+
+
+def pillow_samples() -> Path:
+    """Gives the folder of sample images of the installed Pillow, broken ones of past reports too.
+
+    pip fetches Pillow's source distribution, once: the images stay in the user's cache. Skips where it cannot be had.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakelens"
+    home = cache / f"pillow-{PIL.__version__}-images"
+    if home.is_dir():
+        return home
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as place:
+        wanted = ["--no-deps", "--no-binary", "pillow", f"pillow=={PIL.__version__}"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", place, *wanted]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"Pillow's source distribution cannot be had: {done.stderr.strip()[-200:]}")
+        (archive,) = Path(place).glob("*.tar.gz")
+        with tarfile.open(archive) as file:
+            file.extractall(place, [member for member in file if "/Tests/images/" in member.name], filter="data")
+        (images,) = Path(place).glob("*/Tests/images")
+        with contextlib.suppress(OSError):  # another run was faster
+            images.rename(home)
+    return home
 
 
 def shown_by_pillow(files: list[Path]) -> set[Path]:

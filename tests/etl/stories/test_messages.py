@@ -148,15 +148,6 @@ def test_a_table_is_not_ingested_into_by_another_folder_layout(table, source):
         table.ingest(source, layout="nested_class_folders")
 
 
-def test_images_of_a_relative_coco_folder_are_found(spark, tmp_path, monkeypatch):
-    coco = {"images": [{"id": 0, "file_name": "1.jpg"}], "annotations": [], "categories": []}
-    write_image(tmp_path / "photos" / "cat" / "1.jpg")
-    (tmp_path / "photos" / "cat" / "_annotations.coco.json").write_text(json.dumps(coco))
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    assert ImageTable(spark, "../u").preview("../photos", "coco").rows_in == 1
-
-
 def test_a_constraint_of_others_is_named_with_the_values_that_break_it(copy, tmp_path):
     DeltaTable(copy.location).alter.add_constraint({"pets": "label_name <> 'cow'"})
     write_image(tmp_path / "more" / "cow" / "1.jpg", seed=9)

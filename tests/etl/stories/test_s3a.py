@@ -78,20 +78,11 @@ print(json.dumps(found))
 """
 
 
-def hadoop_version() -> str:
-    """The Hadoop that pyspark brings; the JARs of another do not fit it."""
-    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
-    return jar.stem.removeprefix("hadoop-client-api-")
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     log = tmp_path_factory.mktemp("s3a") / "stderr"
     with s3_server() as server, log.open("w") as stderr:
-
-        def put(name: str, data: bytes) -> None:
-            server.put(name, data)
-
+        put = server.put
         for number in range(2):
             put(f"photos/cat/{number} é%.jpg", encoded(picture(number)))
             put(f"photos/dog/{number}.jpg", encoded(picture(100 + number)))
@@ -99,8 +90,10 @@ def found(tmp_path_factory):
         put("photos/dog/bad.jpg", b"no image")
         put("photos/dog/notes.txt", b"notes")
         put("list.csv", b"path,label\nphotos/dog/0.jpg,dog\ns3a://images/photos/dog/1.jpg,dog\n")
+        # The JARs of another Hadoop than pyspark's do not fit it.
+        (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
         settings = {
-            "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{hadoop_version()}",
+            "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{jar.stem.removeprefix('hadoop-client-api-')}",
             "spark.hadoop.fs.s3a.endpoint": server.endpoint,
             "spark.hadoop.fs.s3a.access.key": ACCESS_KEY,
             "spark.hadoop.fs.s3a.secret.key": SECRET_KEY,

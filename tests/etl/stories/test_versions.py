@@ -69,22 +69,15 @@ def test_changes_lists_one_row_per_kind_of_change_and_diff_counts_them(tmp_path:
     assert ImageTable(None, place).changes(2).num_rows == 0
 
 
-def test_classes_are_counted_by_number_with_zeros_and_then_by_name(table: Path) -> None:
+def test_classes_are_counted_by_number_with_zeros_and_then_by_name(table: Path, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "none"), pa.table({"id": [7, 7, 3]}))
+    assert counts(tmp_path / "none") == []
     assert counts(table) == [("cat", 2), ("dog", 2), ("cow", 1)]
     shutil.rmtree(table / "_lakelens")
     assert counts(table) == [("cat", 2), ("cow", 1), ("dog", 2)]
     set_configuration(table, 0, lakelens__labels='{"dog": 0, "emu": 1, "cat": 2}')
     assert counts(table, 1) == [("dog", 3), ("emu", 0), ("cat", 2)]
     assert counts(table) == [("dog", 2), ("emu", 0), ("cat", 2), ("cow", 1)]
-
-
-def test_rows_without_a_class_and_tables_without_classes(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), pa.table({"label_name": ["b", None, "a", ""]}))
-    assert counts(tmp_path / "t") == [("a", 1), ("b", 1), ("(no class)", 2)]
-    write_deltalake(str(tmp_path / "numbers"), pa.table({"label": [7, 7, 3]}))
-    assert counts(tmp_path / "numbers") == [("3", 1), ("7", 2)]
-    write_deltalake(str(tmp_path / "none"), pa.table({"id": [7, 7, 3]}))
-    assert counts(tmp_path / "none") == []
 
 
 def test_a_diff_reads_classes_that_are_partitions_and_files_that_are_older_than_a_column(tmp_path: Path) -> None:

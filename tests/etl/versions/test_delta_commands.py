@@ -1,4 +1,4 @@
-"""Restoring a version: its rows and nothing else, numbers that stay, and what the next ingest makes of it."""
+"""Restoring a version: its rows and nothing else, and what the next ingest makes of it; a VACUUM of a clone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from deltalake import write_deltalake
 from etl_pictures import write_image
 from made_tables import make_table
 from snapshots import open_snapshot
+from stored_rows import files_of
 
 from lakelens import ImageTable
-from lakelens.errors import NotAnImageTableError, TableConflictError, VersionFilesMissingError, VersionNotFoundError
-from lakelens.etl.commit.transaction import Batch, Transaction
+from lakelens.errors import NotAnImageTableError, VersionFilesMissingError, VersionNotFoundError
 from lakelens.etl.versions.delta_commands import RestoreResult
 from lakelens.jobs.cli import main
 from lakelens.ledger.protection import vacuuming
@@ -38,7 +38,7 @@ def rows_of(table: ImageTable, version: int | None = None) -> dict[str, tuple[st
 
 @pytest.fixture(scope="module")
 def story(spark, tmp_path_factory):
-    """Two versions, the first restored by the command while an ingest was under way; then the folder once more."""
+    """Two versions, the first restored by the command; then the folder once more."""
     root = tmp_path_factory.mktemp("restore") / "50% é"
     source = root / "images"
     for number in range(3):
@@ -53,18 +53,11 @@ def story(spark, tmp_path_factory):
     told = {"grown": table.ingest(source).version}
     table.pin("first", 0)
     told["before"] = (rows_of(table, 0), rows_of(table))
-    late, late_rows = Transaction(spark, Table(table.location)), spark.sql("SELECT 'late' AS path, 'train' AS split")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         told["code"] = main(["table", "restore", f"{table.location}@first"])
     found = json.loads(printed.getvalue().splitlines()[-1])
     told["restored"] = RestoreResult(**{name: found[name] for name in RestoreResult.__dataclass_fields__})
     told["restored rows"] = rows_of(table)
-    told["refused"] = None
-    try:
-        late.commit(Batch(late_rows, "{}"))
-    except TableConflictError as error:
-        told["refused"] = error
-    told["rows after the refusal"] = rows_of(table)
     told["again"] = table.restore(0)
     told["ingested"] = table.ingest(source)
     return {"table": table, "source": source, **told}
@@ -94,21 +87,12 @@ def test_a_restore_is_in_the_history_with_who_and_which(story):
     assert [entry.restored for entry in (first, ingest)] == [None, None]
 
 
-def test_what_is_restored_already_makes_no_version(story):
-    again = story["again"]
+def test_a_second_restore_makes_no_version_and_the_next_ingest_takes_again_what_was_removed(story):
+    again, result = story["again"], story["ingested"]
     assert (again.version, again.committed, again.added, again.removed) == (story["restored"].version, False, {}, {})
-
-
-def test_the_next_ingest_takes_again_what_a_restore_removed_and_doubles_nothing(story):
-    result = story["ingested"]
     assert (result.version, result.committed, result.quarantined) == (story["table"].version, True, 1)
     assert result.rows_in == 7 == result.stored + result.quarantined + result.skipped
     assert rows_of(story["table"], result.version) == story["before"][1]
-
-
-def test_an_ingest_that_had_planned_before_a_restore_does_not_commit(story):
-    assert "another writer committed first" in str(story["refused"])
-    assert story["rows after the refusal"] == story["restored rows"]
 
 
 def test_a_restore_waits_for_a_vacuum_and_brings_back_nothing_that_it_took(story, spark, tmp_path):
@@ -141,3 +125,18 @@ def test_what_cannot_be_restored_is_refused_by_name(story, spark, tmp_path):
         write_deltalake(str(tmp_path / "other"), pa.table({"id": [0, 1, 2]}), mode="append")
     with pytest.raises(NotAnImageTableError, match=r"other.*lakelens\.recipe"):
         ImageTable(spark, tmp_path / "other").restore(0)
+
+
+def test_a_vacuum_of_a_shallow_clone_by_spark_takes_the_clones_own_files_alone(spark, tmp_path):
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    write_deltalake(str(source), pa.table({"id": range(10)}))
+    spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{source}`").collect()
+    write_deltalake(str(clone), pa.table({"id": range(10, 20)}), mode="append")
+    (own,) = [path for path in files_of(clone) if path.is_relative_to(clone)]
+    theirs = files_of(source)
+    assert [entry.rows for entry in ImageTable(None, clone).history()] == [20, 10]
+    write_deltalake(str(clone), pa.table({"id": [20]}), mode="overwrite")  # removes both from the log
+    assert ImageTable(None, clone).vacuum(0, allow_short_retention=True).files == (own.name,)
+    assert not own.exists()
+    assert all(path.exists() for path in theirs)
+    assert sorted(row["id"] for row in delta_rows(source)) == list(range(10))

@@ -8,7 +8,6 @@ import json
 import operator
 import os
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from delta_rows import delta_rows
 from deltalake import DeltaTable, write_deltalake
 from etl_pictures import write_image
 from made_tables import append_as_another, make_table
+from stored_rows import names_and_numbers
 
 from lakelens import ImageTable, spark_session
 from lakelens.errors import InvalidArgumentError, NotAnImageTableError, TableConflictError
@@ -34,27 +34,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 SIZE = 16
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Four cats and three dogs, in version 0, and their folder; to be copied."""
-    root = tmp_path_factory.mktemp("edits")
-    for number in range(4):
-        write_image(root / "images" / "cat" / f"{number}.jpg", seed=number)
-    for number in range(3):
-        write_image(root / "images" / "dog" / f"{number}.jpg", seed=100 + number)
-    make_table(root / "t", root / "images", size=SIZE, splits={"train": 1.0})
-    return root
+@pytest.fixture
+def source(tmp_path) -> Path:
+    """Four cats and three dogs."""
+    for name, first, count in (("cat", 0, 4), ("dog", 100, 3)):
+        for number in range(count):
+            write_image(tmp_path / "images" / name / f"{number}.jpg", seed=first + number)
+    return tmp_path / "images"
 
 
 @pytest.fixture
-def source(made, tmp_path) -> Path:
-    """A copy of the folder, in whose place the table was made."""
-    return made / "images"
-
-
-@pytest.fixture
-def table(made, spark, tmp_path) -> ImageTable:
-    return ImageTable(spark, shutil.copytree(made / "t", tmp_path / "it's a table"))
+def table(spark, source, tmp_path) -> ImageTable:
+    """The images in version 0."""
+    return ImageTable(spark, make_table(tmp_path / "it's a table", source, size=SIZE, splits={"train": 1.0}))
 
 
 @pytest.fixture(autouse=True)
@@ -66,30 +58,11 @@ def nothing_kept(spark):
     assert cache.numCachedEntries() == before
 
 
-@contextlib.contextmanager
-def another_file(path: Path, seed: int):
-    """Writes a file of the shared folder, and puts the old one back, or removes it."""
-    before = (path.read_bytes(), path.stat()) if path.exists() else None
-    write_image(path, seed=seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            path.unlink()
-        else:
-            path.write_bytes(before[0])
-            os.utime(path, ns=(before[1].st_atime_ns, before[1].st_mtime_ns))
-
-
-def run(*arguments: str) -> dict:
+def run(*arguments: str, code: int = 0) -> dict:
+    """Runs a command, which exits with this code; gives its last line."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert main(["table", *arguments]) == 0
+        assert main(["table", *arguments]) == code
     return json.loads(printed.getvalue().splitlines()[-1])
-
-
-def run_refused(*arguments: str) -> int:
-    with contextlib.redirect_stdout(io.StringIO()):
-        return main(["table", *arguments])
 
 
 def rows_by_path(table: ImageTable, version: int | None = None) -> list[dict]:
@@ -99,10 +72,6 @@ def rows_by_path(table: ImageTable, version: int | None = None) -> list[dict]:
         for row in delta_rows(table.location, version)
     ]
     return sorted(rows, key=operator.itemgetter("path"))
-
-
-def names_and_numbers(table: ImageTable, version: int | None = None) -> set[tuple[str, int]]:
-    return {(row["label_name"], row["label"]) for row in delta_rows(table.location, version)}
 
 
 def test_deleted_files_stay_out_until_their_content_changes_or_their_rows_are_restored(table, source):
@@ -115,20 +84,22 @@ def test_deleted_files_stay_out_until_their_content_changes_or_their_rows_are_re
     touched = source / "dog" / "0.jpg"
     before = touched.stat()
     os.utime(touched, (1_600_000_000, 1_600_000_000))
-    with another_file(source / "cat" / "0.jpg", seed=999):
-        again = table.ingest(source)
-        assert (again.stored, again.skipped, table.class_counts()) == (1, 6, {"cat": 4, "dog": 2})
-    os.utime(touched, ns=(before.st_atime_ns, before.st_mtime_ns))  # the folder is that of all tests
+    write_image(source / "cat" / "0.jpg", seed=999)
+    again = table.ingest(source)
+    assert (again.stored, again.skipped, table.class_counts()) == (1, 6, {"cat": 4, "dog": 2})
     assert [entry.path.split("/")[-2] for entry in table.quarantine().files] == ["dog"]
+    os.utime(touched, ns=(before.st_atime_ns, before.st_mtime_ns))
     table.restore(0)
-    assert table.ingest(source).committed is False
+    restored = table.ingest(source)
+    assert (restored.stored, restored.changed, restored.skipped) == (1, 1, 6)
     assert (table.class_counts(), table.quarantine().files) == ({"cat": 4, "dog": 3}, ())
 
 
 def test_a_deletion_of_nothing_commits_nothing_and_what_cannot_be_deleted_from_is_refused(table):
     assert (table.delete("width > 1000").committed, table.version) == (False, 0)
     for condition in ("height = 'tall'", "width % (height - height) = 0"):  # the second fails once it is computed
-        assert (run_refused("delete", table.location, condition), table.version) == (2, 0)
+        run("delete", table.location, condition, code=2)
+    assert table.version == 0
     write_deltalake(f"{table.location}-3", pa.table({"id": [0, 1, 2]}))
     with pytest.raises(NotAnImageTableError, match="lakelens did not create it"):
         ImageTable(table.spark, f"{table.location}-3").delete("true")
@@ -140,7 +111,7 @@ def test_a_class_keeps_its_number_and_its_names_through_renames_and_restores(tab
     found = run("rename-class", table.location, "dog", "hound")
     hound = table.version
     assert (found["version"], found["number"], found["rows"]) == (hound, 1, 3)
-    assert names_and_numbers(table) == {("cat", 0), ("hound", 1)}
+    assert names_and_numbers(table.location) == {("cat", 0), ("hound", 1)}
     assert table.labels() == {"cat": 0, "hound": 1}
     assert table.history(1)[0].class_counts == {"cat": 4, "hound": 3}
     assert {(row["label_name"], row["change"]) for row in table.changes(0).to_pylist()} == {("hound", "label")}
@@ -151,23 +122,26 @@ def test_a_class_keeps_its_number_and_its_names_through_renames_and_restores(tab
             InvalidArgumentError, match=rf"'{name}' was the name of the class 'wolf', with the number 1"
         ):
             check_names(Table.of(table.location), "cat", name)
-    assert (run_refused("rename-class", table.location, "cat", "dog"), table.version) == (2, latest)
+    run("rename-class", table.location, "cat", "dog", code=2)
+    assert table.version == latest
     check_names(Table.of(table.location), "wolf", "dog")  # its own earlier name
-    with another_file(source / "dog" / "late.jpg", seed=500):
-        result = table.ingest(source, classes=["cat", "dog"])
+    write_image(source / "dog" / "late.jpg", seed=500)
+    result = table.ingest(source, classes=["cat", "dog"])
+    (source / "dog" / "late.jpg").unlink()
     assert (result.stored, result.skipped, result.vanished_classes, result.new_classes) == (1, 7, (), ())
-    assert names_and_numbers(table) == {("cat", 0), ("wolf", 1)}
+    assert names_and_numbers(table.location) == {("cat", 0), ("wolf", 1)}
     table.restore(0)
-    assert (table.labels(), names_and_numbers(table)) == ({"cat": 0, "dog": 1}, {("cat", 0), ("dog", 1)})
+    assert (table.labels(), names_and_numbers(table.location)) == ({"cat": 0, "dog": 1}, {("cat", 0), ("dog", 1)})
     with pytest.raises(InvalidArgumentError, match="'wolf' was the name of the class 'dog'"):
         check_names(Table.of(table.location), "cat", "wolf")
-    with another_file(source / "bee" / "late.jpg", seed=502), another_file(source / "wolf" / "late.jpg", seed=511):
-        table.ingest(source)
-        assert names_and_numbers(table) == {("cat", 0), ("dog", 1), ("bee", 2)}
-        DeltaTable(table.location).restore(hound)  # by a tool that records nothing
-        assert table.ingest(source).stored == 2
+    for name, seed in (("bee", 502), ("wolf", 511)):
+        write_image(source / name / "late.jpg", seed=seed)
+    table.ingest(source)
+    assert names_and_numbers(table.location) == {("cat", 0), ("dog", 1), ("bee", 2)}
+    DeltaTable(table.location).restore(hound)  # by a tool that records nothing
+    assert table.ingest(source).stored == 2
     assert table.labels() == {"cat": 0, "hound": 1, "bee": 2}
-    assert names_and_numbers(table) == {("cat", 0), ("hound", 1), ("bee", 2)}
+    assert names_and_numbers(table.location) == {("cat", 0), ("hound", 1), ("bee", 2)}
     assert table.repair(dry_run=True).findings == ()
 
 
@@ -184,12 +158,12 @@ def before_the_commit(monkeypatch, meanwhile):
 
 
 def test_a_rename_that_lost_leaves_the_new_name_to_a_new_class(table, source, monkeypatch):
-    with another_file(source / "wolf" / "0.jpg", seed=600):
-        before_the_commit(monkeypatch, lambda: ImageTable(table.spark, table.location).ingest(source))
-        with pytest.raises(TableConflictError):
-            table.rename_class("dog", "wolf")
+    write_image(source / "wolf" / "0.jpg", seed=600)
+    before_the_commit(monkeypatch, lambda: ImageTable(table.spark, table.location).ingest(source))
+    with pytest.raises(TableConflictError):
+        table.rename_class("dog", "wolf")
     labels = {"cat": 0, "dog": 1, "wolf": 2}
-    assert (table.labels(), names_and_numbers(table)) == (labels, set(labels.items()))
+    assert (table.labels(), names_and_numbers(table.location)) == (labels, set(labels.items()))
     ledger = read(Table.of(table.location))
     assert ([one.renaming for one in ledger.classes], ledger.aliases) == ([None] * 3, {})
     assert table.repair(dry_run=True).findings == ()

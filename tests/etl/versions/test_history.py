@@ -28,7 +28,9 @@ def table(tmp_path: Path) -> Path:
     return three_versions(tmp_path)
 
 
-def test_history_says_rows_classes_batch_and_who_newest_first(table: Path) -> None:
+def test_history_says_rows_classes_batch_and_who_newest_first_from_the_log_alone(table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.unlink()
     found = history(table)
     assert [entry.version for entry in found] == [2, 1, 0]
     assert [entry.rows for entry in found] == [5, 5, 3]
@@ -104,13 +106,6 @@ def test_versions_before_a_cleaned_log_have_no_rows_and_later_ones_are_right(tmp
     assert history(place, 1)[0].class_counts == {"cat": 6, "dog": 0, "cow": 0}
 
 
-def test_the_history_reads_the_log_alone(table: Path) -> None:
-    before = history(table)
-    for file in table.glob("*.parquet"):
-        file.unlink()
-    assert history(table) == before
-
-
 def test_commits_of_others_have_no_counts_and_neither_have_counts_that_do_not_add_up(table: Path) -> None:
     write_deltalake(str(table), images(cat=["c9"]), mode="append")
     # As of another table that was put in this one's place.
@@ -119,17 +114,11 @@ def test_commits_of_others_have_no_counts_and_neither_have_counts_that_do_not_ad
     assert [(entry.rows, entry.class_counts) for entry in found] == [(7, None), (6, None)]
 
 
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
-def test_a_class_whose_name_holds_a_separator_of_lines_does_not_end_the_history(table: Path, separator: str) -> None:
-    set_configuration(table, 0, lakelens__labels=json.dumps({f"ca{separator}t": 0}, ensure_ascii=False))
+def test_a_class_whose_name_holds_separators_of_lines_does_not_end_the_history(table: Path) -> None:
+    separators = "\u2028\u2029\u0085"
+    set_configuration(table, 0, lakelens__labels=json.dumps({f"ca{separators}t": 0}, ensure_ascii=False))
     log = table / "_delta_log" / f"{0:020d}.json"
-    escaped = json.dumps(separator)[1:-1]
-    text = log.read_text().replace(escaped, separator)  # as Spark writes it
-    assert separator in text
+    text = log.read_text().replace(json.dumps(separators)[1:-1], separators)  # as Spark writes it
+    assert separators in text
     log.write_text(text, encoding="utf-8")
     assert [entry.rows for entry in history(table)] == [5, 5, 3]
-
-
-def test_a_table_without_classes_has_rows_alone(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
-    assert [(entry.rows, entry.class_counts) for entry in history(tmp_path / "t")] == [(2, None)]

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import deltalake.fs
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from snapshots import open_snapshot
+from stored_rows import files_of
 from tracked_runs import track
 from version_tables import commit, images, set_configuration, three_versions, write
 
@@ -26,9 +26,9 @@ from lakelens.errors import (
     VersionProtectedError,
     VersionUnreadableError,
 )
+from lakelens.etl.model.schema import TABLE_PROPERTIES
 from lakelens.etl.versions import changes as versions
 from lakelens.etl.versions import vacuum
-from lakelens.etl.versions import vacuum as vacuums
 from lakelens.etl.versions.vacuum import VacuumResult
 from lakelens.ledger.protection import pins, unpin, vacuuming
 from lakelens.table import Table
@@ -43,6 +43,12 @@ def table(tmp_path: Path) -> Path:
     return three_versions(tmp_path)
 
 
+@pytest.fixture
+def plain(table: Path) -> Path:
+    """The same table at a path without a percent sign, for delta-rs's checkpoints."""
+    return table.rename(table.with_name("plain"))
+
+
 def vacuum_now(table: Path, **options: bool) -> VacuumResult:
     return ImageTable(None, table).vacuum(0, allow_short_retention=True, **options)
 
@@ -51,22 +57,10 @@ def pin_version(table: Path, name: str, version: int | None = None, **options: b
     return vacuum.pin_version(Table.of(table, version), name, **options)
 
 
-def files_of(table: Path, version: int | None = None) -> list[Path]:
-    snapshot = open_snapshot(table, version)
-    return [Path(snapshot.file_location(i)) for i in range(len(snapshot.files))]
-
-
-@pytest.mark.parametrize(("pin", "run"), [("golden", None), (None, "run-7")])
-def test_vacuum_refuses_to_take_files_of_a_pinned_or_used_version_and_says_which(
-    table: Path, pin: str | None, run: str | None
-) -> None:
-    if pin:
-        pin_version(table, pin, 1)
-    if run:
-        track(table, 1, run)
-    with pytest.raises(
-        VersionProtectedError, match=rf"version 1 \({'pin golden' if pin else 'run run-7'}\).*keep_prot"
-    ):
+def test_vacuum_refuses_to_take_files_of_a_pinned_or_used_version_and_says_which(table: Path) -> None:
+    pin_version(table, "golden", 0)
+    track(table, 1, "run-7")
+    with pytest.raises(VersionProtectedError, match=r"version 0 \(pin golden\); version 1 \(run run-7\).*keep_prot"):
         vacuum_now(table)
     assert all(path.exists() for path in files_of(table, 1))
 
@@ -135,22 +129,21 @@ def test_what_a_killed_writer_left_goes_once_it_is_old_and_what_delta_hides_stay
     assert [path.exists() for path in (old, *files_of(place))] == [False, True]
 
 
-def test_a_pinned_version_that_the_log_no_longer_knows_is_told(table: Path) -> None:
-    track(table, 0, "run-7")
-    DeltaTable(_without_percent(table)).create_checkpoint()
-    (_without_percent(table) / "_delta_log" / f"{0:020d}.json").unlink()
-    assert ImageTable(None, _without_percent(table)).vacuum().unreadable == {0: ("run run-7",)}
+def test_a_pinned_version_that_the_log_no_longer_knows_is_told(plain: Path) -> None:
+    track(plain, 0, "run-7")
+    DeltaTable(plain).create_checkpoint()
+    (plain / "_delta_log" / f"{0:020d}.json").unlink()
+    assert ImageTable(None, plain).vacuum().unreadable == {0: ("run run-7",)}
 
 
 @pytest.mark.parametrize("damage", ["cut short", "in the way"])
 def test_a_protected_version_that_cannot_be_read_now_refuses_the_vacuum_and_loses_no_file(
-    table: Path, damage: str
+    plain: Path, damage: str
 ) -> None:
-    place = _without_percent(table)
-    pin_version(place, "golden", 1)
-    files = files_of(place, 1)
-    DeltaTable(place).create_checkpoint()
-    entry = place / "_delta_log" / f"{1:020d}.json"
+    pin_version(plain, "golden", 1)
+    files = files_of(plain, 1)
+    DeltaTable(plain).create_checkpoint()
+    entry = plain / "_delta_log" / f"{1:020d}.json"
     whole = entry.read_text()
     if damage == "cut short":
         entry.write_text(whole[:30])
@@ -161,10 +154,10 @@ def test_a_protected_version_that_cannot_be_read_now_refuses_the_vacuum_and_lose
         with pytest.raises(
             VersionUnreadableError, match=r"version 1 is protected \(pin golden\) and cannot be opened.*nothing was rem"
         ):
-            vacuum_now(place, **options)
+            vacuum_now(plain, **options)
     assert all(path.exists() for path in files)
-    unpin(Table.of(place), "golden")
-    assert len(vacuum_now(place).files) == 2
+    unpin(Table.of(plain), "golden")
+    assert len(vacuum_now(plain).files) == 2
 
 
 def test_a_log_that_cannot_be_listed_is_not_taken_for_no_table(table: Path) -> None:
@@ -176,37 +169,24 @@ def test_a_log_that_cannot_be_listed_is_not_taken_for_no_table(table: Path) -> N
             act()
 
 
-def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(table: Path) -> None:
-    place = _without_percent(table)
-    pin_version(place, "golden", 1)
-    track(place, 1, "run-7")
+def test_a_table_with_deletion_vectors_gives_its_pins_and_takes_them_away(plain: Path) -> None:
+    pin_version(plain, "golden", 1)
+    track(plain, 1, "run-7")
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     vector = {"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": 1, "sizeInBytes": 34, "cardinality": 1}
-    add = json.loads((place / "_delta_log" / f"{2:020d}.json").read_text().splitlines()[-1])["add"]
+    add = json.loads((plain / "_delta_log" / f"{2:020d}.json").read_text().splitlines()[-1])["add"]
     commit(
-        place,
+        plain,
         {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features},
         {"add": add | {"deletionVector": vector}},
     )
-    opened = ImageTable(None, place)
+    opened = ImageTable(None, plain)
     with pytest.raises(VersionUnreadableError, match="a deletion vector cannot be read"):
         opened.snapshot()
     assert opened.pins() == {"golden": 1}
     opened.unpin("golden")
     assert (opened.pins(), opened.untrack("run-7")) == ({}, 1)
     assert opened.quarantine().count == 0
-
-
-def _without_percent(table: Path) -> Path:
-    plain = table.with_name("plain")
-    return table.rename(plain) if table.exists() else plain
-
-
-def test_a_version_whose_files_are_gone_cannot_be_pinned(table: Path) -> None:
-    vacuum_now(table)
-    with pytest.raises(VersionFilesMissingError, match=r"@0: 1 of its 1 data file.*with all their files: 2"):
-        pin_version(table, "golden", 0)
-    assert pins(Table.of(table)) == {}
 
 
 def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
@@ -237,13 +217,13 @@ def test_a_pin_made_while_vacuum_works_waits_and_never_names_files_that_went(
 def test_a_pin_made_while_vacuum_looks_for_files_protects_its_version(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = vacuums._removable_files
+    look = vacuum._removable_files
 
     def pin_and_look(*args: Any) -> dict[str, str]:
         pin_version(table, "golden", 0)
         return look(*args)
 
-    monkeypatch.setattr(vacuums, "_removable_files", pin_and_look)
+    monkeypatch.setattr(vacuum, "_removable_files", pin_and_look)
     with pytest.raises(VersionProtectedError, match="pin golden"):
         vacuum_now(table)
 
@@ -256,27 +236,8 @@ def test_a_damaged_ledger_stops_vacuum(table: Path) -> None:
     assert all(path.exists() for path in files_of(table, 0))
 
 
-def test_what_options_leave_to_the_environment_is_put_in_before_delta_rs_gets_them(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"aws_secret_access_key": "env:LAKE_SECRET"}
-    monkeypatch.setenv("LAKE_SECRET", "s3cr3t")
-    seen: list[dict[str, str] | None] = []
-
-    class Spy(DeltaTable):
-        def __init__(self, *args: Any, storage_options: dict[str, str] | None = None, **options: Any) -> None:
-            seen.append(storage_options)
-            super().__init__(*args, storage_options=storage_options, **options)
-
-    monkeypatch.setattr(deltalake, "DeltaTable", Spy)
-    ImageTable(None, table, storage_options=given).vacuum(dry_run=True)
-    assert seen == [{"aws_secret_access_key": "s3cr3t"}] * len(seen)
-
-
 def test_our_tables_keep_their_log_as_long_as_versions_are_to_be_read(tmp_path: Path) -> None:
     """Delta's own default lets a version of 31 days go unread, whatever is pinned."""
-    from lakelens.etl.model.schema import TABLE_PROPERTIES
-
     for name, properties in (("ours", TABLE_PROPERTIES), ("theirs", {})):
         place = tmp_path / name
         DeltaTable.create(str(place), pa.schema([("path", pa.string())]), configuration=dict(properties))
