@@ -85,9 +85,12 @@ def test_every_sample_image_of_pillows_source_is_stored_or_quarantined(spark, tm
     assert failed_tasks(spark) == failed
     assert result.rows_in == len(files) == result.stored + result.quarantined
     stored = stored_paths(table.location)
-    bad = [file.path for file in table.quarantine().files]
-    assert sorted(stored + bad) == sorted(uris)
+    bad = table.quarantine().files
+    assert sorted([*stored, *(file.path for file in bad)]) == sorted(uris)
     assert set(result.reasons) <= set(REASONS) - {"decoder_crashed", "timeout", "unstable", "unreadable"}
-    assert shown_by_pillow([uris[uri] for uri in bad]) == set()
+    # Pillow shows noise where a TIFF has a plane of 16 bits for each colour.
+    assert (
+        shown_by_pillow([uris[file.path] for file in bad if "PlanarConfiguration 2" not in (file.error or "")]) == set()
+    )
     again = table.ingest(source)
     assert (again.skipped, again.committed) == (len(files), False)
