@@ -13,6 +13,7 @@ import lakelens  # noqa: F401  before any test module imports Petastorm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from coloured_tables import coloured_table
 from feed_tables import write_layout
 from rank_pair import RankPair
 
@@ -23,6 +24,12 @@ def functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Coloured squares; a module that changes its table makes one of its own."""
+    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from child_processes import ending_with_this_process
 from coloured_tables import coloured_table
+from leftovers import wait_until
 from mlflow_stores import put_store
 from segment_jobs import EXACT
 
@@ -131,17 +131,13 @@ class Driver:
 
     def wait_for(self, what: Path | str) -> str:
         """Waits for a file, or for words on stderr."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if isinstance(what, Path):
-                if what.exists():
-                    return what.read_text()
-            elif what in self.errors.read_text():
-                return what
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        raise AssertionError(f"{what} has not come:\n{self.errors.read_text()}")
+
+        def has_come() -> bool:
+            return what.exists() if isinstance(what, Path) else what in self.errors.read_text()
+
+        wait_until(lambda: has_come() or self.process.poll() is not None, PATIENCE_S)
+        assert has_come(), f"{what} has not come:\n{self.errors.read_text()}"
+        return what.read_text() if isinstance(what, Path) else what
 
     def reached(self) -> int:
         """Waits until the training is where it holds; gives rank 0's process."""
@@ -205,10 +201,7 @@ def driver_of(place: Place, name: str, *arguments: str, in_terminal: bool = Fals
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), PATIENCE_S)
 
 
 def make_place(folder: Path) -> Place:

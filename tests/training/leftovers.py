@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,18 +20,12 @@ TOKEN = "LAKELENS_TEST_TOKEN"
 PATIENCE_S = 60.0
 
 
-def processes_with(token: str) -> list[str]:
-    """The living processes that were started with `token` in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            if f"{TOKEN}={token}".encode() in (entry / "environ").read_bytes():
-                found.append(
-                    f"{entry.name}: {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ')[-120:].decode()}"
-                )
-    return found
+def wait_until(condition: Callable[[], object], patience_s: float = 120.0) -> None:
+    """Waits for what must come; what has not come in time would never come."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def listening() -> set[tuple[str, int]]:
@@ -59,11 +53,10 @@ def shared_memory() -> set[str]:
 
 def held_by_somebody(name: str) -> bool:
     """Tells whether a living process has a piece of shared memory mapped: then it belongs to that one."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if f"/dev/shm/{name}" in (entry / "maps").read_text():
-                    return True
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"/dev/shm/{name}" in (entry / "maps").read_text():
+                return True
     return False
 
 
@@ -90,7 +83,18 @@ class Watch:
         return {TOKEN: self.token, **({"TMPDIR": self.temporary} if self.temporary else {})}
 
     def processes(self) -> list[str]:
-        return processes_with(self.token)
+        """The living processes that were started with the token in their environment."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"{TOKEN}={self.token}".encode() in (entry / "environ").read_bytes():
+                    command = (entry / "cmdline").read_bytes().replace(bytes(1), b" ")[-120:].decode()
+                    found.append(f"{entry.name}: {command}")
+        return found
+
+    def wait_until_gone(self) -> None:
+        """Waits until no process of the job is left."""
+        wait_until(lambda: not self.processes())
 
 
 def open_descriptors() -> list[str]:
@@ -109,8 +113,7 @@ def open_descriptors() -> list[str]:
 def leaves_nothing(same_process_tree: bool = True) -> Iterator[Watch]:
     """Checks at the end that nothing of a job is left; pass `watch.env` to the runner.
 
-    Args:
-        same_process_tree: Check ports and descriptors too; not where the test itself ends an executor.
+    Ports and descriptors are checked too, but for where the test itself ends an executor (`same_process_tree`).
     """
     watch = Watch(temporary=tempfile.mkdtemp())
     ports, descriptors, shared = listening(), open_descriptors(), shared_memory()

@@ -115,11 +115,7 @@ _FIELDS = ("training_feed", "validation_feed", "replicas", "folder")
 def job_in(folder: Path, table: Path, entrypoint: EntryPoint, /, **changes: Any) -> TrainingJob:
     """Makes a job on version 0 of a table whose checkpoints lie in a folder, as the driver would.
 
-    Args:
-        folder: The folder.
-        table: The table.
-        entrypoint: The Trial.
-        changes: Fields of the job, sizes by their short names, or keys of the experiment.
+    `changes` are fields of the job, sizes by their short names, or keys of the experiment.
     """
     feed = DeltaFeed(table, 0, "train", 1)
     folder.mkdir(exist_ok=True)

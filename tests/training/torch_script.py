@@ -47,10 +47,9 @@ def train(table: str, version: int, epochs: int, batch_size: int) -> dict[str, A
     optimizer = torch.optim.Adam(model.parameters(), 0.005)
     converter = lakelens.make_delta_converter(table, version, columns=["image", "label", "number"])
     options = {"batch_size": batch_size, "num_epochs": 1, "data_loader_fn": BatchedDataLoader}
+    options["transform_spec"] = lakelens.decode_images(SIDE, SIDE)
     seen: list[list[int]] = []
-    with converter.make_torch_dataloader(
-        **options, cur_shard=rank, shard_count=size, transform_spec=lakelens.decode_images(SIDE, SIDE)
-    ) as loader:
+    with converter.make_torch_dataloader(**options, cur_shard=rank, shard_count=size) as loader:
         for _ in range(epochs):
             seen.append([])
             # Shards differ by a row, so that one may have a batch more: join lets the other rank wait for it.
@@ -68,12 +67,7 @@ def train(table: str, version: int, epochs: int, batch_size: int) -> dict[str, A
         dist.destroy_process_group()
     network.eval()
     right = 0
-    with (
-        converter.make_torch_dataloader(
-            **options, cur_shard=0, shard_count=1, transform_spec=lakelens.decode_images(SIDE, SIDE)
-        ) as loader,
-        torch.no_grad(),
-    ):
+    with converter.make_torch_dataloader(**options, cur_shard=0, shard_count=1) as loader, torch.no_grad():
         for batch in loader:
             right += int((network(_inputs(batch["image"])).argmax(1) == batch["label"]).sum())
     return {"ranks": ranks, "accuracy": right / len(converter)}

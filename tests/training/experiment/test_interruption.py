@@ -78,7 +78,8 @@ def test_a_training_that_another_terminal_kills_ends_at_once_with_its_ranks(plac
 @pytest.mark.unit
 @pytest.mark.parametrize(("notice", "shown"), [("pausing", "lakelens: pausing; interrupt again"), (None, "")])
 def test_a_terminal_shows_that_a_call_pauses_only_if_it_can(notice, shown, monkeypatch):
-    terminal = _Terminal()
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     heard: list[int] = []
     with pausing(heard.append, notice):
@@ -94,11 +95,6 @@ def test_only_ranks_of_a_connect_session_cannot_pause():
     assert HorovodRunner(np=-1, spark=session).can_pause
     assert HorovodRunner(np=1, spark=object()).can_pause
     assert not HorovodRunner(np=1, spark=session).can_pause
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.long

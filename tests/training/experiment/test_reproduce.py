@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from coloured_tables import add_rows, coloured_table
 from mlflow_stores import put_store
+from segment_jobs import EXACT
 
 from lakelens.errors import InvalidArgumentError
 from lakelens.jobs.cli import main
@@ -24,9 +25,6 @@ from lakelens.tracking.runs import open_client, tracked_run
 from lakelens.training.checkpoints.checkpoint import open_checkpoint, save_checkpoint
 from lakelens.training.experiment.reproduce import _recorded_entrypoint, changed_packages, reproduce
 from lakelens.training.experiment.train import train
-
-# What the promise of bit-equal results names.
-EXACT = {"TF_DETERMINISTIC_OPS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 TRIAL = """
     import keras
@@ -71,10 +69,6 @@ def keys(folder: Path, entrypoint: str) -> dict[str, Any]:
         "checkpoint_storage": {"path": "checkpoints"},
         "tracking": {"uri": put_store(folder)},
     }
-
-
-def result_of(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +164,3 @@ def test_packages_that_have_changed_are_named():
     then = ["numpy==1.26.4", "mine @ file:///a", "gone==1", "keras==3.11.3"]
     now = ["numpy==1.26.5", "mine @ file:///a", "keras==3.11.3", "new==2"]
     assert changed_packages(then, now) == ["gone==1 then, not installed now", "numpy==1.26.4 then, numpy==1.26.5 now"]
-
-
-@pytest.mark.unit
-def test_the_schema_is_printed_as_json(capsys):
-    assert main(["schema"]) == 0
-    schema = result_of(capsys)
-    assert schema["additionalProperties"] is False
-    assert "data" in schema["required"]

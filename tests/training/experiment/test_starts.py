@@ -93,30 +93,12 @@ def longer(**changes: Any) -> Keys:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"searcher": {"max_length": {"epochs": 2}}},
-            r"max_length \(2 epochs\) is 12 steps and run \w+ has trained 12",
-        ),
-        (
-            longer(hyperparameters={"global_batch_size": 8}),
-            "global_batch_size is 8 and was 16.*leave the key unchanged",
-        ),
-        (
-            longer(hyperparameters={"global_batch_size": 16, "learning_rate": 0.1}),
-            "hyperparameters is {'learning_rate': 0.1} and was {} in",
-        ),
-        (
-            {"searcher": {"max_length": {"epochs": 3}, "metric": "val_accuracy"}},
-            r"searcher.metric is val_accuracy \(max\) and was val_loss \(min\)",
-        ),
-        (
-            longer(reproducibility={"experiment_seed": 5}),
-            "reproducibility is experiment_seed=5 .* and was experiment_seed=0",
-        ),
-        (
-            longer(optimizations={"warmup_epochs": 1.0}),
-            "optimizations is .* take its weights alone as warm_start: runs:/",
-        ),
+        ({"searcher": {"max_length": {"epochs": 2}}}, r"\(2 epochs\) is 12 steps and run \w+ has trained 12"),
+        (longer(hyperparameters={"global_batch_size": 8}), "batch_size is 8 and was 16.*leave the key unchanged"),
+        (longer(hyperparameters={"global_batch_size": 16, "learning_rate": 0.1}), "{'learning_rate': 0.1} and was {}"),
+        ({"searcher": {"max_length": {"epochs": 3}, "metric": "val_accuracy"}}, r"val_accuracy \(max\) and was val_l"),
+        (longer(reproducibility={"experiment_seed": 5}), "is experiment_seed=5 .* and was experiment_seed=0"),
+        (longer(optimizations={"warmup_epochs": 1.0}), "take its weights alone as warm_start: runs:/"),
     ],
 )
 def test_a_run_is_continued_by_more_of_the_same_training_only(keys, finished, changes, words):
@@ -205,25 +187,15 @@ def test_a_warm_start_takes_the_layers_that_fit_another_number_of_classes(keys, 
 def test_a_warm_start_without_a_layer_that_fits_is_refused(finished):
     import keras
 
-    layers = [
-        keras.Input((16, 16, 3)),
-        keras.layers.Conv2D(5, 3, name="other"),
-        keras.layers.BatchNormalization(name="norm"),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(3, name="head"),
-    ]
+    layers = [keras.Input((16, 16, 3)), keras.layers.Conv2D(5, 3, name="other"), keras.layers.Dense(3, name="head")]
     start = WarmStart(f"runs:/{finished.run_id}", Path(finished.checkpoint))
-    with pytest.raises(CheckpointError, match=r"none of its layers \(conv2d, .* \(other, norm, head\)"):
+    with pytest.raises(CheckpointError, match=r"none of its layers \(conv2d, .* \(other, head\)"):
         take_weights(keras.Sequential(layers), start)
 
 
 @pytest.mark.system
 def test_a_classifier_is_not_started_from_a_detector(keys, tmp_path):
-    described = {
-        "input": {"height": 16, "width": 16, "channels": 3},
-        "backend": "keras",
-        "task": {"name": "detection"},
-    }
+    described = {"input": {"height": 16, "width": 16, "channels": 3}, "backend": "keras", "task": {"name": "detection"}}
     files = {name: lambda path: path.write_bytes(b"{}") for name in ("model.keras", STATE_FILE)}
     detector = write_checkpoint(tmp_path / "checkpoints", files=files, metadata=described, name="detector")
     words = r"is a model for task detection, and this experiment's task is classification; name a model for classif"

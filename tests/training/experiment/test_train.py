@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import re
-import shutil
-import textwrap
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,18 +14,19 @@ import pytest
 from coloured_tables import coloured_rows, coloured_table
 from deltalake import write_deltalake
 from mlflow_stores import put_store
+from tiny_trial import tiny_trial
 from tracked_runs import tracked
 
 from lakelens.errors import (
-    ConfigurationError,
     InvalidArgumentError,
-    NotADeltaTableError,
     NotAnImageTableError,
     RankFailedError,
     TrialError,
     UsageError,
     VersionNotFoundError,
 )
+from lakelens.ledger.protection import using
+from lakelens.table import Table
 from lakelens.tracking.runs import FAILURE_TAG, open_client
 from lakelens.training.checkpoints.checkpoint import list_checkpoints, open_checkpoint
 from lakelens.training.experiment.config_record import read_config
@@ -38,38 +35,15 @@ from lakelens.training.experiment.train import train
 from lakelens.training.feed.feed import DeltaFeed
 
 LOCAL_RANKS = {"slots_per_trial": 2, "strategy": "horovod_local"}
-TINY = """
-    import keras
-    from lakelens.training.trials.keras_trial import KerasTrial
-
-    class Tiny(KerasTrial):
-        def build_model(self):
-            model = keras.Sequential([
-                keras.Input((*self.context.image_size, 3)),
-                keras.layers.Rescaling(1 / 255),
-                keras.layers.Conv2D(4, 3, activation="relu"),
-                keras.layers.GlobalAveragePooling2D(),
-                keras.layers.Dense(self.context.num_classes, activation="softmax"),
-            ])
-            optimizer = keras.optimizers.SGD(self.context.get_hparam("learning_rate", 0.1))
-            model.compile(optimizer, "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
-            return model
-"""
-
-
-def trial_file(folder: Path, more: str = "") -> str:
-    path = folder / "tiny.py"
-    path.write_text(textwrap.dedent(TINY) + textwrap.dedent(more))
-    return str(path)
 
 
 def settings_in(folder: Path, trial: str = "Tiny", more: str = "") -> dict[str, Any]:
     """A short training whose store and checkpoints lie in a folder."""
     return {
-        "entrypoint": f"{trial_file(folder, more)}:{trial}",
+        "entrypoint": tiny_trial(folder, trial, more),
         "epochs": 2,
         "global_batch_size": 16,
-        "tracking_uri": store_of(folder),
+        "tracking_uri": f"sqlite:///{folder}/mlflow.db",
         "config": {"checkpoint_storage": {"path": str(folder / "checkpoints")}},
     }
 
@@ -96,12 +70,8 @@ def trained(table, tmp_path):
     return run
 
 
-def store_of(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
 def only_run(tmp_path: Path):
-    client = open_client(store_of(tmp_path))
+    client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("lakelens").experiment_id])
     return run
 
@@ -118,23 +88,16 @@ APPENDING = """
 """
 
 
-@dataclass(frozen=True)
-class Grown:
-    """A training on two ranks during which its table has grown."""
-
-    folder: Path
-    table: Path
-    result: TrainResult
-
-
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory) -> Grown:
+def grown(tmp_path_factory) -> SimpleNamespace:
+    """A training on two ranks during which its table has grown."""
     folder = tmp_path_factory.mktemp("grown")
     put_store(folder)
     table = coloured_table(folder / "squares")
     more = APPENDING.format(helpers=str(Path(__file__).parents[1]))
     settings = settings_in(folder, "Appending", more) | {"hyperparameters": {"learning_rate": 0.05}}
-    return Grown(folder, table, train(table, **settings, version="latest", **LOCAL_RANKS))
+    result = train(table, **settings, version="latest", **LOCAL_RANKS)
+    return SimpleNamespace(folder=folder, table=table, result=result)
 
 
 @pytest.mark.horovod
@@ -152,14 +115,14 @@ def test_a_table_that_grows_during_the_run_changes_nothing_and_latest_is_recorde
     assert list(tracked(table).values()) == [[result.run_id]]
     kept = open_checkpoint(result.checkpoint)
     assert (kept.digest, kept.metadata["version"]) == (result.digest, 0)
-    code = Path(open_client(store_of(grown.folder)).download_artifacts(result.run_id, "code/tiny.py")).read_text()
+    code = Path(open_client(grown.result.tracking_uri).download_artifacts(result.run_id, "code/tiny.py")).read_text()
     assert "class Appending" in code
     assert kept.metadata["ranks"] == 2
 
 
 @pytest.mark.horovod
 def test_what_a_run_holds_after_training(grown):
-    client, run = open_client(store_of(grown.folder)), only_run(grown.folder)
+    client, run = open_client(grown.result.tracking_uri), only_run(grown.folder)
     run_id, result = run.info.run_id, grown.result
     assert [point.step for point in client.get_metric_history(run_id, "val_loss")] == [1, 2]
     assert run.data.metrics["best_val_loss"] == pytest.approx(result.metrics["val_loss"])
@@ -170,10 +133,7 @@ def test_what_a_run_holds_after_training(grown):
     assert open_checkpoint(client.download_artifacts(run_id, "checkpoint")).digest == result.digest
     assert [path.name for path in Path(result.checkpoint).parent.iterdir()] == [Path(result.checkpoint).name]
 
-
-@pytest.mark.horovod
-def test_each_rank_logs_how_long_it_waited_for_batches_and_how_long_it_computed(grown):
-    client, run = open_client(store_of(grown.folder)), only_run(grown.folder)
+    # Each rank logs how long it waited for batches and how long it computed.
     names = [f"{what}_seconds_rank{rank}" for what in ("feed_wait", "compute") for rank in (0, 1)]
     assert {name for name in run.data.metrics if "_seconds_rank" in name} == set(names)
     history = {name: client.get_metric_history(run.info.run_id, name) for name in (*names, "epoch_seconds")}
@@ -181,58 +141,17 @@ def test_each_rank_logs_how_long_it_waited_for_batches_and_how_long_it_computed(
     assert all(point.value > 0 for name in names for point in history[name])
 
 
-@dataclass(frozen=True)
-class ReadOnly:
-    """The same training on one rank, on a copy of the table that may only be read."""
-
-    table: Path
-    result: TrainResult
-    log: str
-
-
-@pytest.fixture(scope="module")
-def read_only(grown, tmp_path_factory) -> ReadOnly:
-    folder = tmp_path_factory.mktemp("read-only")
-    table = folder / "copy"
-    shutil.copytree(grown.table, table)
-    shutil.rmtree(table / "_lakelens", ignore_errors=True)
-    make = Path.mkdir
-
-    def mkdir(path, *more, **arguments):
+@pytest.mark.unit
+def test_a_table_that_may_only_be_read_is_used_with_a_warning(table, monkeypatch, caplog):
+    def mkdir(path, *_, **__):
         # Permission bits do not stop root, as whom tests may run.
-        if path.is_relative_to(table):
-            raise PermissionError(13, "Permission denied", str(path))
-        make(path, *more, **arguments)
+        raise PermissionError(13, "Permission denied", str(path))
 
-    log = io.StringIO()
-    logger, handler = logging.getLogger("lakelens"), logging.StreamHandler(log)
-    logger.addHandler(handler)
-    put_store(folder)
-    settings = settings_in(folder) | {"hyperparameters": {"learning_rate": 0.05}}
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "mkdir", mkdir)
-            result = train(table, **settings, version=0, strategy="single")
-    finally:
-        logger.removeHandler(handler)
-    return ReadOnly(table, result, log.getvalue())
-
-
-@pytest.mark.horovod
-def test_one_rank_and_two_ranks_train_the_same_model(grown, read_only):
-    one, two = (open_checkpoint(result.checkpoint).load_model() for result in (read_only.result, grown.result))
-    for mine, theirs in zip(one.get_weights(), two.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-6)
-    for name, value in read_only.result.metrics.items():
-        assert grown.result.metrics[name] == pytest.approx(value, rel=1e-4)
-
-
-@pytest.mark.horovod
-def test_a_table_that_may_only_be_read_is_trained_on_with_a_warning(read_only):
-    assert (read_only.result.version, read_only.result.epochs) == (0, 2)
-    assert f"the ledger of {read_only.table} cannot be written, so VACUUM may remove files" in read_only.log
-    assert "[Errno 13] Permission denied" in read_only.log
-    assert tracked(read_only.table) == {}
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with using(Table.of(table), 0, "run"):
+        pass
+    assert f"the ledger of {table} cannot be written, so VACUUM may remove files" in caplog.text
+    assert "[Errno 13] Permission denied" in caplog.text
 
 
 KILLED = """
@@ -262,7 +181,7 @@ def test_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_last_whole_one_an
     run = only_run(tmp_path)
     assert run.info.status == "FAILED"
     assert "SIGKILL" in run.data.tags[FAILURE_TAG]
-    history = open_client(store_of(tmp_path)).get_metric_history(run.info.run_id, "val_loss")
+    history = open_client(f"sqlite:///{tmp_path}/mlflow.db").get_metric_history(run.info.run_id, "val_loss")
     assert [point.step for point in history] == [1, 2]
     assert run.data.params["hyperparameters.learning_rate"] == "0.1"
     folder = tmp_path / "checkpoints" / run.info.run_id
@@ -334,67 +253,21 @@ WITH_NOISE = """
 """
 
 
-@dataclass(frozen=True)
-class Noisy:
-    """What two ranks of a training without validation have seen."""
-
-    seen: list[dict[str, Any]]
-    drawn: list[str]
-    mean_in_checkpoint: list[float]
-
-
-@pytest.fixture(scope="module")
-def noisy(tmp_path_factory) -> Noisy:
-    folder = tmp_path_factory.mktemp("noisy")
-    put_store(folder)
-    settings = settings_in(folder, "WithNoise", WITH_NOISE) | {"hyperparameters": {"out": str(folder)}, "epochs": 1}
-    settings["config"]["data"] = {"validation_split": None}
-    result = train(coloured_table(folder / "squares"), **settings, **LOCAL_RANKS)
-    model = open_checkpoint(result.checkpoint).load_model()
-    return Noisy(
-        [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
-        [(folder / f"{rank}.drawn").read_text() for rank in range(2)],
-        model.get_layer("norm").moving_mean.numpy().tolist(),
-    )
-
-
-@pytest.mark.horovod
-def test_statistics_are_averaged_over_ranks_before_a_save_also_without_validation(noisy):
-    first, second = noisy.seen
-    assert first["mean"] == second["mean"] == noisy.mean_in_checkpoint
-    assert max(first["mean"]) > 1
-
-
-@pytest.mark.horovod
-def test_ranks_begin_with_the_same_weights_and_draw_noise_of_their_own(noisy):
-    first, second = noisy.seen
-    assert first["weights"] == second["weights"]
-    assert first["dropped"] != second["dropped"]
-    assert first["shifted"] != second["shifted"]
-    assert first["drawn"] != second["drawn"]
-    assert noisy.drawn[0] != noisy.drawn[1]
-
-
-RAISING = """
-    class Raising(Tiny):
-        def build_model(self):
-            if self.context.rank == 1:
-                raise RuntimeError("the user's own mistake")
-            return super().build_model()
-"""
-
-
-@pytest.mark.long
 @pytest.mark.usefixtures("store")
 @pytest.mark.horovod
-def test_what_a_trial_raises_on_one_rank_is_shown_recorded_and_blamed_on_it_though_the_other_waits(trained, tmp_path):
-    with pytest.raises(RankFailedError, match="the user's own mistake") as caught:
-        trained("Raising", RAISING, **LOCAL_RANKS)
-    assert (caught.value.rank, caught.value.reason) == (1, "raised")
-    assert "tiny.py" in str(caught.value)
-    run = only_run(tmp_path)
-    assert run.info.status == "FAILED"
-    assert "the user's own mistake" in run.data.tags[FAILURE_TAG]
+def test_ranks_begin_alike_draw_noise_of_their_own_and_average_statistics_before_a_save_without_validation_too(
+    trained, tmp_path
+):
+    changes = {"config": {"data": {"validation_split": None}}, "hyperparameters": {"out": str(tmp_path)}}
+    result = trained("WithNoise", WITH_NOISE, **changes, epochs=1, **LOCAL_RANKS)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first["weights"] == second["weights"]
+    for name in ("dropped", "shifted", "drawn"):
+        assert first[name] != second[name]
+    assert (tmp_path / "0.drawn").read_text() != (tmp_path / "1.drawn").read_text()
+    saved = open_checkpoint(result.checkpoint).load_model().get_layer("norm").moving_mean.numpy().tolist()
+    assert first["mean"] == second["mean"] == saved
+    assert max(saved) > 1
 
 
 IN_AN_ENVIRONMENT = """
@@ -454,30 +327,16 @@ def test_columns_filters_and_settings_of_ranks_reach_the_feed_the_ranks_and_the_
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"epochs": 0}, InvalidArgumentError, "epochs=0: give a whole number of at least 1"),
-        ({"global_batch_size": -1}, InvalidArgumentError, "global_batch_size=-1"),
-        ({"epochs": True}, InvalidArgumentError, "epochs=True"),
-        (
-            {"config": {"data": {"validation_split": "dev"}}},
-            InvalidArgumentError,
-            "'dev'.*data.validation_split: null trains without",
-        ),
-        ({"config": {"pacience": 3}}, ConfigurationError, "pacience.*there is no such key"),
-        ({"version": 7}, VersionNotFoundError, "7"),
-        ({"entrypoint": "nowhere"}, TrialError, "module:Class"),
+        ({"global_batch_size": -1}, InvalidArgumentError, "global_batch_size=-1: give a whole number of at least 1"),
+        ({"config": {"data": {"validation_split": "dev"}}}, InvalidArgumentError, "'dev'.*: null trains without"),
         ({"entrypoint": "no_such_module:Mine"}, TrialError, "Python finds no module"),
         ({"image_size": (8, 8, 3)}, InvalidArgumentError, r"give a number of pixels or \(height, width\)"),
         # A size that NumPy has computed is a size: what is refused is the version.
-        ({"image_size": np.int64(8), "version": 7}, VersionNotFoundError, "7"),
         ({"image_size": (np.int64(8), np.int64(8)), "version": 7}, VersionNotFoundError, "7"),
         ({"config": {"checkpoint_storage": {"path": "s3://bucket/c"}}}, InvalidArgumentError, "both mount"),
         # Read-only for the system's administrator too.
         ({"tracking_uri": "sqlite:////proc/mlflow.db"}, InvalidArgumentError, "folder /proc cannot be written"),
-        (
-            {"config": {"checkpoint_storage": {"path": "dbfs:/checkpoints"}}},
-            InvalidArgumentError,
-            "give its mount: /dbfs/checkpoints",
-        ),
+        ({"config": {"checkpoint_storage": {"path": "dbfs:/c"}}}, InvalidArgumentError, "give its mount: /dbfs/c"),
     ],
 )
 def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_path, arguments, error, words):
@@ -486,12 +345,6 @@ def test_what_cannot_succeed_is_refused_before_a_run_is_created(trained, tmp_pat
     assert isinstance(caught.value, UsageError)
     assert not (tmp_path / "mlflow.db").exists()
     assert not (tmp_path / "checkpoints").exists()
-
-
-@pytest.mark.unit
-def test_a_folder_that_is_no_table_is_named(tmp_path):
-    with pytest.raises(NotADeltaTableError, match=str(tmp_path)):
-        train(tmp_path)
 
 
 @pytest.mark.unit

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyspark
 import pytest
-from leftovers import PATIENCE_S, Watch, leaves_nothing
+from leftovers import Watch, leaves_nothing, wait_until
 
 from lakelens.spark.port import is_connect
 from lakelens.training.runner.runner import HorovodRunner
@@ -28,17 +27,13 @@ def watch(spark) -> Iterator[Watch]:
     if is_connect(spark):
         spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id LONG").collect()
     else:
-        while registered_now(spark).executors < 2:
-            time.sleep(0.1)
+        wait_until(lambda: registered_now(spark).executors >= 2, 300)
         spark.sparkContext.parallelize(range(4), 4).map(lambda number: number).count()
     with leaves_nothing(same_process_tree=not is_connect(spark)) as watch:
         yield watch
     if is_connect(spark):
         return
-    deadline = time.monotonic() + PATIENCE_S
-    while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
 @pytest.fixture

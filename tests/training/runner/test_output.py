@@ -38,26 +38,16 @@ def line(rank, number):
     return RankEvent(rank, "line", {"stream": "stdout", "text": str(number)})
 
 
-def test_lines_are_shown_in_the_order_in_which_they_came_from_all_ranks(folder):
+def test_lines_of_all_ranks_are_shown_in_the_order_in_which_they_came_also_after_a_pause(folder):
     screen = Screen(3)
     came = [(number % 3, str(number)) for number in range(100)]
     for rank, number in came:
         screen.output.put(line(rank, number))
-    assert screen.output.waits
-    screen.output.show(60)
-    assert screen.shown == came
-    assert not screen.output.waits
-    assert (screen.notices, list(folder.iterdir())) == ([], [])
-
-
-def test_showing_ends_when_its_time_is_over_and_continues_with_the_next_line():
-    screen = Screen(1)
-    for number in range(3):
-        screen.output.put(line(0, number))
     screen.output.show(0)
-    assert screen.shown == [(0, "0")]
-    screen.output.show_rest(60)
-    assert screen.shown == [(0, "0"), (0, "1"), (0, "2")]
+    assert (screen.shown, screen.output.waits) == (came[:1], True)
+    screen.output.show(60)
+    assert (screen.shown, screen.output.waits) == (came, False)
+    assert (screen.notices, list(folder.iterdir())) == ([], [])
 
 
 def test_of_a_rank_that_floods_the_driver_the_oldest_lines_are_skipped_in_their_order_and_no_others(folder):
@@ -72,15 +62,6 @@ def test_of_a_rank_that_floods_the_driver_the_oldest_lines_are_skipped_in_their_
     assert kept == [str(number) for number in range(10_000 - 2 * KEPT_LOG_LINES, 10_000)]
     (path,) = folder.iterdir()
     assert path.read_text().splitlines() == [f"[0]<stdout> {number}" for number in range(10_000 - len(kept))]
-
-
-def test_as_many_lines_as_an_error_shows_are_kept_however_many_ranks_there_are(folder):
-    screen = Screen(1000, most=10)
-    for number in range(KEPT_LOG_LINES):
-        screen.output.put(line(999, number))
-    screen.output.show_rest(60)
-    assert len(screen.shown) == KEPT_LOG_LINES
-    assert list(folder.iterdir()) == []
 
 
 def test_lines_that_nobody_wants_are_recorded_and_not_shown(folder):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lakelens.errors import TrialError
 from lakelens.training.configuration.experiment import ExperimentConfig
 from lakelens.training.segments.decisions import Answer, Decisions, Progress
 from lakelens.training.trials.metrics import Goal
@@ -37,17 +36,10 @@ def answers(rules: ExperimentConfig, values: list[float], decisions: Decisions |
     ]
 
 
-def actions(rules: ExperimentConfig, values: list[float]) -> list[str]:
-    return [answer.action for answer in answers(rules, values)]
-
-
-def test_without_patience_a_trial_goes_on_whatever_it_measures():
-    assert actions(rules_of(), [1.0, 2.0, math.nan, 3.0]) == ["continue"] * 4
-
-
 @pytest.mark.parametrize(
     ("goal", "min_delta", "values", "stops_at"),
     [
+        (LOSS, None, [1.0, 2.0, math.nan, 3.0], None),
         (LOSS, 0.0, [1.0, 0.9, 0.9, 0.95, 0.8], 4),
         (LOSS, 0.0, [1.0, 1.1, 0.9, 1.0, 0.8, 0.7], None),
         (LOSS, 0.0, [math.nan, math.nan], 2),
@@ -57,7 +49,8 @@ def test_without_patience_a_trial_goes_on_whatever_it_measures():
     ],
 )
 def test_patience_counts_validations_without_an_improvement_of_min_delta(goal, min_delta, values, stops_at):
-    found = actions(rules_of(goal, {"patience": 2, "min_delta": min_delta}), values)
+    stopping = None if min_delta is None else {"patience": 2, "min_delta": min_delta}
+    found = [answer.action for answer in answers(rules_of(goal, stopping), values)]
     assert (found.index("stop") + 1 if "stop" in found else None) == stops_at
 
 
@@ -76,22 +69,18 @@ def test_the_policy_says_at_which_validations_a_checkpoint_is_written(policy, wr
     assert [answer.checkpoint for answer in found] == written
 
 
-def test_a_checkpoint_is_removed_only_when_the_one_that_takes_its_place_is_whole():
-    decisions = Decisions(rules_of())
-    removed = [
-        decisions.answer({"checkpoint": {"name": name, "step": step, "metric": metric}})["remove"]
-        for step, (name, metric) in enumerate([("a", 0.5), ("b", 0.7), ("paused", None), ("d", 0.4)])
-    ]
-    assert removed == [[], [], ["b"], ["a", "paused"]]
-
-
-def test_what_a_trial_goes_on_from_stays_until_its_successor_is_whole_though_no_rule_keeps_it():
-    decisions = Decisions(rules_of(checkpoint_storage={"save_trial_latest": 0}))
-    removed = [
-        decisions.answer({"checkpoint": {"name": name, "step": step, "metric": metric}})["remove"]
-        for step, (name, metric) in enumerate([("best", 0.5), ("paused", None), ("next", 0.7)])
-    ]
-    assert removed == [[], [], ["paused"]]
+@pytest.mark.parametrize(
+    ("storage", "written", "removed"),
+    [
+        ({}, [("a", 0.5), ("b", 0.7), ("paused", None), ("d", 0.4)], [[], [], ["b"], ["a", "paused"]]),
+        # What a trial goes on from stays though no rule keeps it.
+        ({"save_trial_latest": 0}, [("best", 0.5), ("paused", None), ("next", 0.7)], [[], [], ["paused"]]),
+    ],
+)
+def test_a_checkpoint_is_removed_only_when_the_one_that_takes_its_place_is_whole(storage, written, removed):
+    decisions = Decisions(rules_of(checkpoint_storage=storage))
+    for step, ((name, metric), gone) in enumerate(zip(written, removed, strict=True)):
+        assert decisions.answer({"checkpoint": {"name": name, "step": step, "metric": metric}})["remove"] == gone
 
 
 def test_decisions_that_go_on_from_their_progress_are_those_of_an_uninterrupted_trial():
@@ -102,8 +91,3 @@ def test_decisions_that_go_on_from_their_progress_are_those_of_an_uninterrupted_
         answers(rules, values[:cut], before)
         progress = Progress.of(json.loads(json.dumps(asdict(before.progress))))
         assert answers(rules, values[cut:], Decisions(rules, progress)) == whole[cut:]
-
-
-def test_a_metric_that_nothing_produces_is_named():
-    with pytest.raises(TrialError, match="'val_loss' is not among this job's metrics"):
-        Decisions(rules_of()).answer({"validation": {"step": 1, "epoch": 1, "metrics": {"loss": 1.0}}})

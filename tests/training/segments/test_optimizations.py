@@ -82,10 +82,7 @@ def test_everything_that_is_switched_on_is_said_and_done(place, capfd):
 @pytest.mark.horovod
 @pytest.mark.parametrize(
     ("ranks", "replicas", "rules"),
-    [
-        (2, 1, rules_of("float16", 4, "fp16", "sqrt", 1.5)),
-        (1, 2, rules_of("float16", 1, "fp16", "linear", 1.5)),
-    ],
+    [(2, 1, rules_of("float16", 4, "fp16", "sqrt", 1.5)), (1, 2, rules_of("float16", 1, "fp16", "linear", 1.5))],
     ids=["ranks", "replicas"],
 )
 def test_a_training_goes_on_exactly_within_a_group_of_steps_and_within_the_warm_up(place, ranks, replicas, rules):

@@ -33,14 +33,8 @@ def test_a_period_that_is_never_reached_is_refused_also_in_another_unit():
     keys["searcher"] = {"max_length": {"batches": 15}}
     for more, words in (
         ({"min_validation_period": {"epochs": 3}}, r"min_validation_period \(3 epochs\) is 18 steps"),
-        (
-            {"optimizations": {"warmup_epochs": 3.0}},
-            r"warmup_epochs \(3\) is 18 steps and searcher\.max_length \(15 batches\) is 15",
-        ),
-        (
-            {"optimizations": {"aggregation_frequency": 16}},
-            r"aggregation_frequency is 16 steps .* no gradient would ever be applied",
-        ),
+        ({"optimizations": {"warmup_epochs": 3.0}}, r"warmup_epochs \(3\) is 18 steps and .* \(15 batches\) is 15"),
+        ({"optimizations": {"aggregation_frequency": 16}}, "is 16 steps .* no gradient would ever be applied"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             Schedule.of(ExperimentConfig.read(keys | more), 6)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ import pyarrow as pa
 import pytest
 from coloured_tables import CLASSES, SIDE, coloured_rows, coloured_table
 from deltalake import write_deltalake
-from easy_photographs import photograph_table
+from PIL import Image
 from segment_jobs import job_in
 
 from lakelens.errors import (
     BadRowError,
     CheckpointError,
     FeedError,
-    InvalidHyperparameters,
     NotFiniteError,
     TrialError,
     VersionFilesMissingError,
@@ -29,7 +28,6 @@ from lakelens.tracking.run_writer import read_records
 from lakelens.training.checkpoints.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from lakelens.training.feed.feed import DeltaFeed
 from lakelens.training.segments.checks import PROBE_FILE
-from lakelens.training.segments.evaluation import read_counts
 from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.segments.segment import train_segment
 from lakelens.training.trials.entrypoint import EntryPoint
@@ -64,20 +62,13 @@ class Tiny(KerasTrial):
         return model
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
-
-
 def run_in(
     folder: Path, table: Path, trial: type[KerasTrial], /, start: Checkpoint | None = None, **changes
 ) -> SegmentOutcome:
-    """Runs a job of one rank as the driver would, and gives its outcome."""
-    return train_segment(job_in(folder, table, EntryPoint.parse(trial), **changes), start)
+    """Runs a job of one rank as the driver would, and gives its outcome; raises what has failed."""
+    outcome = train_segment(job_in(folder, table, EntryPoint.parse(trial), **changes), start)
+    outcome.raise_failure()
+    return outcome
 
 
 @pytest.fixture
@@ -91,9 +82,7 @@ def rank(table, tmp_path):
 @pytest.fixture(scope="module")
 def usual(table, tmp_path_factory) -> SegmentOutcome:
     """Two epochs of the trial as it is."""
-    outcome = run_in(tmp_path_factory.mktemp("usual"), table, Tiny)
-    outcome.raise_failure()
-    return outcome
+    return run_in(tmp_path_factory.mktemp("usual"), table, Tiny)
 
 
 def test_a_rank_trains_and_keeps_the_best_epoch(usual, table):
@@ -113,39 +102,9 @@ def test_a_rank_trains_and_keeps_the_best_epoch(usual, table):
     assert state["position"] == feed.position(state["epoch"] * feed.steps_per_epoch(16), 16)
 
 
-def test_validation_measures_the_real_rows_only_and_the_saved_model(usual, table):
-    feed = DeltaFeed(table, 0, "validation", shuffle=False)
-    batches = [[np.asarray(part) for part in batch] for batch in feed.as_dataset(16, 0, 1)]
-    images, labels, _ = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    assert len(labels) == 21
-    model = open_checkpoint(usual.checkpoint).load_model(compile=True)
-    loss, accuracy = model.evaluate(images, labels, verbose=0)
-    assert usual.metrics["val_loss"] == pytest.approx(loss, rel=1e-4)
-    assert usual.metrics["val_accuracy"] == pytest.approx(accuracy, rel=1e-6)
-    confusion = read_counts(Path(usual.checkpoint).parent)["confusion"]
-    assert confusion.sum(axis=1).tolist() == [7, 7, 7]
-    assert np.trace(confusion) / 21 == pytest.approx(accuracy, rel=1e-6)
-
-
-def test_each_epoch_is_recorded_for_the_driver(usual):
-    told, *epochs = read_records(Path(usual.checkpoint).parent)
-    assert told.params == {"hyperparameters.learning_rate": 0.1}
-    assert [record.step for record in epochs] == [1, 2]
-    best = epochs[usual.best_epoch - 1].metrics
-    timed = {name for name in best.keys() - usual.metrics.keys() if not name.startswith("system/")}
-    assert timed == {
-        "epoch_seconds",
-        "images_per_second",
-        "feed_wait_seconds_rank0",
-        "compute_seconds_rank0",
-    }
-    assert {name: best[name] for name in usual.metrics} == usual.metrics
-
-
 def test_an_initial_validation_is_recorded_and_changes_nothing_after_it(rank, usual, tmp_path):
-    rank(
-        perform_initial_validation=True, checkpoint_storage={"save_trial_best": 3, "save_trial_latest": 3}
-    ).raise_failure()
+    storage = {"save_trial_best": 3, "save_trial_latest": 3}
+    rank(perform_initial_validation=True, checkpoint_storage=storage)
     before, *after = [record for record in read_records(tmp_path) if record.metrics]
     assert [record.step for record in (before, *after)] == [0, 1, 2]
     assert {"val_loss", "val_accuracy"} <= before.metrics.keys()
@@ -160,13 +119,8 @@ def test_an_initial_validation_is_recorded_and_changes_nothing_after_it(rank, us
 
 
 def test_the_model_before_the_first_step_can_be_the_best_one(rank):
-    outcome = rank(
-        perform_initial_validation=True,
-        early_stopping={"patience": 2},
-        epochs=9,
-        hyperparameters={"learning_rate": -0.1},
-    )
-    outcome.raise_failure()
+    worse = {"hyperparameters": {"learning_rate": -0.1}, "early_stopping": {"patience": 2}, "epochs": 9}
+    outcome = rank(perform_initial_validation=True, **worse)
     assert outcome.epochs == 2
     kept = open_checkpoint(outcome.checkpoint)
     assert (outcome.best_epoch, kept.metadata["step"], kept.state()["step"]) == (0, 0, 0)
@@ -191,7 +145,6 @@ def test_callbacks_see_the_best_weights_at_the_end_where_they_are_to_be_restored
             return [Spoilt()]
 
     outcome = rank(Spoiling, epochs=3, early_stopping={"patience": 9, "restore_best_weights": True})
-    outcome.raise_failure()
     assert outcome.best_epoch < 3
     best, last = (open_checkpoint(path).load_model().get_weights() for path in (outcome.checkpoint, outcome.last))
     for mine, theirs in zip(ends[0], best, strict=True):
@@ -205,7 +158,6 @@ def test_augmentation_sees_training_images_only(rank, table):
             return images * 0.0, labels
 
     outcome = rank(Blackened, hyperparameters={"learning_rate": 1e-6}, epochs=1)
-    outcome.raise_failure()
     # Black images are all alike to the untrained model, which gives each class a third; 90 rows fill six batches of 16.
     assert outcome.metrics["loss"] == pytest.approx(math.log(3), abs=1e-3)
     assert outcome.metrics["val_loss"] != pytest.approx(outcome.metrics["loss"], abs=1e-3)
@@ -218,21 +170,16 @@ def test_a_dataset_that_does_not_tell_its_length_goes_on_within_an_epoch(rank, t
             return given.filter(lambda *_: True)
 
     # An epoch has 6 steps; step 8 lies in the second one.
-    whole = rank(
-        Filtered,
-        min_checkpoint_period={"batches": 8},
-        checkpoint_storage={"save_trial_best": 9, "save_trial_latest": 9},
-    )
+    storage = {"save_trial_best": 9, "save_trial_latest": 9}
+    whole = rank(Filtered, min_checkpoint_period={"batches": 8}, checkpoint_storage=storage)
     start = next(each for each in list_checkpoints(tmp_path) if each.metadata["step"] == 8)
     resumed = rank(Filtered, start=start)
-    resumed.raise_failure()
     assert resumed.metrics == pytest.approx(whole.metrics, rel=1e-5)
 
 
 def test_where_the_best_one_is_not_kept_the_outcome_tells_of_the_last(rank):
     # The model before the first step is the best one.
     outcome = rank(perform_initial_validation=True, checkpoint_policy="none", hyperparameters={"learning_rate": -0.1})
-    outcome.raise_failure()
     told = open_checkpoint(outcome.last).metadata
     assert (outcome.checkpoint, outcome.best_epoch, told["step"]) == ("", 2, 12)
     # NaN is kept as its name.
@@ -255,40 +202,12 @@ def _with_model(build) -> type[KerasTrial]:
     return Other
 
 
-def _taking(*shape: int) -> type[KerasTrial]:
-    return _with_model(
-        lambda trial, keras: keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(3)])
-    )
+def _taking_8_pixels(trial, keras):
+    return keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
 
 
-def _with_last(layer: Callable[[Any], Any]) -> type[KerasTrial]:
-    return _with_model(lambda trial, keras: keras.Sequential([*trial.layers(), layer(keras)]))
-
-
-def _subclassed() -> type[Any]:
-    import keras
-
-    @keras.saving.register_keras_serializable("mine")
-    class Subclassed(keras.Model):
-        def __init__(self, **arguments):
-            super().__init__(**arguments)
-            self.dense = keras.layers.Dense(3, activation="softmax")
-
-        def call(self, images):
-            return self.dense(keras.ops.mean(images, axis=(1, 2)) / 255)
-
-    return Subclassed
-
-
-def _of_one_value() -> type[KerasTrial]:
-    def build(trial, keras):
-        size = (*trial.context.image_size, 3)
-        colour = [keras.Input(size), keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D()]
-        model = keras.Sequential([*colour, keras.layers.Dense(1, activation="sigmoid")])
-        model.compile(keras.optimizers.Adam(0.1), "binary_crossentropy", weighted_metrics=["accuracy"])
-        return model
-
-    return _with_model(build)
+def _with_code(trial, keras):
+    return keras.Sequential([*trial.layers(), keras.layers.Lambda(lambda values: values)])
 
 
 def _distributed(trial, keras):
@@ -297,10 +216,6 @@ def _distributed(trial, keras):
     model = keras.Sequential(trial.layers())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "sparse_categorical_crossentropy")
     return model
-
-
-def _senseless(trial, keras):
-    raise InvalidHyperparameters("4 layers of 2 pixels")
 
 
 class _Uncompiled(Tiny):
@@ -314,71 +229,62 @@ class _Bare(Trial):
     pass
 
 
-def _two_classes(table: Path) -> dict[str, Any]:
-    """What a job of the first two classes differs in."""
-    feeds = (DeltaFeed(table, 0, split, 1, filters={"label": [0, 1]}) for split in ("train", "validation"))
-    names = ("training_feed", "validation_feed", "class_names")
-    return dict(zip(names, (*feeds, CLASSES[:2]), strict=True))
-
-
 REFUSED: dict[str, tuple[type[Any], dict[str, Any], type[Exception], str]] = {
     "no model": (_with_model(lambda trial, keras: None), {}, TrialError, "build_model gave NoneType"),
     "not compiled": (_Uncompiled, {}, TrialError, "not compiled; call model.compile"),
-    "distributed": (
-        _with_model(_distributed),
-        {},
-        TrialError,
-        "wraps its optimizer in hvd.DistributedOptimizer, which the job does itself; compile the model",
-    ),
-    "another size": (
-        _taking(8, 8, 3),
-        {},
-        TrialError,
-        r"takes \(None, 8, 8, 3\), the feed gives images of \(None, 16, 16, 3\)",
-    ),
-    "code": (
-        _with_last(lambda keras: keras.layers.Lambda(lambda x: x)),
-        {},
-        CheckpointError,
-        "'Lambda', which runs code",
-    ),
-    "hyperparameters": (_with_model(_senseless), {}, InvalidHyperparameters, "4 layers of 2 pixels"),
+    "distributed": (_with_model(_distributed), {}, TrialError, "wraps its optimizer in hvd.DistributedOptimizer"),
+    "another size": (_with_model(_taking_8_pixels), {}, TrialError, r"takes \(None, 8, 8, 3\), .*\(None, 16, 16, 3\)"),
+    "code": (_with_model(_with_code), {}, CheckpointError, "'Lambda', which runs code"),
     "no framework": (_Bare, {}, TrialError, r"is not a lakelens\.KerasTrial"),
-    "metric": (
-        Tiny,
-        {"searcher": {"metric": "val_auc"}},
-        TrialError,
-        r"'val_auc' is not among .*accuracy, loss, val_accuracy, val_loss",
-    ),
-    "blocks": (SmallCnn, {"hyperparameters": {"blocks": 9}}, TrialError, r"16 pixels allow 0 \(automatic\) to 3"),
+    "metric": (Tiny, {"searcher": {"metric": "val_auc"}}, TrialError, "'val_auc' is not among .*loss, val_accuracy,"),
     "less than no blocks": (SmallCnn, {"hyperparameters": {"blocks": -1}}, TrialError, r"allow 0 \(automatic\) to 3"),
+    "blocks": (SmallCnn, {"hyperparameters": {"blocks": 9}}, TrialError, r"16 pixels allow 0 \(automatic\) to 3"),
 }
 
 
 @pytest.mark.parametrize(("trial", "changes", "error", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_refused_before_the_first_step(rank, tmp_path, trial, changes, error, words):
     with pytest.raises(error, match=words):
-        rank(trial, **changes).raise_failure()
+        rank(trial, **changes)
     assert list_checkpoints(tmp_path) == []
     assert read_records(tmp_path) == []
 
 
 def test_one_value_per_image_tells_two_classes_apart(rank, table):
-    outcome = rank(_of_one_value(), **_two_classes(table), epochs=6)
-    outcome.raise_failure()
+    def build(trial, keras):
+        size = (*trial.context.image_size, 3)
+        colour = [keras.Input(size), keras.layers.Rescaling(1 / 255), keras.layers.GlobalAveragePooling2D()]
+        model = keras.Sequential([*colour, keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.Adam(0.1), "binary_crossentropy", weighted_metrics=["accuracy"])
+        return model
+
+    training, validation = (
+        DeltaFeed(table, 0, split, 1, filters={"label": [0, 1]}) for split in ("train", "validation")
+    )
+    changes = {"training_feed": training, "validation_feed": validation, "class_names": CLASSES[:2]}
+    outcome = rank(_with_model(build), **changes, epochs=6)
     assert outcome.metrics["val_accuracy"] == 1
     assert open_checkpoint(outcome.checkpoint).class_names == ["blue", "green"]
 
 
 def test_a_model_of_the_users_own_classes_is_trained_with_a_word_about_loading_it_even_without_validation(rank, capfd):
-    kind = _subclassed()
-    outcome = rank(_with_model(lambda trial, keras: kind()), validation_feed=None, epochs=1)
-    outcome.raise_failure()
+    import keras
+
+    @keras.saving.register_keras_serializable("mine")
+    class Subclassed(keras.Model):
+        def __init__(self, **arguments):
+            super().__init__(**arguments)
+            self.dense = keras.layers.Dense(3, activation="softmax")
+
+        def call(self, images):
+            return self.dense(keras.ops.mean(images, axis=(1, 2)) / 255)
+
+    outcome = rank(_with_model(lambda trial, keras: Subclassed()), validation_feed=None, epochs=1)
     assert set(outcome.metrics) == {"accuracy", "loss"}
     assert "pass custom_objects={'mine>Subclassed': <the class>}" in "".join(capfd.readouterr())
     with pytest.raises(CheckpointError, match="custom_objects"):
         open_checkpoint(outcome.checkpoint).load_model()
-    loaded = open_checkpoint(outcome.checkpoint).load_model(custom_objects={"mine>Subclassed": kind})
+    loaded = open_checkpoint(outcome.checkpoint).load_model(custom_objects={"mine>Subclassed": Subclassed})
     assert loaded(np.zeros((1, SIDE, SIDE, 3), "float32")).shape == (1, 3)
 
 
@@ -398,12 +304,12 @@ def test_a_metric_that_a_step_of_the_users_own_could_give_is_waited_for(rank, tm
     goal = {"metric": "val_mine", "smaller_is_better": False}
     assert rank(Own, searcher=goal, epochs=1).metrics["val_mine"] == 1
     with pytest.raises(TrialError, match=r"'val_yours' is not among .*val_mine"):
-        rank(Own, searcher=goal | {"metric": "val_yours"}, epochs=1).raise_failure()
+        rank(Own, searcher=goal | {"metric": "val_yours"}, epochs=1)
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_step_and_keeps_nothing(rank, tmp_path):
     with pytest.raises(NotFiniteError, match=r"^loss is nan after step 6 \(epoch 1\); lower the learning rate"):
-        rank(hyperparameters={"learning_rate": float("inf")}).raise_failure()
+        rank(hyperparameters={"learning_rate": float("inf")})
     assert list_checkpoints(tmp_path) == []
 
 
@@ -419,7 +325,7 @@ def test_an_output_that_is_not_finite_ends_the_training_though_the_loss_is(rank)
         return model
 
     with pytest.raises(NotFiniteError, match=r"^output is NaN or infinite for validation rows after step 6"):
-        rank(_with_model(build)).raise_failure()
+        rank(_with_model(build))
 
 
 def test_a_folder_that_rank_0_does_not_share_with_the_driver_is_refused(rank, tmp_path):
@@ -427,11 +333,11 @@ def test_a_folder_that_rank_0_does_not_share_with_the_driver_is_refused(rank, tm
     with pytest.raises(
         CheckpointError, match=r"cannot read and write .*give a checkpoint_storage.path that both mount"
     ):
-        rank(folder=other).raise_failure()
+        rank(folder=other)
     other.mkdir()
     (other / PROBE_FILE).write_text("some other run")
     with pytest.raises(CheckpointError, match="is not the folder of that name on the driver's machine"):
-        rank(folder=other).raise_failure()
+        rank(folder=other)
 
 
 @pytest.mark.parametrize(
@@ -452,13 +358,32 @@ def test_a_bad_row_is_named_without_tensorflows_graph(rank, table, tmp_path, col
     assert len(str(caught.value)) < 700
 
 
+def photograph(label: int, random: np.random.Generator) -> bytes:
+    """Of two classes that nobody confuses: one disc, or stripes, in any colours and light."""
+    rows, columns = np.mgrid[0:48, 0:48] / 48
+    if label == 0:
+        middle, radius = random.uniform(0.35, 0.65, 2), random.uniform(0.2, 0.3)
+        shape = (columns - middle[0]) ** 2 + (rows - middle[1]) ** 2 < radius**2
+    else:
+        shape = np.sin(2 * np.pi * (columns * random.uniform(4, 7) + random.uniform())) > 0
+    colours = np.where(shape[..., None], random.uniform(60, 255, 3), random.uniform(0, 120, 3))
+    pixels = colours * random.uniform(0.5, 1) + random.normal(0, 12, (48, 48, 3))
+    buffer = io.BytesIO()
+    Image.fromarray(np.clip(pixels, 0, 255).astype("uint8")).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
 def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp_path):
-    table, seed = photograph_table(tmp_path / "photographs", 0), 0
-    split_of = {"training": "train", "validation": "validation"}
-    feeds = {f"{name}_feed": DeltaFeed(table, 0, split, seed) for name, split in split_of.items()}
-    sizes = {"image_size": (48, 48), "global_batch_size": 64, "epochs": 10, "seed": seed}
-    outcome = rank(SmallCnn, **feeds, **sizes, class_names=["disc", "stripes"])
-    outcome.raise_failure()
+    random, labels = np.random.default_rng(0), [number % 2 for number in range(200)]
+    rows = {
+        "image": pa.array([photograph(label, random) for label in labels], pa.binary()),
+        "label": pa.array(labels, pa.int32()),
+        "split": ["train"] * 160 + ["validation"] * 40,
+    }
+    write_deltalake(str(tmp_path / "photographs"), pa.table(rows), partition_by=["split"])
+    training, validation = (DeltaFeed(tmp_path / "photographs", 0, split, 0) for split in ("train", "validation"))
+    feeds = {"training_feed": training, "validation_feed": validation, "class_names": ["disc", "stripes"]}
+    outcome = rank(SmallCnn, **feeds, image_size=(48, 48), global_batch_size=64, epochs=10, seed=0)
     assert outcome.metrics["val_accuracy"] > 0.94
     assert outcome.best_epoch > 1
     assert open_checkpoint(outcome.checkpoint).load_model().output_shape[-1] == 2
@@ -468,7 +393,7 @@ def test_the_ready_made_trial_learns_an_easy_set_of_few_steps_an_epoch(rank, tmp
     ("split", "spoil", "error", "words"),
     [
         ("train", Path.unlink, VersionFilesMissingError, "is gone: VACUUM removed it"),
-        ("validation", cut, FeedError, "cannot be read"),
+        ("validation", lambda file: file.write_bytes(file.read_bytes()[:-100]), FeedError, "cannot be read"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_by_its_own_error(tmp_path, split, spoil, error, words):

@@ -65,22 +65,9 @@ def test_a_detector_trains_on_boxes_and_its_run_gets_each_class_and_the_curves(p
     outcome = train_segment(job)
     outcome.raise_failure()
     assert 0 <= outcome.metrics["val_map"] <= outcome.metrics["val_map50"] <= 1
-    assert_told(job, outcome)
-
-
-@pytest.mark.long
-def test_a_detector_learns_from_boxes(whole):
-    job, outcome = whole
-    assert outcome.metrics["val_map50"] > 0.5
-    assert 0 < outcome.metrics["val_map"] <= outcome.metrics["val_map50"]
-    assert_told(job, outcome)
-
-
-def assert_told(job: TrainingJob, outcome: SegmentOutcome) -> None:
-    """Checks the pictures of each epoch, and the files of the last one, which is the best."""
-    pictures = sorted((job.folder / PICTURES_FOLDER).iterdir())
-    assert [path.name for path in pictures] == [f"step-{12 * (epoch + 1):08d}.jpg" for epoch in range(outcome.epochs)]
-    with Image.open(pictures[-1]) as picture:
+    (pictured,) = (job.folder / PICTURES_FOLDER).iterdir()
+    assert pictured.name == "step-00000012.jpg"
+    with Image.open(pictured) as picture:
         assert picture.size == (4 * 256, 2 * 202)
     files = validation_files(job.config.make_task(), job.folder)
     per_class = list(csv.DictReader(io.StringIO(files["validation/per_class.csv"].decode())))
@@ -89,6 +76,13 @@ def assert_told(job: TrainingJob, outcome: SegmentOutcome) -> None:
     assert mean == pytest.approx(outcome.metrics["val_map50"], abs=1e-5)
     assert files["validation/precision_recall.png"].startswith(b"\x89PNG")
     assert files["validation/precision_recall.csv"].startswith(b"class,score,recall,precision\n")
+
+
+@pytest.mark.long
+def test_a_detector_learns_from_boxes(whole):
+    _, outcome = whole
+    assert outcome.metrics["val_map50"] > 0.5
+    assert 0 < outcome.metrics["val_map"] <= outcome.metrics["val_map50"]
 
 
 @pytest.mark.long
@@ -111,10 +105,6 @@ def test_a_table_without_boxes_is_refused_with_its_column_and_the_layouts(tmp_pa
         train({"task": "detection", "data": {"table": str(coloured_table(tmp_path / "squares"))}})
 
 
-def test_a_detector_for_another_task_and_a_classifier_for_boxes_are_refused(place):
+def test_a_detector_for_another_task_is_refused(place):
     with pytest.raises(TrialError, match=r"Detector trains on boxes, and the experiment's task is classification"):
         train_segment(job_of(place, "no boxes", task="classification", searcher={})).raise_failure()
-    classifier = EntryPoint.parse("lakelens.training.trials.small_cnn:SmallCnn")
-    job = replace(job_of(place, "no detector", hyperparameters={}), entrypoint=classifier)
-    with pytest.raises(TrialError, match=r"for task detection and 2 classes it must give \[rows, candidates, 6\]"):
-        train_segment(job).raise_failure()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from coloured_tables import add_rows, coloured_table
 from mlflow_stores import put_store
+from tiny_trial import tiny_trial
 from tracked_runs import tracked
 
 from lakelens.errors import ConfigurationError, InvalidArgumentError, TrainingPaused
@@ -25,15 +25,13 @@ from lakelens.training.experiment.run_folder import resuming
 from lakelens.training.experiment.strategies import Strategy
 from lakelens.training.experiment.train import experiment_of, train
 
-TINY = """
+INTERRUPTED = """
     import os
     import signal
     import time
     from pathlib import Path
 
-    import keras
     from lakelens.training.rank import process_context
-    from lakelens.training.trials.keras_trial import KerasTrial
 
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -44,37 +42,21 @@ TINY = """
                 while not process_context.told().get("pause"):
                     time.sleep(0.01)
 
-    class Tiny(KerasTrial):
-        def build_model(self):
-            assert self.context.get_hparam("global_batch_size") == 16
-            model = keras.Sequential([
-                keras.Input((*self.context.image_size, 3)),
-                keras.layers.GlobalAveragePooling2D(),
-                keras.layers.Dense(self.context.num_classes, activation="softmax"),
-            ])
-            rate = self.context.get_hparam("learning_rate")
-            model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
-            return model
-
+    class Interrupted(Tiny):
         def keras_callbacks(self):
+            assert self.context.get_hparam("global_batch_size") == 16
             return [Interrupt()]
 """
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
 
 
 @pytest.fixture
 def keys(table, tmp_path) -> dict[str, Any]:
     """An experiment of 15 steps with a validation after each 5; an epoch is 6."""
-    (tmp_path / "tiny.py").write_text(textwrap.dedent(TINY))
     return {
         "name": "tiny",
         "labels": ["test", "squares"],
         "description": "Learns colours.",
-        "entrypoint": f"{tmp_path / 'tiny.py'}:Tiny",
+        "entrypoint": tiny_trial(tmp_path, "Interrupted", INTERRUPTED),
         "data": {"table": str(table)},
         "hyperparameters": {"learning_rate": {"type": "const", "val": 1e-4}, "global_batch_size": 16},
         "searcher": {"metric": "val_loss", "max_length": {"batches": 15}},
@@ -233,11 +215,3 @@ def test_arguments_replace_keys_of_config_and_these_keys_of_the_experiment(keys,
         experiment_of("tables/photos@3", version=2)
     assert main(["train", str(file), "--dry-run", "--no-import", "--epochs", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 18
-
-
-@pytest.mark.unit
-def test_a_session_that_nothing_uses_is_refused(keys, tmp_path, capsys):
-    file = tmp_path / "experiment.yaml"
-    file.write_text(json.dumps(keys))
-    assert main(["train", str(file), "--set", "resources.strategy=single", "--master", "local[2]"]) == 2
-    assert "--master local[2]: no Spark for resources.strategy single; leave it out" in capsys.readouterr().err

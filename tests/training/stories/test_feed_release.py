@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import operator
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from feed_tables import append, changed, encoded, image_rows, write_layout
-from leftovers import feed_threads
+from leftovers import feed_threads, wait_until
 
 from lakelens import DeltaFeed
 from lakelens.errors import BadRowError
@@ -52,11 +51,7 @@ def held() -> list[str]:
 
 
 def assert_all_is_let_go() -> None:
-    deadline = time.monotonic() + 60
-    while (feed_threads() or held()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert feed_threads() == []
-    assert held() == []
+    wait_until(lambda: not feed_threads() and not held())
 
 
 def first_of(batches: Iterable[Any]) -> None:

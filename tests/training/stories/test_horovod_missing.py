@@ -22,14 +22,11 @@ def main():
     log_to_driver(f"rank {current().rank} of {current().size}")
 
 HorovodRunner(np=-1).run(main)
-try:
-    HorovodRunner(np=-2).run(main)
-except MissingDependencyError as error:
-    print(error)
-try:
-    TrialRunner(np=-2).run(main)
-except MissingDependencyError as error:
-    print(error)
+for runner in (HorovodRunner, TrialRunner):
+    try:
+        runner(np=-2).run(main)
+    except MissingDependencyError as error:
+        print(error)
 """
 
 

@@ -44,21 +44,14 @@ except RankFailedError as error:
 """
 
 
-def test_a_rank_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(tmp_path):
-    script = tmp_path / "driver.py"
-    script.write_text(DRIVER)
+def test_a_rank_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory():
     try:
         group = MemoryGroup(LIMIT_BYTES)
     except MemoryGroupError as error:
         pytest.skip(str(error))
     with group, leaves_nothing() as watch:
-        output = subprocess.run(
-            [sys.executable, str(script), str(group.processes), watch.token, str(watch.temporary)],
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=240,
-            check=True,
-        ).stdout
+        command = [sys.executable, "-c", DRIVER, str(group.processes), watch.token, str(watch.temporary)]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, check=True).stdout
     message, rank, signal_name, log = json.loads(output.splitlines()[-1])
     assert "rank 1 of 2 on" in message
     assert "was killed by the kernel: out of memory; its memory peaked at" in message

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from segment_jobs import EPOCHS, NOISY, STEPS, Place, assert_equal_to_the_bit, history, in_a_new_process, place_in
 
 from lakelens.training.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from lakelens.training.segments.outcome import SegmentOutcome
 from lakelens.training.segments.segment import train_segment
 from lakelens.training.segments.training_state import TrainingState, of_rank
 from lakelens.training.trials.entrypoint import EntryPoint
@@ -23,20 +23,12 @@ def place(tmp_path_factory) -> Place:
     return place_in(tmp_path_factory.mktemp("segments"))
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A training that nothing has interrupted."""
-
-    history: list[dict[str, float]]
-    last: Checkpoint
-    outcome: SegmentOutcome
-
-
 @pytest.fixture(scope="module")
-def whole(place) -> Whole:
+def whole(place) -> SimpleNamespace:
+    """A training that nothing has interrupted."""
     job = place.job("whole")
     outcome = in_a_new_process(job)
-    return Whole(history(job), open_checkpoint(outcome.last), outcome)
+    return SimpleNamespace(history=history(job), last=open_checkpoint(outcome.last), outcome=outcome)
 
 
 @pytest.mark.tensorflow

@@ -9,16 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from child_processes import ending_with_this_process
-from coloured_tables import coloured_table
 from mlflow_stores import put_store
+from tiny_trial import tiny_trial
 
 from lakelens.errors import TrackingError
 from lakelens.tracking.run_writer import RECORDS_FILE, read_records
@@ -31,19 +29,8 @@ pytestmark = [pytest.mark.horovod, pytest.mark.long]
 # The server is a group of processes; the rank stops it when the first epoch has been trained.
 STOPPING = """
     import os, signal, time
-    import keras
-    from lakelens.training.trials.keras_trial import KerasTrial
 
-    class Stopping(KerasTrial):
-        def build_model(self):
-            model = keras.Sequential([
-                keras.Input((*self.context.image_size, 3)),
-                keras.layers.GlobalAveragePooling2D(),
-                keras.layers.Dense(self.context.num_classes, activation="softmax"),
-            ])
-            model.compile("sgd", "sparse_categorical_crossentropy")
-            return model
-
+    class Stopping(Tiny):
         def keras_callbacks(self):
             server, silent_s = self.context.get_hparam("server"), self.context.get_hparam("silent_s", 0.0)
 
@@ -56,11 +43,6 @@ STOPPING = """
 
             return [keras.callbacks.LambdaCallback(on_epoch_end=at_the_end)]
 """
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    return coloured_table(tmp_path_factory.mktemp("data") / "squares")
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +80,9 @@ def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setattr("lakelens.tracking.run_writer.FINISH_S", 6.0)
     monkeypatch.setattr("lakelens.tracking.run_writer._RETRY_S", 1.0)
     group, uri = server
-    (tmp_path / "stopping.py").write_text(textwrap.dedent(STOPPING))
     yield {
-        "entrypoint": f"{tmp_path}/stopping.py:Stopping",
-        "hyperparameters": {"server": group},
+        "entrypoint": tiny_trial(tmp_path, "Stopping", STOPPING),
+        "hyperparameters": {"server": group, "learning_rate": -0.1},  # the first epoch is the best one
         "epochs": 2,
         "global_batch_size": 32,
         "tracking_uri": uri,
@@ -113,22 +94,17 @@ def settings(server, tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     os.killpg(group, signal.SIGCONT)
 
 
-def only_run(uri: str, experiment: str):
-    client = open_client(uri)
-    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
-    return run
-
-
 def test_what_a_server_missed_while_it_did_not_answer_arrives_later(server, settings, table, caplog):
     settings["hyperparameters"] |= {"silent_s": 20.0}
     result = train(table, **settings)
-    run = only_run(server[1], settings["config"]["tracking"]["experiment"])
+    client = open_client(server[1])
+    run = client.get_run(result.run_id)
     assert run.info.status == "FINISHED"
-    history = open_client(server[1]).get_metric_history(run.info.run_id, "val_loss")
+    history = client.get_metric_history(result.run_id, "val_loss")
     assert [point.step for point in history] == [1, 2]
     assert run.data.tags["lakelens.checkpoint_digest"] == result.digest
     assert "the training continues, and it is tried again" in caplog.text
-    assert f"the MLflow store answers again; run {run.info.run_id} has all records" in caplog.text
+    assert f"the MLflow store answers again; run {result.run_id} has all records" in caplog.text
 
 
 def test_a_server_that_never_answers_again_is_an_error_that_names_checkpoint_and_records(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from lakelens.errors import LaunchError
@@ -35,31 +33,6 @@ def asked(rank, number, **body):
     return RankEvent(rank, "asked", {"number": number, "body": body})
 
 
-def test_questions_are_answered_in_the_order_in_which_they_came_and_by_the_waiting_thread_only():
-    ranks, heard = Ranks(), []
-
-    def on_question(rank, body):
-        heard.append((rank, body, threading.get_ident()))
-        return {"is": len(heard)}
-
-    talk = Conversation(2, on_question, Controls(), ranks.send)
-    for rank in (1, 0, 1):
-        talk.hear(asked(rank, 1, step=rank))
-    assert (heard, ranks.take()) == ([], [])
-    talk.reply()
-    assert [(rank, body) for rank, body, _ in heard] == [(1, {"step": 1}), (0, {"step": 0}), (1, {"step": 1})]
-    assert {thread for *_, thread in heard} == {threading.get_ident()}
-    assert ranks.take() == [(1, "ANSWER", {"is": 1}), (0, "ANSWER", {"is": 2}), (1, "ANSWER", {"is": 3})]
-
-
-def test_a_question_is_answered_with_nothing_when_nobody_listens():
-    ranks = Ranks()
-    talk = Conversation(1, None, Controls(), ranks.send)
-    talk.hear(asked(0, 7))
-    talk.reply()
-    assert ranks.take() == [(0, "ANSWER", {})]
-
-
 def test_what_is_told_reaches_every_rank_once_in_each_start_and_before_the_answer_that_follows_it():
     ranks, controls = Ranks(), Controls()
 
@@ -81,14 +54,11 @@ def test_what_is_told_reaches_every_rank_once_in_each_start_and_before_the_answe
 
 
 @pytest.mark.parametrize(("answer", "words"), [(None, "of type NoneType"), ({"a": {1}}, "Object of type set")])
-def test_an_answer_that_cannot_be_sent_is_an_error_of_the_driver(answer, words):
+def test_what_cannot_be_answered_or_told_is_an_error_of_the_driver(answer, words):
     talk = Conversation(1, lambda rank, body: answer, Controls(), Ranks().send)
     talk.hear(asked(0, 1))
     with pytest.raises(LaunchError, match=f"the answer to a rank's question .*{words}"):
         talk.reply()
-
-
-def test_what_cannot_be_told_is_an_error_of_who_tells_it():
     controls = Controls()
     with pytest.raises(LaunchError, match="a message to ranks is of type list"):
         controls.tell([1])

@@ -9,21 +9,12 @@ from lakelens.training.runner.placement.gpus import (
     driver_gpus,
     executor_gpus,
     group_by_machine,
-    through_index_map,
     visible_to_rank,
     visible_to_task,
 )
 from lakelens.training.runner.placement.job import place
 
 pytestmark = pytest.mark.unit
-
-
-def test_visible_devices_are_an_index_map():
-    assert through_index_map(["0", "1"], None) == ["0", "1"]
-    assert through_index_map(["1", "0"], "4,6") == ["6", "4"]
-    assert through_index_map(["0"], "GPU-7f3a") == ["GPU-7f3a"]
-    with pytest.raises(ClusterConfigurationError, match="'2' is not an index into CUDA_VISIBLE_DEVICES='4,6'"):
-        through_index_map(["2"], "4,6")
 
 
 def test_each_rank_sees_its_hosts_gpus_in_the_order_of_local_ranks():
@@ -37,6 +28,7 @@ def test_each_rank_sees_its_hosts_gpus_in_the_order_of_local_ranks():
 def test_a_task_sees_the_gpus_that_spark_gave_it_and_without_any_what_its_executor_sees():
     assert visible_to_task(["1"], None) == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert visible_to_task(["1", "0"], "4,6")["CUDA_VISIBLE_DEVICES"] == "6,4"
+    assert visible_to_task(["0"], "GPU-7f3a")["CUDA_VISIBLE_DEVICES"] == "GPU-7f3a"
     assert visible_to_task([], "4,6") == {}
     with pytest.raises(ClusterConfigurationError, match="'2' is not an index into CUDA_VISIBLE_DEVICES='4,6'"):
         visible_to_task(["2"], "4,6")

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from leftovers import Watch, leaves_nothing
+from leftovers import Watch, leaves_nothing, wait_until
 
 from lakelens.training.runner.processes import keeper
 
 pytestmark = pytest.mark.system
 
 DRIVER = """
-import os, signal, sys
+import sys
 from lakelens.training.runner.runner import HorovodRunner
-
-# nohup hands down that this is ignored.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 def main(folder):
     import os, subprocess, time
@@ -35,98 +35,65 @@ HorovodRunner(np=-2, env={"LAKELENS_TEST_TOKEN": sys.argv[1]}).run(main, folder=
 """
 
 
-@pytest.fixture
-def driver(tmp_path):
-    """A driver in a process of its own, with two running ranks."""
-    script = tmp_path / "driver.py"
-    script.write_text(DRIVER)
-    folder = tmp_path / "ranks"
-    folder.mkdir()
+@contextmanager
+def driving(folder: Path, script: str) -> Iterator[tuple[subprocess.Popen[str], Watch]]:
+    """A driver in a process group of its own, with two running ranks."""
+    (folder / "driver.py").write_text(script)
+    (folder / "ranks").mkdir()
     with leaves_nothing() as watch:
         process = subprocess.Popen(
-            [sys.executable, str(script), watch.token, str(folder)],
+            [sys.executable, str(folder / "driver.py"), watch.token, str(folder / "ranks")],
             stderr=subprocess.PIPE,
             text=True,
-            env=with_temporary_files_in(watch),
+            env={**os.environ, "TMPDIR": str(watch.temporary)},  # the driver's own temporary files are looked for too
+            start_new_session=True,
         )
-        deadline = time.monotonic() + 60
-        while len(list(folder.iterdir())) < 2:
+        try:
+            wait_until(lambda: len(list((folder / "ranks").iterdir())) == 2 or process.poll() is not None)
             assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield process, watch
-        process.kill()
-        process.communicate()
+            yield process, watch
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
-def with_temporary_files_in(watch: Watch) -> dict[str, str]:
-    """An environment in which the driver's own temporary files are looked for as well."""
-    return {**os.environ, "TMPDIR": str(watch.temporary)}
+def test_a_stopped_drivers_ranks_go_on_until_it_is_killed(tmp_path):
+    with driving(tmp_path, DRIVER) as (process, watch):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        assert len(watch.processes()) >= 6  # two keepers, two ranks, and what these started
+        process.send_signal(signal.SIGKILL)
+        watch.wait_until_gone()
 
 
-def gone(watch: Watch) -> bool:
-    """Waits until nothing of the job is left; only what would stay for ever fails, however loaded the machine is."""
-    deadline = time.monotonic() + 60
-    while watch.processes() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return watch.processes() == []
+def test_an_interrupted_driver_says_so_in_its_own_traceback(tmp_path):
+    with driving(tmp_path, DRIVER) as (process, watch):
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=240)
+        assert "KeyboardInterrupt" in error
+        assert process.returncode != 0
+        watch.wait_until_gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_no_rank_outlives_its_driver(driver, number):
-    process, watch = driver
-    assert len(watch.processes()) >= 6  # two keepers, two ranks, and what these started
-    process.send_signal(number)
-    assert gone(watch)
-
-
-def test_a_stopped_drivers_ranks_go_on_until_it_is_killed(driver):
-    process, watch = driver
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(1.5)
-    assert len(watch.processes()) >= 6
-    process.send_signal(signal.SIGKILL)
-    assert gone(watch)
-
-
-def test_an_interrupted_driver_says_so_in_its_own_traceback(driver):
-    process, watch = driver
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=240)
-    assert "KeyboardInterrupt" in error
-    assert process.returncode != 0
-    assert gone(watch)
+# A thread of the user forks while the job runs, as multiprocessing does; the fork inherits every descriptor.
+FORKING = """
+import os, threading, time
+def fork():
+    time.sleep(1.0)
+    if os.fork() == 0:
+        time.sleep(600); os._exit(0)
+threading.Thread(target=fork, daemon=True).start()
+"""
 
 
 def test_a_fork_of_the_driver_that_keeps_its_pipes_open_does_not_keep_ranks_alive(tmp_path):
-    script = tmp_path / "driver.py"
-    # A thread of the user forks while the job runs, as multiprocessing does; the fork inherits every descriptor.
-    script.write_text(
-        "import os, sys, threading, time\n"
-        "def fork():\n"
-        "    time.sleep(1.0)\n"
-        "    if os.fork() == 0:\n"
-        "        time.sleep(600); os._exit(0)\n"
-        "threading.Thread(target=fork, daemon=True).start()\n" + DRIVER
-    )
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    with leaves_nothing() as watch:
-        process = subprocess.Popen(
-            [sys.executable, str(script), watch.token, str(folder)],
-            start_new_session=True,
-            env=with_temporary_files_in(watch),
-        )
-        deadline = time.monotonic() + 60
-        while len(list(folder.iterdir())) < 2 or len(children(process.pid)) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    with driving(tmp_path, FORKING + DRIVER) as (process, watch):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(lambda: len(children.read_text().split()) >= 3)
         process.kill()
         process.wait()
-        try:
-            assert gone(watch)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+        watch.wait_until_gone()
 
 
 def test_processes_are_found_though_the_name_of_one_is_no_text():
@@ -138,7 +105,3 @@ def test_processes_are_found_though_the_name_of_one_is_no_text():
         found = keeper.descendants(os.getpid())
         process.communicate("\n")
     assert process.pid in found
-
-
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if Path(f"/proc/{pid}").exists() else []

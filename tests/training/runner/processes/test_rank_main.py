@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -170,9 +171,8 @@ def test_output_that_is_no_text_is_shown_as_far_as_it_is_and_one_without_newline
     assert max(map(len, lines)) < 10_000
 
 
-def test_a_driver_whose_terminal_knows_ascii_only_shows_what_it_can(tmp_path):
-    script = tmp_path / "driver.py"
-    script.write_text(
+def test_a_driver_whose_terminal_knows_ascii_only_shows_what_it_can():
+    code = (
         "from lakelens.training.runner.runner import HorovodRunner\n"
         "def main():\n"
         "    from lakelens.training.rank.process_context import log_to_driver\n"
@@ -180,13 +180,8 @@ def test_a_driver_whose_terminal_knows_ascii_only_shows_what_it_can(tmp_path):
         "    return 'done'\n"
         "print(HorovodRunner(np=-1, env={'PYTHONIOENCODING': 'utf-8'}).run(main))\n"
     )
-    found = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
     assert found.stdout == "caf?\ndone\n"
 
@@ -266,24 +261,7 @@ def test_a_module_whose_import_fails_in_any_way_does_so_in_the_training_function
     assert run(watch, main) == "trained without: a protobuf that is too new"
 
 
-def test_a_folder_for_temporary_files_that_is_missing_is_named(watch, tmp_path):
-    script = tmp_path / "driver.py"
-    script.write_text(
-        "import tempfile\n"
-        "tempfile.tempdir = '/proc'\n"
-        "from lakelens.errors import LaunchError\n"
-        "from lakelens.training.runner.runner import HorovodRunner\n"
-        "try:\n"
-        "    HorovodRunner(np=-1).run(lambda: 1)\n"
-        "except LaunchError as error:\n"
-        "    print(error)\n"
-    )
-    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert "/proc" in found.stdout, found.stderr[-2000:]
-    assert "TMPDIR" in found.stdout
-
-
-def test_a_start_that_the_folder_for_temporary_files_has_no_room_for_leaves_nothing(watch):
+def test_a_start_for_which_the_folder_for_temporary_files_is_missing_or_full_leaves_nothing(watch, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
@@ -291,6 +269,9 @@ def test_a_start_that_the_folder_for_temporary_files_has_no_room_for_leaves_noth
             HorovodRunner(np=-2, env=watch.env).run(len, obj=bytes(8 << 20))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    with pytest.raises(LaunchError, match=r"/proc, takes no file of .*TMPDIR"):
+        run(watch, len)
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["returns", "exits"])
@@ -336,20 +317,20 @@ def test_an_interruption_at_any_moment_of_the_start_leaves_nothing(watch, monkey
         signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.mark.parametrize("old", ["horovod.keras", "horovod.tensorflow.keras"])
-def test_horovods_keras_modules_are_lakelens_hvd(old: str) -> None:
-    code = f"""
+def test_horovods_keras_modules_are_lakelens_hvd() -> None:
+    code = """
 import sys, types
 for name in ("horovod", "horovod.tensorflow"):  # their import takes TensorFlow's seconds
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = []
 from lakelens.training.runner.processes.rank_main import use_hvd_for_keras
 use_hvd_for_keras()
-import {old} as hvd
+import horovod.keras as one
+import horovod.tensorflow.keras as other
 import lakelens.hvd
-assert hvd is lakelens.hvd, hvd
-assert hvd.__spec__.name == "lakelens.training.distributed", hvd.__spec__
-from {old} import size
+assert one is other is lakelens.hvd, (one, other)
+assert one.__spec__.name == "lakelens.training.distributed", one.__spec__
+from horovod.keras import size
 assert size() == 1
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

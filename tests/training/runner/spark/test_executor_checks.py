@@ -31,14 +31,8 @@ def executor(**changes):
 
     import lakelens
 
-    known = {
-        "rank": 0,
-        "host": "w1",
-        "python": platform.python_version(),
-        "version": lakelens.__version__,
-        "problem": None,
-    }
-    return {**known, **changes}
+    known = {"python": platform.python_version(), "version": lakelens.__version__, "problem": None}
+    return {"rank": 0, "host": "w1", **known, **changes}
 
 
 @pytest.mark.parametrize(
@@ -59,11 +53,7 @@ def test_an_executor_that_differs_from_the_driver_is_named(changes, words):
 @pytest.mark.parametrize(
     ("spark_says", "kind", "words"),
     [
-        (
-            "Total size of results is bigger than spark.driver.maxResultSize",
-            LaunchError,
-            "larger than spark.driver.max",
-        ),
+        ("results is bigger than spark.driver.maxResultSize", LaunchError, "larger than spark.driver.max"),
         ("ModuleNotFoundError: No module named 'lakelens'", ClusterConfigurationError, "executors have no lakelens"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has", ClusterConfigurationError, "another Python than the driver"),
         ("x\nSparkException: Job 3 cancelled part of group", RankFailedError, "was cancelled .* Job 3 cancelled part"),
@@ -96,25 +86,16 @@ Caused by: java.lang.IllegalStateException
 """
 
 
+_OURS = "lakelens.errors.LaunchError: "
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
         ("ModuleNotFoundError: No module named 'psutil'", RankFailedError, "says: ModuleNotFoundError: .*'psutil'$"),
-        (
-            "lakelens.errors.LaunchError: rank 0 on w1 cannot reach the driver at d:4 (refused); let executors connect",
-            ClusterConfigurationError,
-            r"^training: rank 0 on w1 cannot reach the driver at d:4 \(refused\); let executors connect$",
-        ),
-        (
-            "lakelens.errors.LaunchError: rank 1 on w2 cannot reach rank 0's task at w1:4 (refused); let executors",
-            ClusterConfigurationError,
-            r"^training: rank 1 on w2 cannot reach rank 0's task at w1:4 \(refused\); let executors$",
-        ),
-        (
-            "lakelens.errors.LaunchError: 1 of 2 tasks never reported to rank 0's task within 120 s",
-            LaunchError,
-            "^training: 1 of 2 tasks never reported to rank 0's task within 120 s; an executor or its host hangs$",
-        ),
+        (f"{_OURS}rank 0 on w1 cannot reach the driver at d:4", ClusterConfigurationError, "^training: rank 0 .* d:4$"),
+        (f"{_OURS}rank 1 on w2 cannot reach rank 0's task at d", ClusterConfigurationError, "^training: rank 1 .* d$"),
+        (f"{_OURS}1 of 2 tasks never reported to rank 0's task within 9", LaunchError, "^training: 1 .* 9; an exec"),
     ],
 )
 def test_why_a_task_could_not_start_is_said_in_the_words_of_its_python(said, kind, words):

@@ -120,26 +120,19 @@ def other_python() -> str | None:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sessions")
-    script = folder / "driver.py"
-    script.write_text(DRIVER)
-    (folder / "work").mkdir()
     with leaves_nothing() as watch:
-        run = subprocess.run(
-            [
-                *(sys.executable, str(script), watch.token, str(watch.temporary)),
-                *(str(folder / "work"), other_python() or ""),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
-        )
+        arguments = [watch.token, str(watch.temporary), str(folder), other_python() or ""]
+        command = [sys.executable, "-c", DRIVER, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_two_runners_from_two_threads_run_at_the_same_time_if_there_are_slots_for_both(found):
-    assert found["two at once"] == {"job-a": 2, "job-b": 2}
+def test_runners_work_from_two_threads_in_a_batch_of_a_stream_and_on_a_session_without_delta(found):
+    assert found["two at once"] == {"job-a": 2, "job-b": 2}  # at the same time
+    assert found["in a batch of a stream"] == [[0, 2]]
+    assert found["extensions"] == ""
+    assert found["without Delta"] == [["ran", "1"], ["ran", "2"], ["ran", "2"]]
 
 
 def test_dynamic_allocation_is_refused_with_the_setting_to_change(found):
@@ -148,11 +141,6 @@ def test_dynamic_allocation_is_refused_with_the_setting_to_change(found):
         assert kind == "ClusterConfigurationError"
         assert "spark.dynamicAllocation.enabled=true" in message
         assert "set it to false and fix the number with spark.executor.instances" in message
-
-
-def test_a_session_without_delta_runs_a_job(found):
-    assert found["extensions"] == ""
-    assert found["without Delta"] == [["ran", "1"], ["ran", "2"], ["ran", "2"]]
 
 
 def test_gpus_that_are_asked_for_and_not_configured_are_refused_with_the_settings(found):
@@ -171,10 +159,6 @@ def test_a_stream_a_table_and_the_session_cannot_be_sent_and_are_named_with_the_
     assert f"argument rows=DataFrame[id: bigint] ({frame}.DataFrame) cannot be pickled" in message
     assert "pass a table's path and version" in message
     assert "'spark' (pyspark.sql.session.SparkSession)" in found["session"][1]
-
-
-def test_a_job_may_be_started_from_a_batch_of_a_stream(found):
-    assert found["in a batch of a stream"] == [[0, 2]]
 
 
 def test_executors_of_another_python_are_refused_with_the_setting_to_change(found):

@@ -9,10 +9,7 @@ from lakelens.training.runner.spark.slots import Expected, Registered, expected,
 pytestmark = pytest.mark.unit
 
 
-EACH = "spark.executor.cores"
-
-
-MOST = "spark.cores.max"
+EACH, MOST = "spark.executor.cores", "spark.cores.max"
 
 
 @pytest.mark.parametrize(
@@ -39,40 +36,31 @@ def test_the_settings_say_which_executors_there_will_be(master, settings, what):
 
 
 @pytest.mark.parametrize(
-    ("what", "there", "answer"),
+    ("what", "there", "wait_s", "answer"),
     [
         # local[N]: at once.
-        (Expected(executors=0), Registered(0, 0, 0.0), True),
+        (Expected(executors=0), Registered(0, 0, 0.0), 0.0, True),
         # As many as the settings promise: at once. Fewer: not before they have come, however long that takes.
-        (Expected(executors=3), Registered(3, 3, 0.0), True),
-        (Expected(executors=3), Registered(2, 2, 500.0), False),
+        (Expected(executors=3), Registered(3, 3, 0.0), 0.0, True),
+        (Expected(executors=3), Registered(2, 2, 500.0), 0.0, False),
         # As many cores as the application may have: at once.
-        (Expected(cores=8), Registered(2, 8, 0.0), True),
-        (Expected(cores=8), Registered(2, 4, 29.0), False),
+        (Expected(cores=8), Registered(2, 8, 0.0), 0.0, True),
+        (Expected(cores=8), Registered(2, 4, 29.0), 0.0, False),
         # A standalone cluster may have no room for more: what has not come half a minute after the last does not come.
-        (Expected(cores=8), Registered(2, 4, 30.0), True),
-        (Expected(), Registered(2, 4, 9.0), False),
-        (Expected(), Registered(2, 4, 10.0), True),
-    ],
-)
-def test_more_slots_are_waited_for_only_while_they_may_come(what, there, answer):
-    assert what.all_there(there) is answer
-
-
-@pytest.mark.parametrize(
-    ("what", "there", "answer"),
-    [
+        (Expected(cores=8), Registered(2, 4, 30.0), 0.0, True),
+        (Expected(), Registered(2, 4, 9.0), 0.0, False),
+        (Expected(), Registered(2, 4, 10.0), 0.0, True),
         # An executor has come or gone more recently than the caller is willing to wait: another may come.
-        (Expected(), Registered(1, 1, 59.0), False),
-        (Expected(cores=2), Registered(1, 1, 59.0), False),
-        (Expected(), Registered(1, 1, 60.0), True),
+        (Expected(), Registered(1, 1, 59.0), 60.0, False),
+        (Expected(cores=2), Registered(1, 1, 59.0), 60.0, False),
+        (Expected(), Registered(1, 1, 60.0), 60.0, True),
         # All that may come are there.
-        (Expected(cores=2), Registered(2, 2, 1.0), True),
-        (Expected(executors=0), Registered(0, 0, 1.0), True),
+        (Expected(cores=2), Registered(2, 2, 1.0), 60.0, True),
+        (Expected(executors=0), Registered(0, 0, 1.0), 60.0, True),
     ],
 )
-def test_who_needs_more_slots_waits_for_them_as_long_as_was_promised(what, there, answer):
-    assert what.all_there(there, wait_s=60.0) is answer
+def test_more_slots_are_waited_for_only_while_they_may_come(what, there, wait_s, answer):
+    assert what.all_there(there, wait_s=wait_s) is answer
 
 
 def test_slots_that_come_while_a_job_waits_for_those_of_another_are_noticed():

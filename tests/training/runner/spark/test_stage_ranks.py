@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from child_processes import descriptors_of_children
-from leftovers import leaves_nothing, listening
+from leftovers import leaves_nothing, listening, wait_until
 
 from lakelens.errors import LakelensError, NotEnoughSlotsError, RankFailedError, SessionError
 from lakelens.training.experiment.strategies import TrialRunner
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.spark
 
 def test_ranks_run_in_the_executors_and_rank_zeros_value_comes_back(watch, capfd):
     def main(x):
-
         from lakelens.training.rank.process_context import current, log_to_driver
 
         print("not shown")
@@ -89,25 +88,9 @@ def test_more_ranks_than_slots_is_refused_with_both_numbers(runner, spark):
     assert store.jobsList(None).size() == before  # a job of Spark's would look for slots for ten minutes
 
 
-def run_in_thread(call):
-    result = {}
-
-    def body():
-        try:
-            result["value"] = call()
-        except BaseException as error:  # noqa: BLE001 - handed to the asserting thread
-            result["error"] = error
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    return thread, result
-
-
-def wait_until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def started(call):
+    """Calls something in a thread of its own."""
+    return ThreadPoolExecutor(1).submit(call)
 
 
 def sleep_for_ever():
@@ -124,14 +107,13 @@ def test_a_runner_that_waits_too_long_says_for_what_and_the_callers_job_group_ca
         spark.sparkContext.setJobGroup("a-cell", "a notebook's cell", interruptOnCancel=True)
         return runner(3, name="the-long-one").run(sleep_for_ever())
 
-    thread, result = run_in_thread(call)
+    job = started(call)
     wait_until(lambda: len(watch.processes()) >= 6)
     with pytest.raises(NotEnoughSlotsError, match="needs 2 slots; the-long-one holds 3 and 1 of 4 are free after 1 s"):
         runner(2, slots_wait_s=1, name="waiting").run(sleep_for_ever())
     spark.sparkContext.cancelJobGroup("a-cell")
-    thread.join(timeout=200)
-    assert isinstance(result["error"], RankFailedError)
-    assert "cancelled" in str(result["error"]) or "lost contact" in str(result["error"])
+    with pytest.raises(RankFailedError, match=r"cancelled|lost contact"):
+        job.result(timeout=200)
 
 
 def until(path):
@@ -154,21 +136,21 @@ def test_slots_that_other_spark_jobs_hold_are_waited_for_with_a_bound(runner, sp
     def occupy():
         return spark.sparkContext.parallelize(range(4), 4).map(lambda _: wait()).count()
 
-    thread, _ = run_in_thread(occupy)
+    occupied = started(occupy)
     wait_until(lambda: len(spark.sparkContext.statusTracker().getActiveStageIds()) > 0)
     with pytest.raises(
         NotEnoughSlotsError, match=r"none of 2 tasks could start within 1 s.*1 other Spark jobs are running"
     ):
         runner(2, slots_wait_s=1).run(sleep_for_ever())
     released.touch()
-    thread.join(timeout=200)
+    occupied.result(timeout=200)
     assert runner(2).run(lambda: "later") == "later"
 
 
 def test_a_running_job_is_named_in_the_spark_ui_and_listens_on_loopback_only(runner, watch, spark, tmp_path):
     released = tmp_path / "released"
     before = listening()
-    thread, _ = run_in_thread(lambda: runner(2, name="night-training").run(until(str(released))))
+    job = started(lambda: runner(2, name="night-training").run(until(str(released))))
     wait_until(lambda: len(watch.processes()) >= 4)
     during = listening() - before
     store = spark.sparkContext._jsc.sc().statusStore()
@@ -176,7 +158,7 @@ def test_a_running_job_is_named_in_the_spark_ui_and_listens_on_loopback_only(run
     seen = [store.job(job).description().get() for job in active]
     released.touch()
     assert seen == ["lakelens: night-training, 2 ranks"]
-    thread.join(timeout=200)
+    job.result(timeout=200)
     assert {address for address, _ in during} <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +91,21 @@ def weights_of(path) -> list[np.ndarray]:
 
 
 def sgd(**keys):
-    def make():
-        import keras
+    import keras
 
-        return keras.optimizers.SGD(0.05, momentum=0.9, **keys)
-
-    return make
+    return keras.optimizers.SGD(0.05, momentum=0.9, **keys)
 
 
 def scaled(**keys):
-    def make():
-        import keras
+    import keras
 
-        return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, **keys))
-
-    return make
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, **keys))
 
 
 def swapping(on_epoch: bool):
-    def make():
-        import keras
+    import keras
 
-        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)]
-
-    return make
+    return [keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)]
 
 
 def scheduled():
@@ -127,14 +119,14 @@ def scheduled():
 
 AVERAGED = {"use_ema": True, "ema_momentum": 0.8}
 CASES = {
-    "rates": (sgd(), scheduled),
-    "averages at the end": (sgd(**AVERAGED), list),
-    "averages every four steps": (sgd(**AVERAGED, ema_overwrite_frequency=4), list),
-    "swapped for validations": (sgd(**AVERAGED), swapping(False)),
-    "swapped for epochs": (sgd(**AVERAGED), swapping(True)),
-    "swapped with a loss scale": (scaled(**AVERAGED), swapping(False)),
-    "swapped and overwritten": (sgd(**AVERAGED, ema_overwrite_frequency=4), swapping(False)),
-    "accumulated and swapped": (sgd(**AVERAGED, gradient_accumulation_steps=2), swapping(False)),
+    "rates": (sgd, scheduled),
+    "averages at the end": (partial(sgd, **AVERAGED), list),
+    "averages every four steps": (partial(sgd, **AVERAGED, ema_overwrite_frequency=4), list),
+    "swapped for validations": (partial(sgd, **AVERAGED), partial(swapping, False)),
+    "swapped for epochs": (partial(sgd, **AVERAGED), partial(swapping, True)),
+    "swapped with a loss scale": (partial(scaled, **AVERAGED), partial(swapping, False)),
+    "swapped and overwritten": (partial(sgd, **AVERAGED, ema_overwrite_frequency=4), partial(swapping, False)),
+    "accumulated and swapped": (partial(sgd, **AVERAGED, gradient_accumulation_steps=2), partial(swapping, False)),
 }
 EVERY_TWO_STEPS = {**KEEP_ALL, "min_checkpoint_period": {"batches": 2}}
 
@@ -177,14 +169,14 @@ def test_a_training_that_a_callback_stops_has_the_best_weights_of_fit(table, tmp
 
         best = {"monitor": "val_loss", "mode": "max"}
         return [
-            *swapping(True)(),
+            *swapping(True),
             keras.callbacks.EarlyStopping(**best, patience=1, restore_best_weights=True),
             keras.callbacks.ModelCheckpoint(folder / "best.keras", **best, save_best_only=True),
         ]
 
     import keras
 
-    optimizer = sgd(**AVERAGED)
+    optimizer = partial(sgd, **AVERAGED)
     for name in ("fit", "run"):
         (tmp_path / name).mkdir()
     model, history = fitted(optimizer, callbacks(tmp_path / "fit"))
@@ -219,7 +211,7 @@ def test_a_resumed_training_has_the_weights_of_an_unbroken_one(unbroken, table, 
 
 def test_the_averages_at_the_end_are_the_result_only_where_they_are_better(unbroken, table, tmp_path):
     worse = {"use_ema": True, "ema_momentum": 0.999}  # of the first steps
-    bad = trained(tmp_path, table, trial_of(sgd(**worse), list), **KEEP_ALL)
+    bad = trained(tmp_path, table, trial_of(partial(sgd, **worse), list), **KEEP_ALL)
     for folder, outcome in (unbroken("averages at the end"), (tmp_path, bad)):
         measured = [each.metadata["metrics"] for each in list_checkpoints(folder)]
         assert outcome.metrics["val_loss"] == min(float(each.get("val_loss", "inf")) for each in measured)
@@ -230,7 +222,7 @@ def test_the_averages_at_the_end_are_the_result_only_where_they_are_better(unbro
 
 def test_a_training_whose_averages_are_not_kept_ends_with_its_last_weights(table, tmp_path):
     storage = {"checkpoint_storage": {"save_trial_best": 0, "save_trial_latest": 1}}
-    outcome = trained(tmp_path, table, trial_of(sgd(**AVERAGED), list), **storage)
+    outcome = trained(tmp_path, table, trial_of(partial(sgd, **AVERAGED), list), **storage)
     assert [each.name for each in list_checkpoints(tmp_path)] == [Path(outcome.last).name]
     assert outcome.metrics == pytest.approx(open_checkpoint(outcome.last).metadata["metrics"])
 
@@ -248,8 +240,8 @@ def test_callbacks_hear_of_a_training_what_fit_tells_them(table, tmp_path):
         return Hearing()
 
     ours, theirs = [], []
-    fitted(sgd(), [hearing(theirs)])
-    trained(tmp_path, table, trial_of(sgd(), lambda: [hearing(ours)]))
+    fitted(sgd, [hearing(theirs)])
+    trained(tmp_path, table, trial_of(sgd, lambda: [hearing(ours)]))
     assert "on_test_batch_end" in theirs
     assert ours == theirs
 
@@ -263,9 +255,9 @@ def backup():
 @pytest.mark.parametrize(
     ("optimizer", "callbacks", "words"),
     [
-        (sgd(), backup, r"BackupAndRestore.* continues from its checkpoints"),
-        (sgd(), swapping(True), r"keras_callbacks has SwapEMAWeights, .* SGD .* use_ema=True"),
-        (sgd(**AVERAGED), lambda: swapping(True)() * 2, "has 2 SwapEMAWeights, which undo one another; keep one"),
+        (sgd, backup, r"BackupAndRestore.* continues from its checkpoints"),
+        (sgd, partial(swapping, True), r"keras_callbacks has SwapEMAWeights, .* SGD .* use_ema=True"),
+        (partial(sgd, **AVERAGED), lambda: swapping(True) * 2, "2 SwapEMAWeights, which undo one another; keep one"),
     ],
 )
 def test_callbacks_that_cannot_work_are_refused_by_name(table, tmp_path, optimizer, callbacks, words):

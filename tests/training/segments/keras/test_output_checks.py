@@ -83,10 +83,7 @@ def test_a_model_that_is_said_to_give_probabilities_is_tried_before_the_first_st
     assert checked(sigmoids, outputs="probabilities") == {"values": "probabilities"}
 
 
-MAKES = {
-    "dict of one": lambda values: {"a": values},
-    "list of two": lambda values: [values, values * 2],
-}
+MAKES = {"dict of one": lambda values: {"a": values}, "list of two": lambda values: [values, values * 2]}
 
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
