@@ -117,7 +117,6 @@ class PredictionsTable:
         self.location = absolute(location)
         self._storage_options = storage_options
         place = hashlib.sha256(table.encode()).hexdigest()[:16]
-        self._is_made = False
         self._application = f"lakelens.score.{digest}.{place}"
 
     @property
@@ -132,9 +131,7 @@ class PredictionsTable:
 
     def exists(self) -> bool:
         """Returns whether the table has been made."""
-        # Asked of Spark until it is there, which takes 0.1 s: an error names a file system that Spark lacks.
-        self._is_made = self._is_made or is_delta_table(self._spark, self.location)
-        return self._is_made
+        return is_delta_table(self._spark, self.location)
 
     def state(self) -> PredictionsState:
         """Reads the table's version and the number of the last append."""
@@ -156,7 +153,7 @@ class PredictionsTable:
         number = 0 if state.transaction is None else state.transaction + 1
         with suppress(TableConflictError), conflicts_named(self.location):
             self._write(rows, state, note, number)
-        if not self.exists():
+        if state.version is None and not self.exists():
             return state, False
         table = self._opened()
         commits = table.version() - (-1 if state.version is None else state.version)

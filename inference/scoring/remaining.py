@@ -62,24 +62,26 @@ def remaining_rows(
         marked = rows.withColumns({_EARLIER: f.lit(None), IS_COPIED: f.lit(False)})
     else:
         predictions = results.read(state.version).where(of_scoring(source, digest))
-        marked = _marked(rows, predictions, source.version, results.copied)
+        marked = _marked(rows, predictions, source, results.copied)
     with kept(marked) as marked:
         counted = marked.groupBy(FILE, IS_COPIED).count().collect()
         todo = {row[FILE]: int(row["count"]) for row in counted if not row[IS_COPIED]}
         yield RemainingRows(marked, todo, sum(int(row["count"]) for row in counted if row[IS_COPIED]))
 
 
-def _marked(rows: DataFrame, predictions: DataFrame, version: int, kept: Sequence[str]) -> DataFrame:
+def _marked(rows: DataFrame, predictions: DataFrame, source: ScoredTable, kept: Sequence[str]) -> DataFrame:
     """Drops the rows that are scored in this version, and adds to each other one its prediction in another."""
     from pyspark.sql import functions as f
 
     # One pass over the predictions: each scan of a Delta table and each exchange are Spark jobs of their own.
-    is_here = f.col("version") == version
+    is_here = f.col("version") == source.version
     counted = predictions.where(is_here | (f.col("error").isNull() & f.col("content_hash").isNotNull()))
     columns = ", ".join(f"`{name}`" for name in kept)
-    latest = f"max_by(struct({columns}), scored_at) FILTER (WHERE version <> {version})"
+    latest = f"max_by(struct({columns}), scored_at) FILTER (WHERE version <> {source.version})"
+    # The other split may have a row of the same key.
+    is_scored = is_here if source.split is None else is_here & (f.col("split") == source.split)
     by_row = counted.groupBy("path", "content_hash").agg(
-        f.max(is_here).alias(_IS_SCORED), f.expr(latest).alias(_EARLIER)
+        f.max(is_scored).alias(_IS_SCORED), f.expr(latest).alias(_EARLIER)
     )
     joined = rows.alias("rows").join(by_row.alias("predicted"), same_row("rows", "predicted"), "left")
     remaining = joined.where(~f.coalesce(_IS_SCORED, f.lit(False)))

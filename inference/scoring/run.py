@@ -263,13 +263,16 @@ class ScoringRun:
         """Divides the remaining rows into parts of whole files; a part's size follows from the time of the last one."""
         most = self.rows_per_commit or first_rows(self.model.input_shape, parallelism(self.spark))
         files = shuffled(remaining.todo_by_file, random.Random(self.batch_id))  # noqa: S311  an order, no secret
+        copied = remaining.copied_rows > 0
         while files:
             part = take(files, remaining.todo_by_file, most)
             rows = sum(remaining.todo_by_file[file] for file in part)
             started = time.monotonic()
             yield part, rows
-            if self.rows_per_commit is None:
+            # The time of the first part is also that of the copies.
+            if self.rows_per_commit is None and not copied:
                 most = next_rows(rows, time.monotonic() - started)
+            copied = False
 
     def _add(self, part: DataFrame, copied: DataFrame | None, copied_rows: int, state: PredictionsState) -> Added:
         with kept(part) as predicted:

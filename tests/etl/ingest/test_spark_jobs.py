@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from etl_pictures import write_image
@@ -14,6 +15,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 # A MERGE of Delta 4 is up to 13 jobs, by its own settings; lakelens sets those that save some.
 MERGE = 13
+VOC_XML = (
+    "<annotation><filename>{name}.jpg</filename><size><width>60</width><height>40</height></size><object>"
+    "<name>cat</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>20</xmax><ymax>20</ymax></bndbox></object></annotation>"
+)
 
 
 def counted(jobs: Jobs) -> list[str]:
@@ -24,7 +29,15 @@ def counted(jobs: Jobs) -> list[str]:
 def write_folders(root, numbers):
     for number in numbers:
         write_image(root / f"class {number % 2}" / f"{number}.jpg", seed=number)
-    return root
+    return {"source": root}
+
+
+def write_manifest(root, numbers):
+    for number in numbers:
+        write_image(root / f"{number}.jpg", seed=number)
+    lines = [f"{path.name},class {int(path.stem) % 2}\n" for path in sorted(root.glob("*.jpg"))]
+    (root / "images.csv").write_text("path,label\n" + "".join(lines))
+    return {"source": root / "images.csv", "layout": "manifest"}
 
 
 def write_coco(root, numbers):
@@ -37,6 +50,21 @@ def write_coco(root, numbers):
     document = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "cat"}]}
     (root / "annotations" / "instances_train2017.json").write_text(json.dumps(document))
     return {"source": root, "layout": "coco"}
+
+
+def write_voc(root, numbers):
+    (root / "Annotations").mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        write_image(root / "JPEGImages" / f"{number}.jpg", seed=number)
+        (root / "Annotations" / f"{number}.xml").write_text(VOC_XML.format(name=number))
+    return {"source": root, "layout": "voc"}
+
+
+def frame_of(spark, root, numbers):
+    for number in numbers:
+        write_image(root / f"{number}.jpg", seed=number)
+    rows = [(str(path), "cat") for path in sorted(root.glob("*.jpg"))]
+    return {"source": spark.createDataFrame(rows, "path string, label_name string")}
 
 
 def test_rows_that_bring_their_bytes_cost_a_job_more_to_be_found_once(spark, tmp_path):
@@ -56,7 +84,7 @@ def story(spark, tmp_path_factory):
     """A table of class folders through each action, with its result and its jobs.
 
     A class folder gets another name after the first ingest. Then another source brings the class back, an image
-    changes and one goes; rows are deleted, and a class is renamed.
+    changes and one goes; rows are deleted, a class is renamed, and the first version is restored.
     """
     root = tmp_path_factory.mktemp("jobs")
     source, other = root / "source", root / "other"
@@ -67,7 +95,8 @@ def story(spark, tmp_path_factory):
         with jobs_of(spark) as jobs:
             told[name] = (action(), jobs)
 
-    act("first", lambda: table.ingest(write_folders(source, range(8)), size=32))
+    act("nothing there", lambda: table.preview(write_folders(source, range(8))["source"]))
+    act("first", lambda: table.ingest(source, size=32))
     (source / "class 1").rename(source / "class 2")
     act("new", lambda: table.ingest(source))
     act("known", lambda: table.ingest(source))
@@ -78,6 +107,7 @@ def story(spark, tmp_path_factory):
     act("changed", lambda: table.ingest(source, delete_missing=True))
     act("deleted", lambda: table.delete("path LIKE '%/2.jpg'"))
     act("renamed", lambda: table.rename_class("class 0", "even"))
+    act("restored", lambda: table.restore(0))
     return told
 
 
@@ -98,6 +128,22 @@ def test_each_action_has_done_what_its_jobs_are_counted_for(story):
     assert results["renamed"].rows == 3
 
 
+def test_a_restore_is_a_job_more_than_deltas_own(story):
+    _, jobs = story["restored"]
+    own = [job for job in jobs.sites if not re.search("Restore|HDFSLogStore|recordDeltaOperation", job)]
+    assert len(own) <= 1, str(jobs)
+
+
+@pytest.mark.parametrize(("write", "more"), [(write_manifest, 0), (frame_of, 0), (write_voc, 1)])
+def test_other_sources_are_planned_by_the_jobs_of_class_folders_and_one_that_finds_annotations(
+    story, spark, tmp_path, write, more
+):
+    arguments = frame_of(spark, tmp_path, range(4)) if write is frame_of else write(tmp_path / "source", range(4))
+    with jobs_of(spark) as jobs:
+        assert ImageTable(spark, tmp_path / "t").preview(**arguments).new == 4
+    assert len(counted(jobs)) <= len(counted(story["nothing there"][1])) + more, str(jobs)
+
+
 def test_coco_is_two_jobs_more_of_which_one_finds_the_folders_of_its_images(spark, tmp_path):
     table, arguments = ImageTable(spark, tmp_path / "t"), write_coco(tmp_path / "source", range(4))
     with jobs_of(spark) as first:
@@ -106,6 +152,12 @@ def test_coco_is_two_jobs_more_of_which_one_finds_the_folders_of_its_images(spar
         assert table.ingest(**arguments).skipped == 4
     assert len(counted(first)) <= 6, str(first)
     assert len(counted(nothing)) <= 4, str(nothing)
+
+
+def test_nothing_is_asked_of_a_table_that_does_not_exist(story):
+    preview, jobs = story["nothing there"]
+    assert preview.new == 8
+    assert not [job for job in jobs.sites if "Filtering files" in job], str(jobs)
 
 
 def test_a_class_that_the_source_lost_is_reported_until_its_rows_are_gone(story):
