@@ -45,9 +45,9 @@ def image_with(squares: Sequence[Square], orientation: int = 1) -> bytes:
 
 
 def write_boxes(
-    path: Path | str, images: Sequence[Sequence[Square] | None], annotations: pa.DataType | None = None
+    path: Path | str, images: Sequence[Sequence[Square] | None], annotations: pa.DataType | None = None, first: int = 0
 ) -> None:
-    """Writes an image table whose files are not recorded, with annotations of a type; None is that of an ingest.
+    """Adds to an image table whose files are not recorded, with annotations of a type; None is that of an ingest.
 
     An image is its squares; None is an image without squares that nobody has annotated.
     """
@@ -62,12 +62,12 @@ def write_boxes(
             "split": "test",
             "content_hash": f"{number}",
         }
-        for number, squares in enumerate(images)
+        for number, squares in enumerate(images, first)
     ]
     place = IMAGE_TABLE.get_field_index("annotations")
     kind = annotations or IMAGE_TABLE.field("annotations").type
     columns = IMAGE_TABLE.set(place, pa.field("annotations", kind))
-    write_deltalake(str(path), pa.Table.from_pylist(rows, columns), partition_by=["split"])
+    write_deltalake(str(path), pa.Table.from_pylist(rows, columns), mode="append", partition_by=["split"])
 
 
 def square_detector(kinds: Sequence[str] = KINDS, faint: Sequence[str] = ()) -> Any:

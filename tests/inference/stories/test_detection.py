@@ -202,6 +202,16 @@ def test_a_model_of_another_task_is_refused(spark, table, detector, scored, chec
     assert DeltaTable(scored[1]).version() == before
 
 
+def test_boxes_of_images_that_were_scored_are_copied_to_the_next_version(spark, detector, tmp_path):
+    table, predictions = tmp_path / "grown", tmp_path / "predictions"
+    for first, carried in ((0, 0), (2, 2)):
+        write_boxes(table, IMAGES[first : first + 2], first=first)
+        result = score(spark, detector.path, table, predictions)
+        assert (result.scored, result.carried, result.commits) == (2, carried, 1)
+    found = [as_truths(one["detections"]) for one in read(predictions) if one["version"] == 1]
+    assert found == [truths_of(squares) for squares in IMAGES[:4]]
+
+
 def test_a_score_table_has_only_the_boxes_of_the_least_score_and_is_not_evaluated(spark, table, tmp_path):
     faint = save_detector(tmp_path / "faint", faint=["blue"])
     predictions, fewest = tmp_path / "sure", tmp_path / "fewest"
