@@ -9,6 +9,7 @@ import pytest
 from mlflow_stores import put_store
 
 from lakelens.errors import InvalidArgumentError, ModelNotFoundError, TrackingError
+from lakelens.tracking.datasets import TableVersion, log_table
 from lakelens.tracking.run_writer import RecordFile, RunRecord, RunWriter
 from lakelens.tracking.runs import (
     DIGEST_TAG,
@@ -57,6 +58,7 @@ def test_a_run_that_ends_well_is_finished_with_what_was_recorded(store, tmp_path
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "part.bin").write_bytes(b"x" * 10)
     with tracked_run(store, "ends-well", run_name="first", tags={"a": "b"}, params={"epochs": 3}) as run:
+        log_table(run, TableVersion("/data/images", 1, "d1", {"train": 8, "validation": 2}, "t1"))
         open_client(store).log_text(run.run_id, "class Mine: ...", "code/mine.py")
         (tmp_path / "records").mkdir()
         records = RecordFile(tmp_path / "records")
