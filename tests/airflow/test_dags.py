@@ -24,7 +24,6 @@ from typing import Any
 
 import psutil
 import pytest
-from child_processes import kill_family, run_to_end
 from mlflow_stores import put_store
 
 pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(1500)]
@@ -92,18 +91,28 @@ class Pipeline:
         return {**os.environ, **variables}
 
     def airflow(self, *arguments: str) -> str:
-        return run_to_end([str(self.command), *arguments], env=self.environment(), cwd=self.folder, timeout=1200).stdout
+        done = subprocess.run(
+            [str(self.command), *arguments],
+            env=self.environment(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "rror" in line or "subprocess" in line]
+        assert done.returncode == 0, "\n".join(said)[-6000:]
+        return done.stdout
 
     def start(self, dag: str, day: int, **parameters: Any) -> subprocess.Popen[bytes]:
         """Starts a run of a DAG, as `run` does, and does not wait for it."""
-        return self.begin("airflow", "dags", "test", "--conf", json.dumps(parameters), dag, f"2026-03-{day:02}")
-
-    def begin(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts a command of Airflow, in a session of its own and with its own log."""
-        command, environment = [str(self.command), *arguments], self.environment()
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with (self.folder / "airflow.log").open("wb") as log:
             return subprocess.Popen(
-                command, env=environment, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+                [str(AIRFLOW), "dags", "test", "--conf", json.dumps(parameters), dag, f"2026-03-{day:02}"],
+                env=self.environment(),
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
             )
 
     @contextmanager
@@ -199,11 +208,26 @@ class ScheduledPipeline(Pipeline):
         started = []
         try:
             for part in PARTS:
-                started.append(self.begin(part, part))
+                with (self.folder / f"{part}.log").open("wb") as log:
+                    command = [str(self.command), part]
+                    started.append(
+                        subprocess.Popen(
+                            command,
+                            env=self.environment(),
+                            cwd=self.folder,
+                            stdout=log,
+                            stderr=log,
+                            start_new_session=True,
+                        )
+                    )
             yield
         finally:
-            for part in started:
-                kill_family(part)
+            all_parts = [psutil.Process(part.pid) for part in started if part.poll() is None]
+            tree = [*all_parts, *(below for part in all_parts for below in part.children(recursive=True))]
+            for process in tree:
+                with suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(tree, timeout=60)
 
     def states(self) -> dict[str, tuple[str | None, int]]:
         """State and try of each task of the first run of the training."""
@@ -225,7 +249,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return Pipeline(tmp_path_factory.mktemp("pipeline"))
 
 
-def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipeline):
+def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipeline: Pipeline) -> None:
     early = pipeline.run("lakelens_scoring", 1)
     assert (early["champion"]["exists"], early["score"]) == (False, None)
     first = pipeline.run("lakelens_training", 1)
@@ -242,13 +266,15 @@ def test_the_first_run_trains_and_promotes_and_a_second_does_nothing_new(pipelin
     assert (hourly[1]["score"]["scored"], hourly[1]["score"]["skipped"]) == (0, early["etl"]["stored"])
 
 
-def test_a_task_whose_input_has_to_change_first_is_not_tried_again(pipeline):
+def test_a_task_whose_input_has_to_change_first_is_not_tried_again(pipeline: Pipeline) -> None:
     assert pipeline.start("lakelens_scoring", 8, source=str(pipeline.folder / "nowhere")).wait(600) != 0
     query = "select state, try_number from task_instance where dag_id = ? and run_id like ? and task_id = 'etl'"
     assert pipeline.rows(query, "lakelens_scoring", 8) == [("failed", 1)]
 
 
-def test_a_training_that_is_killed_half_way_goes_on_in_the_retry_and_is_not_repeated_once_it_has_finished(pipeline):
+def test_a_training_that_is_killed_half_way_goes_on_in_the_retry_and_is_not_repeated_once_it_has_finished(
+    pipeline: Pipeline,
+) -> None:
     from lakelens.jobs.demo import deliver
     from lakelens.tracking.run_listing import show_run
     from lakelens.tracking.runs import open_client
@@ -291,7 +317,9 @@ def test_a_training_that_is_killed_half_way_goes_on_in_the_retry_and_is_not_repe
     assert pipeline.run_states() - before == {"FINISHED": 1}
 
 
-def test_a_class_whose_share_has_moved_is_a_reason_to_train_and_a_worse_model_is_not_promoted(pipeline):
+def test_a_class_whose_share_has_moved_is_a_reason_to_train_and_a_worse_model_is_not_promoted(
+    pipeline: Pipeline,
+) -> None:
     from lakelens.inference.model.registry import version_behind
 
     before = version_behind("digits", "champion", pipeline.store)
@@ -311,7 +339,7 @@ def test_a_class_whose_share_has_moved_is_a_reason_to_train_and_a_worse_model_is
     assert version_behind("digits", "champion", pipeline.store) == before
 
 
-def test_the_retry_of_a_worker_of_airflow_3_that_was_killed_goes_on_with_its_training(tmp_path):
+def test_the_retry_of_a_worker_of_airflow_3_that_was_killed_goes_on_with_its_training(tmp_path: Path) -> None:
     from lakelens.tracking.runs import open_client
 
     pipeline = ScheduledPipeline(tmp_path)
@@ -341,7 +369,7 @@ def test_the_retry_of_a_worker_of_airflow_3_that_was_killed_goes_on_with_its_tra
 
 
 @pytest.mark.parametrize("variable", ["LAKELENS_AIRFLOW", "LAKELENS_AIRFLOW3"])
-def test_airflow_2_and_3_fill_every_template(variable, tmp_path):
+def test_airflow_2_and_3_fill_every_template(variable: str, tmp_path: Path) -> None:
     parameters = {"source": "/photos of 'birds'", "table": "/tables/birds"}
     store = "http://tracking:5000"
     environment = {
@@ -352,7 +380,8 @@ def test_airflow_2_and_3_fill_every_template(variable, tmp_path):
     }
     python = Path(os.environ[variable]) / "bin" / "python"
     command = [str(python), str(Path(__file__).with_name("filled_templates.py"))]
-    done = run_to_end(command, env=environment, timeout=200)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     words = [shlex.split(found[f"lakelens_training.{name}"]["bash_command"]) for name in ("etl", "score")]
     export = ["export", f"MLFLOW_TRACKING_URI={store};"]
