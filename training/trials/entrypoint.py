@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import sys
 import textwrap
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ FILE_MODULE_PREFIX = "lakelens_trial_"
 _FORMS = "give module:Class, path/to/file.py:Class or a Trial class"
 # Modules in which base classes are looked up.
 _MOST_MODULES = 20
+# Python takes stale entries out of a dict: of two threads that do so at once, one fails with KeyError.
+_INVALIDATING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ def framework_of(source: str, class_name: str, folders: Iterable[Path], package:
 
     Base classes are followed within the source, and into the modules that it imports them from.
     """
-    importlib.invalidate_caches()  # a notebook may have written a module a moment ago
+    with _INVALIDATING:
+        importlib.invalidate_caches()  # a notebook may have written a module a moment ago
     places, waiting, seen = list(folders), [(source, class_name, package)], set[tuple[str, str]]()
     while waiting and len(seen) < _MOST_MODULES:
         text, name, inside = waiting.pop()

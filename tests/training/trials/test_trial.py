@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -205,3 +206,17 @@ def test_base_classes_are_followed_into_the_modules_that_they_are_imported_from(
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise AssertionError('imported')\nimport lakelens\nclass Mine(lakelens.TorchTrial): pass")
     assert framework_of(source, "T", [tmp_path], ("package",)) == framework
+
+
+def test_frameworks_are_found_in_several_threads_at_once() -> None:
+    def find(_: int) -> str:
+        sys.path_importer_cache.update({f"/stale/{number}": None for number in range(300)})
+        return framework_of("class T: ...", "T", [])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns within the loop over the stale entries
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(find, range(80))) == {"keras"}
+    finally:
+        sys.setswitchinterval(interval)
