@@ -73,7 +73,7 @@ def _marked(rows: DataFrame, predictions: DataFrame, source: ScoredTable, kept: 
     """Drops the rows that are scored in this version, and adds to each other one its prediction in another."""
     from pyspark.sql import functions as f
 
-    # One pass over the predictions: each scan of a Delta table and each exchange are Spark jobs of their own.
+    # The predictions are read once: each scan of a Delta table and each exchange is a Spark job.
     is_here = f.col("version") == source.version
     counted = predictions.where(is_here | (f.col("error").isNull() & f.col("content_hash").isNotNull()))
     columns = ", ".join(f"`{name}`" for name in kept)

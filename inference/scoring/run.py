@@ -81,13 +81,18 @@ class Counts:
     errors: int  # How many of them have an error
     copied: int  # Rows with a prediction of another version
 
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.scored + self.copied
+
 
 @dataclass(frozen=True)
 class Added:
     """What one commit has added."""
 
     state: PredictionsState  # The state of the predictions table after it
-    rows: Counts
+    counts: Counts
     is_overtaken: bool  # Whether another job has added rows since the work was read
 
 
@@ -102,7 +107,7 @@ def append_once(
 ) -> Added:
     """Adds rows in one commit, without those that another job has added since `state`."""
     for attempt in range(_ATTEMPTS):
-        if counts.scored + counts.copied == 0:
+        if counts.rows == 0:
             return Added(state, counts, is_overtaken=True)
         state, is_added = results.append(rows, state, note)
         if is_added:
@@ -297,13 +302,12 @@ class ScoringRun:
             done=lambda version: self.results.read(version).where(self._scored),
             counts=counts,
         )
-        tally = self.tally
-        if added.rows.scored + added.rows.copied:
-            tally.commits += 1
-            tally.version = added.state.version
-            tally.scored += added.rows.scored
-            tally.errors += added.rows.errors
-            tally.carried += added.rows.copied
+        if added.counts.rows:
+            self.tally.commits += 1
+            self.tally.version = added.state.version
+            self.tally.scored += added.counts.scored
+            self.tally.errors += added.counts.errors
+            self.tally.carried += added.counts.copied
         return added
 
     def _marked_as_ours(self, rows: DataFrame) -> DataFrame:

@@ -246,3 +246,11 @@ def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, chec
     assert results.append(again.withColumn("batch_id", functions.lit("second")), state, "second") == (after, False)
     assert [one["batch_id"] for one in read(copy, after.version)].count("first") == FIRST
     assert len(read(copy)) == 2 * FIRST
+
+
+def test_a_row_of_another_split_with_the_same_path_and_content_is_scored_too(spark, checkpoint, tmp_path):
+    table, predictions = tmp_path / "images", tmp_path / "predictions"
+    write_table(table, [row(0, split="train"), row(0, split="test")])
+    for split in ("train", "test"):
+        assert score(spark, checkpoint.path, table, predictions, split=split).scored == 1
+    assert sorted(one["split"] for one in read(predictions)) == ["test", "train"]
