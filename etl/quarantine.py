@@ -24,7 +24,7 @@ from .annotations.record import QUARANTINED
 from .annotations.record import REASONS as ANNOTATION_REASONS
 from .commit.transaction import Batch, Transaction
 from .model import schema
-from .spark.catalog import create_table, is_delta_table, read_table, sql_name, temporary_view
+from .spark.catalog import create_table, is_made, read_table, sql_name, temporary_view
 from .spark.failures import RETRIES, conflicts_named
 from .spark.writing_session import local_frame
 
@@ -71,7 +71,7 @@ class Quarantine:
 
     def exists(self) -> bool:
         """Whether any file was ever quarantined."""
-        return is_delta_table(self._spark, self.location)
+        return is_made(self._spark, self._table)
 
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
@@ -184,11 +184,12 @@ class Stamps:
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
-        self.location = with_suffix(table.location, "_stamps")
+        self._table = Table(with_suffix(table.location, "_stamps"), table.storage_options)
+        self.location = self._table.location
 
     def exists(self) -> bool:
         """Whether any was ever kept."""
-        return is_delta_table(self._spark, self.location)
+        return is_made(self._spark, self._table)
 
     def read(self) -> DataFrame:
         """Rows of `COLUMNS`, one per path; an empty DataFrame when none was ever kept."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
 from ...locations import is_table_name, name_parts, scheme_of, unquoted
+from ...log.opening import open_table
 from ...spark.port import is_connect, java_session, jvm
 from ...table import Table
 from .failures import failure_of
@@ -25,7 +26,7 @@ _OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 _NO_DRIVER = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class \S*FileSystem\S* not found")
 _NO_TABLE = re.compile(
     r"\[(DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE|DELTA_PATH_DOES_NOT_EXIST|PATH_NOT_FOUND"
-    r"|DELTA_INVALID_PARTITION_PATH|DELTA_MISSING_TRANSACTION_LOG)"
+    r"|DELTA_INVALID_PARTITION_PATH|DELTA_MISSING_TRANSACTION_LOG|TABLE_OR_VIEW_NOT_FOUND)"
 )
 # A table that this Delta cannot read; opening it raises the reason.
 _UNREADABLE = re.compile(
@@ -87,7 +88,11 @@ def sql_literal(text: str) -> str:
 def require_delta_table(spark: SparkSession, location: str) -> None:
     """Checks that a Delta table is at `location`."""
     if not is_delta_table(spark, location):
-        raise NotADeltaTableError(f"{location} holds no Delta table; ingest into it first, or check the path")
+        raise _no_table(location)
+
+
+def _no_table(location: str) -> NotADeltaTableError:
+    return NotADeltaTableError(f"{location} holds no Delta table; ingest into it first, or check the path")
 
 
 def is_delta_table(spark: SparkSession, location: str) -> bool:
@@ -101,17 +106,24 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
             if not _NO_CATALOG.search(str(error)):
                 raise
             return False
-    with naming_driver(location):
-        try:
-            _ = spark.read.format("delta").load(location).schema
-        except Exception as error:  # Delta's own are of many classes
-            if _UNREADABLE.search(str(error)):
-                return True
-            if "DATA_SOURCE_NOT_FOUND" in str(error):
-                raise SessionError(f"{location}: the server of this Spark Connect session has no Delta Lake") from error
-            if not _NO_TABLE.search(str(error)):
-                raise
-            return False
+    try:
+        read_table(spark, location)
+    except NotADeltaTableError:
+        return False
+    except Exception as error:  # Delta's own are of many classes
+        if not _UNREADABLE.search(str(error)):
+            raise
+    return True
+
+
+def is_made(spark: SparkSession, table: Table) -> bool:
+    """Whether a Delta table is there; the log of a path answers without Spark."""
+    if table.is_name:
+        return is_delta_table(spark, table.location)
+    try:
+        open_table(table)
+    except NotADeltaTableError:
+        return False
     return True
 
 
@@ -136,11 +148,21 @@ def create_table(rows: DataFrame, location: str) -> None:
 
 
 def read_table(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
-    """Reads one version of a Delta table; None reads the latest."""
+    """Reads one version of a Delta table; None reads the latest. Raises `NotADeltaTableError` if there is no table."""
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", str(version))
-    return reader.table(location) if is_table_name(location) else reader.load(location)
+    with naming_driver(location):
+        try:
+            rows = reader.table(location) if is_table_name(location) else reader.load(location)
+            _ = rows.schema  # a Connect session looks for the table now
+        except Exception as error:  # Delta's own are of many classes
+            if "DATA_SOURCE_NOT_FOUND" in str(error):
+                raise SessionError(f"{location}: the server of this Spark Connect session has no Delta Lake") from error
+            if not (_NO_TABLE.search(str(error)) or (is_table_name(location) and _NO_CATALOG.search(str(error)))):
+                raise
+            raise _no_table(location) from error
+    return rows
 
 
 def require_schema(spark: SparkSession, name: str) -> None:

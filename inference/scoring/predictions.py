@@ -14,9 +14,10 @@ import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import (
     InvalidArgumentError,
@@ -25,7 +26,7 @@ from ...errors import (
     TableConflictError,
     UnsupportedTableFeatureError,
 )
-from ...etl.spark.catalog import is_delta_table, path_of, read_table, require_schema, sql_name
+from ...etl.spark.catalog import is_made, path_of, read_table, require_schema, sql_name
 from ...etl.spark.failures import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.delta_types import type_name
@@ -69,6 +70,50 @@ class PredictionsState:
 
     version: int | None  # The table's version; None when the table does not exist
     transaction: int | None  # Number of the last append for this model and image table; None before the first
+    log: DeltaTable | None = field(default=None, repr=False, compare=False)  # The log at the version, if it was opened
+
+    def may_have_errors(self) -> bool:
+        """Returns whether a row has an error; True as well if the log's statistics do not count them."""
+        counted, nulls = "num_records", "null_count.error"
+        columns = self._statistics(counted, nulls)
+        return columns is None or any(rows is None or rows != without for rows, without in zip(*columns, strict=True))
+
+    def is_complete(self, mark: str, split: str | None, rows: int) -> bool:
+        """Returns whether the log's statistics show that the table has all rows of a version and split."""
+        # They count data files all of whose rows have the mark and the split. After False, the rows are to be compared.
+        bounds = ("batch_id",) if split is None else ("batch_id", "split")
+        ends = [f"{end}.{name}" for end in ("min", "max", "null_count") for name in bounds]
+        columns = self._statistics("num_records", *ends)
+        # A deletion vector leaves the number of its file's rows as it was.
+        if self.log is None or columns is None or "deletionVectors" in (self.log.protocol().reader_features or ()):
+            return False
+        found = 0
+        for count, *statistics in zip(*columns, strict=True):
+            least, most, nulls = (statistics[at : at + len(bounds)] for at in range(0, len(ends), len(bounds)))
+            is_of_scoring = all(str(text[0]).startswith(mark) for text in (least, most))
+            # Statistics that are missing are None.
+            is_known = count is not None and all(number == 0 for number in nulls)
+            if is_known and is_of_scoring and least[1:] == most[1:] == ([] if split is None else [split]):
+                found += count
+        return found == rows
+
+    def may_have(self, mark: str) -> bool:
+        """Returns whether a row may have a mark; False if the log's statistics show that none has."""
+        columns = self._statistics("min.batch_id", "max.batch_id")
+        if columns is None:
+            return True
+        bounds = zip(*columns, strict=True)
+        return any(None in (least, most) or least[:_MARK] <= mark <= most[:_MARK] for least, most in bounds)
+
+    @cached_property
+    def _files(self) -> Any:
+        return None if self.log is None else self.log.get_add_actions(flatten=True)
+
+    def _statistics(self, *names: str) -> list[list[Any]] | None:
+        """Returns the values of statistics, one for each data file; None if the log lacks one of them."""
+        if self._files is None or not set(names) <= set(self._files.schema.names):
+            return None
+        return [self._files.column(name).to_pylist() for name in names]
 
 
 def columns_of(task: Task | type[Task]) -> dict[str, str]:
@@ -131,7 +176,7 @@ class PredictionsTable:
 
     def exists(self) -> bool:
         """Returns whether the table has been made."""
-        return is_delta_table(self._spark, self.location)
+        return is_made(self._spark, Table(self.location, self._storage_options))
 
     def state(self) -> PredictionsState:
         """Reads the table's version and the number of the last append."""
@@ -141,7 +186,10 @@ class PredictionsTable:
             return PredictionsState(None, None)
         table = self._opened()
         _check_table(self.location, table, self.task, self._min_score)
-        return PredictionsState(table.version(), table.transaction_version(self._application))
+        return self._state_of(table)
+
+    def _state_of(self, table: DeltaTable) -> PredictionsState:
+        return PredictionsState(table.version(), table.transaction_version(self._application), table)
 
     def read(self, version: int | None) -> DataFrame:
         """Reads one version; None reads the latest."""
@@ -151,55 +199,17 @@ class PredictionsTable:
         """Adds rows in one commit, unless another append for this model and image table came after `state`."""
         # In that case Delta either raises its conflict or silently adds nothing; only the history shows which.
         number = 0 if state.transaction is None else state.transaction + 1
-        with suppress(TableConflictError), conflicts_named(self.location):
-            self._write(rows, state, note, number)
-        if state.version is None and not self.exists():
-            return state, False
+        try:
+            with conflicts_named(self.location):
+                self._write(rows, state, note, number)
+        except TableConflictError:
+            if state.version is None and not self.exists():
+                return state, False
         table = self._opened()
         commits = table.version() - (-1 if state.version is None else state.version)
         if any(entry.get("userMetadata") == note for entry in (table.history(commits) if commits > 0 else [])):
-            return PredictionsState(table.version(), number), True
-        return PredictionsState(table.version(), table.transaction_version(self._application)), False
-
-    def has_errors(self) -> bool:
-        """Returns whether a row has an error; True as well if the log's statistics do not count them."""
-        files = self._opened().get_add_actions(flatten=True)
-        counted, nulls = "num_records", "null_count.error"
-        if not {counted, nulls} <= set(files.schema.names):
-            return True
-        counts = zip(files.column(counted).to_pylist(), files.column(nulls).to_pylist(), strict=True)
-        return any(rows is None or rows != without for rows, without in counts)
-
-    def complete_at(self, mark: str, split: str | None, rows: int) -> int | None:
-        """Returns the latest version if the log's statistics show that it holds all rows of a version and split."""
-        # They count data files all of whose rows have the mark and the split. After None, the rows have to be compared.
-        table = self._opened()
-        files = table.get_add_actions(flatten=True)
-        bounds = {"batch_id": mark} if split is None else {"batch_id": mark, "split": split}
-        ends = {name: (f"min.{name}", f"max.{name}", f"null_count.{name}") for name in bounds}
-        needed = {"num_records", *(end for names in ends.values() for end in names)}
-        # A deletion vector leaves the number of its file's rows as it was.
-        if not needed <= set(files.schema.names) or "deletionVectors" in (table.protocol().reader_features or ()):
-            return None
-        columns = {name: files.column(name).to_pylist() for name in needed}
-        found = 0
-        for at, count in enumerate(columns["num_records"]):
-            least, most, nulls = ([columns[ends[name][end]][at] for name in bounds] for end in range(3))
-            is_of_scoring = all(str(text[0]).startswith(mark) for text in (least, most))
-            # Statistics that are missing are None.
-            is_known = count is not None and all(number == 0 for number in nulls)
-            if is_known and is_of_scoring and least[1:] == most[1:] == ([] if split is None else [split]):
-                found += count
-        return table.version() if found == rows else None
-
-    def may_have(self, mark: str) -> bool:
-        """Returns whether a row may have a mark; False if the log's statistics show that none has."""
-        files = self._opened().get_add_actions(flatten=True)
-        ends = ("min.batch_id", "max.batch_id")
-        if not set(ends) <= set(files.schema.names):
-            return True
-        bounds = zip(*(files.column(end).to_pylist() for end in ends), strict=True)
-        return any(None in (least, most) or least[:_MARK] <= mark <= most[:_MARK] for least, most in bounds)
+            return PredictionsState(table.version(), number, table), True
+        return self._state_of(table), False
 
     def remove(self, condition: str) -> None:
         """Removes the rows of a condition of SQL in one commit; without such rows there is none."""

@@ -127,7 +127,7 @@ def require_same_key(source: ScoredTable, results: PredictionsTable, state: Pred
     from pyspark.sql import functions as f
 
     mark = mark_of(digest, source.location, source.snapshot.table_id, source.version)
-    if state.version is None or not results.may_have(mark):
+    if state.version is None or not state.may_have(mark):
         return
     ours = f.col("batch_id").startswith(mark)
     ours = ours if source.split is None else ours & (f.col("split") == source.split)

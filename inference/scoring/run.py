@@ -223,22 +223,25 @@ class ScoringRun:
     def until_done(self) -> Tally:
         """Adds parts until no row remains."""
         self.tally.total = self.source.row_count()
-        if self.results.state().version is not None:
-            if self.results.has_errors():
+        state = self.results.state()
+        if state.version is not None:
+            if state.may_have_errors():
                 # Once per call, or two jobs would try each other's rows again forever. If another job is faster, it has
                 # taken these rows.
                 with suppress(TableConflictError), conflicts_named(self.results.location):
                     self.results.remove(to_retry(self._scored))
-            self.tally.version = self.results.complete_at(self._mark, self.source.split, self.tally.total)
-            if self.tally.version is not None:
+                state = self.results.state()
+            if state.is_complete(self._mark, self.source.split, self.tally.total):
+                self.tally.version = state.version
                 return self.tally
-        while not self._add_remaining():
+        while not self._add_remaining(state):
             logger.info("another job scores %s with the same model; reading the rest again", self.source.name)
+            state = self.results.state()
         return self.tally
 
-    def _add_remaining(self) -> bool:
+    def _add_remaining(self, state: PredictionsState) -> bool:
         """Adds the remaining rows part by part; returns False as soon as another job has added rows, too."""
-        state, digest = self.results.state(), self.model.digest
+        digest = self.model.digest
         self.tally.version = state.version
         with remaining_rows(self.source, self.results, state, digest) as remaining:
             if 0 < remaining.todo_rows + remaining.copied_rows == self.tally.total:

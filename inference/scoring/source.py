@@ -252,8 +252,8 @@ def open_scored_table(
 ) -> ScoredTable:
     """Resolves a table and a version for scoring; `snapshot` is that version if `check_by_log` has read it already."""
     columns = columns or SourceColumns()
-    require_delta_table(spark, table.location)
     if snapshot is None:
+        require_delta_table(spark, table.location)
         location = absolute(path_of(spark, table.location)).rstrip("/")
         snapshot = check_by_log(replace(table, location=location), split, columns)
     if snapshot is None:
