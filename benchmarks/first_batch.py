@@ -1,6 +1,6 @@
 """Seconds and memory from `table@version` to the first batch, at 1, 10 and 100 times the rows.
 
-The tables hold photographs at 299 pixels as JPEG, in files of 1,000 rows; the larger ones hold them again and again.
+The tables hold photographs at 299 pixels as JPEG, in files of one row group; the larger ones hold them again and again.
 Measured is everything from the table's name to the first batch of 64 decoded images, in a process that has imported
 TensorFlow (and, for Petastorm's converter, has its Spark session) and has done it once before. It is compared
 with the limit: one row group read whole, and one batch of it decoded.
@@ -27,7 +27,6 @@ from .tensorflow_rows import Converted, decode_jpeg
 
 SIZE = 299
 BATCH = 64
-_FILE_ROWS = 1000
 _FLAT = 1.5
 
 
@@ -101,7 +100,7 @@ class RowGroup(Source):
 CONTENDERS: dict[str, type[Source]] = {"lakelens": Lakelens, "petastorm": Petastorm, "one row group": RowGroup}
 
 
-def write_table(location: Path, images: Sequence[bytes], rows: int) -> None:
+def write_table(location: Path, images: Sequence[bytes], rows: int, file_rows: int) -> None:
     """Writes version 0 of a table of `rows` rows, which repeat the images, in files of one row group."""
     import pyarrow as pa
     from deltalake import ColumnProperties, WriterProperties, write_deltalake
@@ -109,8 +108,8 @@ def write_table(location: Path, images: Sequence[bytes], rows: int) -> None:
     schema = pa.schema([("image", pa.binary()), ("label", pa.int32()), ("format", pa.string())])
 
     def batches() -> Iterator[Any]:
-        for first in range(0, rows, _FILE_ROWS):
-            numbers = range(first, min(rows, first + _FILE_ROWS))
+        for first in range(0, rows, file_rows):
+            numbers = range(first, min(rows, first + file_rows))
             columns = [
                 pa.array([images[number % len(images)] for number in numbers], pa.binary()),
                 pa.array([number % 8 for number in numbers], pa.int32()),
@@ -120,25 +119,25 @@ def write_table(location: Path, images: Sequence[bytes], rows: int) -> None:
 
     properties = WriterProperties(
         compression="UNCOMPRESSED",
-        max_row_group_size=_FILE_ROWS,
+        max_row_group_size=file_rows,
         default_column_properties=ColumnProperties(dictionary_enabled=False),
     )
     reader = pa.RecordBatchReader.from_batches(schema, batches())
-    file_bytes = _FILE_ROWS * max(map(len, images))
+    file_bytes = file_rows * max(map(len, images))
     write_deltalake(str(location), reader, writer_properties=properties, target_file_size=file_bytes)
 
 
 def run(arguments: Any) -> Report:
     """Runs the benchmark."""
     scales = sorted(set(arguments.scales))
-    report = Report.of("first_batch", arguments, "rows", "repeats", scales=scales, batch=BATCH)
+    report = Report.of("first_batch", arguments, "rows", "file_rows", "repeats", scales=scales, batch=BATCH)
     with scratch(arguments.folder) as (kept, temporary), ExitStack() as stack:
         made = photos.scaled(photos.photographs(kept, arguments.rows), temporary / "jpegs", SIZE)
         images = [path.read_bytes() for path in made.files]
         tables = {scale: temporary / f"table-{scale}" for scale in scales}
         for scale, table in tables.items():
             tell(f"writing {arguments.rows * scale} rows")
-            write_table(table, images, arguments.rows * scale)
+            write_table(table, images, arguments.rows * scale, arguments.file_rows)
         running: dict[str, Contender] = {}
         for name in arguments.contenders:
             python = petastorm_python(kept) if name == "petastorm" else sys.executable
@@ -174,5 +173,6 @@ def _one_scale(report: Report, repeats: int, running: dict[str, Contender], scal
 if __name__ == "__main__":
     flags = parser(__doc__, repeats=3, contenders=CONTENDERS)
     flags.add_argument("--rows", type=positive, default=300, help="rows of the smallest table")
+    flags.add_argument("--file-rows", type=positive, default=1000, help="rows of a file, which is one row group")
     flags.add_argument("--scales", type=positive, nargs="+", default=[1, 10, 100], help="how many times the rows")
     command(flags, run)

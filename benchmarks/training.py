@@ -5,17 +5,20 @@ JPEG at the side that is trained at, in batches of 32 over all ranks, on ranks t
 rows over the median epoch, without the first one, in which TensorFlow traces.
 
 - `lakelens`: an experiment, as `lakelens train` runs it.
+- `given back`: the same with the settings that glibc starts with, which give freed memory back to the kernel.
 - `memory`: `fit` on decoded arrays in memory. The limit: a feed that never makes the model wait.
 - `tfrecord`: `fit` on TFRecord files, one part of them for each rank.
 - `petastorm`: `fit` on Petastorm's converter, which wrote a copy before; in an environment with its own TensorFlow and
   Horovod where lakelens's has a pyarrow that Petastorm's reader does not work with (`benchmarks/peers.py`).
 
-lakelens measures itself how long its feed has made the model wait.
+lakelens measures itself how long its feed has made the model wait. The peak memory of a rank is that of one more
+training, which is not timed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,15 +31,23 @@ from . import photographs as photos
 from .checkpointing import BATCH, experiment, train_unsaved
 from .contender import Contender
 from .harness import Measure, Report, command, parser, positive, scratch, tell
+from .memory import PeakMemory
 from .peers import petastorm_python
 from .sparks import stored_columns, write_table
 from .tensorflow_rows import FILES, Converted, decode_jpeg, read_tfrecords, write_tfrecords
 
-CONTENDERS = ("lakelens", "memory", "tfrecord", "petastorm")
+CONTENDERS = ("lakelens", "given back", "memory", "tfrecord", "petastorm")
 _AIM, _WAIT = 0.97, 0.02
 _SHUFFLE_ROWS = 1024
 _TRIAL = "lakelens.training.trials.transfer:Transfer"
 _MODEL = {"backbone": "MobileNetV2", "weights": "none", "flip": False, "shift": 0, "rotation": 0, "zoom": 0}
+# Where the user has set the allocator, lakelens leaves it. Source of the values: mallopt(3).
+_GLIBC = {
+    "MALLOC_ARENA_MAX": str(8 * (os.cpu_count() or 1)),
+    "MALLOC_MMAP_MAX_": "65536",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
 
 
 class Copies(Converted):
@@ -156,11 +167,16 @@ def _one_setting(report: Report, arguments: Any, place: Path, side: int, ranks: 
     table, rows, epochs = place / "table", arguments.photographs, arguments.epochs
     waits: list[float] = []
 
-    def with_lakelens(repeat: int) -> dict[str, float]:
-        config = experiment(table, place / f"lakelens-{ranks}-{repeat}", side, epochs)
-        taken, waited = train_unsaved(config, _TRIAL, ranks, **_MODEL)
-        waits.append(waited)
-        return {"images_s": rows / statistics.median(taken)}
+    def trained(name: str, repeat: str, waited: list[float]) -> float:
+        config = experiment(table, place / f"{name}-{ranks}-{repeat}".replace(" ", "-"), side, epochs)
+        config["resources"]["env"] |= _GLIBC if name == "given back" else {}
+        taken, wait = train_unsaved(config, _TRIAL, ranks, **_MODEL)
+        waited.append(wait)
+        return rows / statistics.median(taken)
+
+    def with_lakelens(name: str) -> Measure:
+        waited = waits if name == "lakelens" else []
+        return lambda repeat: {"images_s": trained(name, str(repeat), waited)}
 
     def by_hand(source: str) -> Measure:
         given = {"source": source, "table": str(table), "folder": str(place), "side": side, "epochs": epochs}
@@ -175,12 +191,18 @@ def _one_setting(report: Report, arguments: Any, place: Path, side: int, ranks: 
 
     label = f"{side} px, {ranks} rank(s):"
     tell(label)
-    measures = {name: with_lakelens if name == "lakelens" else by_hand(name) for name in arguments.contenders}
+    own = [name for name in arguments.contenders if name in ("lakelens", "given back")]
+    measures = {name: with_lakelens(name) if name in own else by_hand(name) for name in arguments.contenders}
     report.measure(arguments.repeats, measures, {"images_s": ("", "images/s")}, f"{label} ")
     for name in ("tfrecord", "petastorm"):
         report.compare(f"{label} {name}", f"{label} memory")
         report.compare(f"{label} lakelens", f"{label} {name}")
     report.compare(f"{label} lakelens", f"{label} memory", at_least=_AIM)
+    report.compare(f"{label} lakelens", f"{label} given back")
+    for name in own:
+        with PeakMemory(os.getpid()) as memory:
+            trained(name, "memory", [])
+        report.facts[f"{label} {name}, MiB of a rank"] = memory.as_json()["other_mib"]
     if waits:
         share = statistics.median(waits)
         report.aim(f"{label} share of its time that lakelens waited for the feed", share, at_most=_WAIT)
