@@ -75,7 +75,14 @@ class Quarantine:
 
     def read(self) -> DataFrame:
         """The files that are in quarantine now; an empty DataFrame when there never were any."""
-        return read_table(self._spark, self.location) if self.exists() else self._none()
+        try:
+            return read_table(self._spark, self.location)
+        except NotADeltaTableError:
+            return self._none()
+
+    def read_to_plan(self) -> DataFrame:
+        """The same for an ingest, which reads the image table's log; without Spark when there never were any."""
+        return self.read() if self.exists() else self._none()
 
     def record(self, bad: DataFrame | None, leaving: DataFrame | None) -> None:
         """Writes bad files, one row per path, and removes those that are repaired, in one commit."""

@@ -41,9 +41,9 @@ _LOST_PATHS, _MISSING = "lost_paths", "missing_images"
 # A file is counted in the row without a box's class, and each class of its boxes in one more row.
 _BOX_CLASS = "box_class"
 
-_MOST_SUFFIXES = 20  # that are listed of a reason: numbered files may each have a different suffix
-# The end of a file's name; names that start with a dot have none.
-_SUFFIX = r"[^/](\.[^./]{1,20})$"
+# The end of an ignored file's name, with a letter: numbered files may each have another. Hidden files have none.
+_SUFFIX, _SUFFIX_FORM = "suffix", r"[^/](\.(?=[^./]*\p{L})[^./]{1,20})$"
+_MOST_SUFFIXES = 20  # of a reason
 _NUMBER = "number"
 
 
@@ -59,7 +59,8 @@ class Plan:
     counts: Counter[str] = field(default_factory=Counter)  # Number of files by status
     # Number of files, by status, that differ from their row in the content alone, if at all
     comparable: Counter[str] = field(default_factory=Counter)
-    ignored: Counter[str] = field(default_factory=Counter)  # Number of ignored things, by reason
+    # Number of ignored things, by reason and by what their name ends with in lower case, such as `.txt`
+    suffixes: dict[str, Counter[str]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)  # What its tasks see in the source folder
     # Classes of the files that are to be read, with the number of their folder or None
     class_ranks: dict[str, int | None] = field(default_factory=dict)
@@ -93,7 +94,8 @@ class Plan:
         names = F.array_distinct(F.coalesce(F.col("boxes.label_name"), F.array().cast("array<string>")))
         with_file = F.array_union(F.array(F.lit(None).cast("string")), names)
         counted = files.withColumn(_BOX_CLASS, F.explode(with_file))
-        groups = counted.groupBy(*_GROUPED_BY, _BOX_CLASS).agg(
+        suffix = F.when(F.col(STATUS).isNull(), F.lower(F.regexp_extract(schema.PATH, _SUFFIX_FORM, 1))).alias(_SUFFIX)
+        groups = counted.groupBy(*_GROUPED_BY, suffix, _BOX_CLASS).agg(
             F.count("*").alias(_FILES),
             F.count_if(has_problem(PATH_UNUSABLE)).alias(_LOST_PATHS),
             F.count_if(has_problem(IMAGE_MISSING)).alias(_MISSING),
@@ -152,20 +154,18 @@ class Plan:
         """The classes of the boxes in the files that are to be read, in sorted order."""
         return sorted(self.box_classes[True], key=class_order)
 
+    @property
+    def ignored(self) -> Counter[str]:
+        """Number of ignored things, by reason."""
+        return Counter({reason: suffixes.total() for reason, suffixes in self.suffixes.items()})
+
     def ignored_suffixes(self) -> dict[str, dict[str, int]]:
         """Counts what was ignored by reason and by what the name ends with, the most frequent first."""
-        from pyspark.sql import functions as F
 
-        suffix = F.lower(F.regexp_extract(schema.PATH, _SUFFIX, 1))
-        is_ignored = F.col(STATUS).isNull() & ~F.col(IGNORED).startswith(SEEN)
-        ignored = self.files.where(is_ignored).groupBy(IGNORED, suffix.alias("suffix")).count()
-        ignored = ignored.orderBy(F.desc("count"), "suffix").limit(_MOST_SUFFIXES * len(self.ignored))
-        found: dict[str, dict[str, int]] = {}
-        for reason, name, files in ignored.collect():
-            suffixes = found.setdefault(reason, {})
-            if len(suffixes) < _MOST_SUFFIXES:
-                suffixes[name] = files
-        return dict(sorted(found.items()))
+        def most(suffixes: Counter[str]) -> dict[str, int]:
+            return dict(sorted(suffixes.items(), key=lambda each: (-each[1], each[0]))[:_MOST_SUFFIXES])
+
+        return {reason: most(suffixes) for reason, suffixes in sorted(self.suffixes.items())}
 
     def restamped_files(self) -> DataFrame:
         """Rows of `quarantine.COLUMNS` for the files that were read and found unchanged."""
@@ -213,7 +213,7 @@ class Plan:
             if reason.startswith(SEEN):
                 self.seen.add(reason)
             else:
-                self.ignored[reason] += files
+                self.suffixes.setdefault(reason, Counter())[group[_SUFFIX]] += files
             return
         if group[_BOX_CLASS] is not None:
             self.box_classes[status in WORK].add(group[_BOX_CLASS])

@@ -169,7 +169,8 @@ def prepare(user_session: SparkSession, table: Table, request: IngestRequest) ->
             listing = list_source(spark, request.source, keep_names=recipe.keep_folder_names)
             listing = listing.described(aliases, request.classes).kept()
             opened.callback(listing.release)
-            plan = make_plan(listing, stored, Quarantine(spark, table).read(), Stamps(spark, table).read(), rules)
+            bad = Quarantine(spark, table).read_to_plan()
+            plan = make_plan(listing, stored, bad, Stamps(spark, table).read(), rules)
         opened.callback(plan.release)
         raise_refusal([*plan.ignored, *plan.seen])
         if recipe.keep_folder_names is None:

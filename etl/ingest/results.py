@@ -82,8 +82,8 @@ class IngestResult(ReadableResult):
         gone: Known files below the source folder that it no longer holds.
         removed: How many of those were taken out of the table.
         ignored: Things in the source other than image files, by reason; not part of `rows_in`.
-        ignored_suffixes: The same by reason, then by what the name ends with, such as `.txt`; "" for no suffix. Of each
-            reason the 20 most frequent ones.
+        ignored_suffixes: The same by reason, then by what the name ends with, such as `.txt`; "" for no suffix
+            and for a number. Of each reason the 20 most frequent ones.
         reasons: Files quarantined by this ingest, by reason.
         repairs: Files that were repaired and boxes that were repaired or left out, of stored rows, by reason.
         new_classes: Classes that got a number in this ingest.

@@ -154,7 +154,7 @@ def preview(spark: SparkSession, table: Table, request: IngestRequest, limit: in
             new_classes=prepared.new_classes,
             vanished_classes=prepared.vanished_classes(),
             files=files,
-            ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
+            ignored_suffixes=plan.ignored_suffixes(),
             doubled=plan.doubled,
         )
 
@@ -206,7 +206,7 @@ def _result_of(prepared: Prepared, decoded: DecodedFiles, bad: BadFiles, vanishe
         new_classes=prepared.new_classes,
         vanished_classes=vanished,
         batch_id=decoded.task.batch_id,
-        ignored_suffixes=plan.ignored_suffixes() if plan.ignored else {},
+        ignored_suffixes=plan.ignored_suffixes(),
         small_splits=_small_splits(prepared, decoded),
         doubled=plan.doubled,
     )

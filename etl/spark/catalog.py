@@ -6,10 +6,10 @@ import itertools
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError
+from ...errors import InvalidArgumentError, NotADeltaTableError, SessionError, UnsupportedTableFeatureError
 from ...locations import is_table_name, name_parts, scheme_of, unquoted
 from ...log.opening import open_table
 from ...spark.port import is_connect, java_session, jvm
@@ -107,12 +107,14 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
                 raise
             return False
     try:
-        read_table(spark, location)
+        with _naming_absence(location):
+            try:
+                _loaded(spark, location)
+            except Exception as error:  # Delta's own are of many classes
+                if not _UNREADABLE.search(str(error)):
+                    raise
     except NotADeltaTableError:
         return False
-    except Exception as error:  # Delta's own are of many classes
-        if not _UNREADABLE.search(str(error)):
-            raise
     return True
 
 
@@ -121,7 +123,8 @@ def is_made(spark: SparkSession, table: Table) -> bool:
     if table.is_name:
         return is_delta_table(spark, table.location)
     try:
-        open_table(table)
+        with suppress(UnsupportedTableFeatureError):
+            open_table(table)
     except NotADeltaTableError:
         return False
     return True
@@ -149,20 +152,31 @@ def create_table(rows: DataFrame, location: str) -> None:
 
 def read_table(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
     """Reads one version of a Delta table; None reads the latest. Raises `NotADeltaTableError` if there is no table."""
+    with _naming_absence(location):
+        return _loaded(spark, location, version)
+
+
+def _loaded(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", str(version))
+    rows = reader.table(location) if is_table_name(location) else reader.load(location)
+    _ = rows.schema  # a Connect session looks for the table now
+    return rows
+
+
+@contextmanager
+def _naming_absence(location: str) -> Iterator[None]:
+    """Raises `NotADeltaTableError` where Spark finds no Delta table."""
     with naming_driver(location):
         try:
-            rows = reader.table(location) if is_table_name(location) else reader.load(location)
-            _ = rows.schema  # a Connect session looks for the table now
+            yield
         except Exception as error:  # Delta's own are of many classes
             if "DATA_SOURCE_NOT_FOUND" in str(error):
                 raise SessionError(f"{location}: the server of this Spark Connect session has no Delta Lake") from error
             if not (_NO_TABLE.search(str(error)) or (is_table_name(location) and _NO_CATALOG.search(str(error)))):
                 raise
             raise _no_table(location) from error
-    return rows
 
 
 def require_schema(spark: SparkSession, name: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Whether a row is copied from another version; a column that no predictions table gets.
 IS_COPIED = "_is_copied"
-_EARLIER, _IS_SCORED = "_earlier", "_is_scored"
+_EARLIER, _SPLITS = "_earlier", "_splits"
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,14 @@ def _marked(rows: DataFrame, predictions: DataFrame, source: ScoredTable, kept: 
     counted = predictions.where(is_here | (f.col("error").isNull() & f.col("content_hash").isNotNull()))
     columns = ", ".join(f"`{name}`" for name in kept)
     latest = f"max_by(struct({columns}), scored_at) FILTER (WHERE version <> {source.version})"
-    # The other split may have a row of the same key.
-    is_scored = is_here if source.split is None else is_here & (f.col("split") == source.split)
+    # Another split may have a row of the same key.
+    of_split = f.coalesce("split", f.lit(""))
     by_row = counted.groupBy("path", "content_hash").agg(
-        f.max(is_scored).alias(_IS_SCORED), f.expr(latest).alias(_EARLIER)
+        f.collect_set(f.when(is_here, of_split)).alias(_SPLITS), f.expr(latest).alias(_EARLIER)
     )
     joined = rows.alias("rows").join(by_row.alias("predicted"), same_row("rows", "predicted"), "left")
-    remaining = joined.where(~f.coalesce(_IS_SCORED, f.lit(False)))
+    is_scored = f.array_contains(_SPLITS, f.coalesce("rows.split", f.lit("")))
+    remaining = joined.where(~f.coalesce(is_scored, f.lit(False)))
     return remaining.select("rows.*", _EARLIER).withColumn(IS_COPIED, f.col(_EARLIER).isNotNull())
 
 

@@ -152,7 +152,7 @@ def _active() -> SparkSession | None:
 
 def require_delta(spark: SparkSession) -> None:
     """Checks that a classic session has Delta Lake."""
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ or is_connect(spark):  # a server need not tell; `is_delta_table` does
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or is_connect(spark):  # a server need not tell; reading a table does
         return
     if "DeltaSparkSessionExtension" not in spark.conf.get("spark.sql.extensions", ""):
         raise SessionError(

@@ -117,6 +117,7 @@ class ImageBatches:
     def decoded_batches(self) -> Iterator[Batch]:
         """Yields the batches before `preprocess`, the next ones being decoded in threads meanwhile."""
         ahead: deque[DecodedBatch] = deque()
+        most_ahead = 1  # the first batch waits for no row group but its own
         buffers = BatchBuffers(self.shape, self.images.output.dtype)
         columns = self.images.columns if self.decoded is None else self.images.small_columns
         with BatchReader(self.shard, columns) as batches:
@@ -124,8 +125,9 @@ class ImageBatches:
             try:
                 for batch in stored_batches(self.images, batches, self.decoded):
                     ahead.append(self._start(batch, pool, buffers.take()))
-                    if len(ahead) == DECODING_BATCHES:
+                    if len(ahead) == most_ahead:
                         yield self._complete(ahead.popleft().wait())
+                        most_ahead = DECODING_BATCHES
                 while ahead:
                     yield self._complete(ahead.popleft().wait())
             finally:

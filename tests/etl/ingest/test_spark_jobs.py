@@ -29,6 +29,7 @@ def counted(jobs: Jobs) -> list[str]:
 def write_folders(root, numbers):
     for number in numbers:
         write_image(root / f"class {number % 2}" / f"{number}.jpg", seed=number)
+    (root / "class 0" / "notes.txt").write_text("ignored, and counted without a job")
     return {"source": root}
 
 

@@ -24,6 +24,7 @@ from lakelens.errors import (
     NothingStoredError,
     SparkFailedError,
     VersionFilesMissingError,
+    VersionUnreadableError,
 )
 from lakelens.etl.ingest.checks import check_place
 from lakelens.jobs.cli import main
@@ -37,7 +38,7 @@ def source(tmp_path_factory):
     root = tmp_path_factory.mktemp("messages") / "source"
     for place, seed in (("cat/1.jpg", 1), ("cat/kitten/2.jpg", 2), ("dog/1.jpg", 3)):
         write_image(root / place, seed=seed)
-    for name in ("cat/notes.txt", "cat/READ.TXT", "dog/README", "dog/.hidden.jpg"):
+    for name in ("cat/notes.txt", "cat/READ.TXT", "cat/1.7z", "dog/README", "dog/log.2026", "dog/.hidden.jpg"):
         (root / name).write_text("x")
     return root
 
@@ -64,11 +65,11 @@ def test_a_dry_run_counts_what_is_ignored_by_reason_and_suffix_through_links_and
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
     assert (found["known"], found["new"], found["gone"]) == (3, 0, 0)
-    assert found["ignored"] == {"hidden": 1, "not_an_image_name": 3}
-    assert found["ignored_suffixes"] == {"hidden": {".jpg": 1}, "not_an_image_name": {".txt": 2, "": 1}}
+    assert found["ignored"] == {"hidden": 1, "not_an_image_name": 5}
+    assert found["ignored_suffixes"] == {"hidden": {".jpg": 1}, "not_an_image_name": {"": 2, ".txt": 2, ".7z": 1}}
     shown = {" ".join(line.split()) for line in lines}
     assert {f"ignored {one}" for one in ("hidden .jpg 1", "not_an_image_name .txt 2")} <= shown
-    assert "ignored not_an_image_name (no suffix) 1" in shown
+    assert "ignored not_an_image_name (no suffix) 2" in shown
 
 
 def test_a_class_that_neither_source_nor_table_has_is_refused_also_where_nothing_is_new(table, source):
@@ -188,6 +189,15 @@ def test_a_table_below_a_file_is_refused(source):
     for file in ("source/cat/1.jpg", "rows.csv"):
         with pytest.raises(NotADeltaTableError, match=rf"{file} is a file; give a path below folders"):
             check_place(str(source.parent / file / "deep" / "t"))
+
+
+def test_a_table_whose_log_has_lost_a_commit_is_unreadable_and_not_made_anew(spark, copy, source, tmp_path):
+    copy.delete("path LIKE '%kitten%'")
+    # Delta remembers the log of a place that it has read.
+    moved = Path(shutil.copytree(copy.location, tmp_path / "moved"))
+    (moved / "_delta_log" / f"{0:020d}.json").unlink()
+    with pytest.raises(VersionUnreadableError, match="put it back from a copy"):
+        ImageTable(spark, moved).ingest(source)
 
 
 def test_a_web_address_is_refused_as_a_source(spark, source, tmp_path):

@@ -251,6 +251,10 @@ def test_of_two_that_append_from_the_same_state_only_one_does(spark, story, chec
 def test_a_row_of_another_split_with_the_same_path_and_content_is_scored_too(spark, checkpoint, tmp_path):
     table, predictions = tmp_path / "images", tmp_path / "predictions"
     write_table(table, [row(0, split="train"), row(0, split="test")])
-    for split in ("train", "test"):
-        assert score(spark, checkpoint.path, table, predictions, split=split).scored == 1
-    assert sorted(one["split"] for one in read(predictions)) == ["test", "train"]
+    assert score(spark, checkpoint.path, table, predictions, split="train").scored == 1
+    other = tmp_path / "other"
+    shutil.copytree(predictions, other)
+    for place, split in ((predictions, "test"), (other, None)):
+        result = score(spark, checkpoint.path, table, place, split=split)
+        assert (result.scored, result.carried) == (1, 0)
+        assert sorted(one["split"] for one in read(place)) == ["test", "train"]
