@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from .tensorflow_rows import FILES, Converted, decode_jpeg, read_tfrecords, writ
 CONTENDERS = ("lakelens", "given back", "memory", "tfrecord", "petastorm")
 _AIM, _WAIT = 0.97, 0.02
 _SHUFFLE_ROWS = 1024
+_UNITS = {"images_s": ("", "images/s"), "faults": (" page faults", "an image, with the start of the ranks")}
 _TRIAL = "lakelens.training.trials.transfer:Transfer"
 _MODEL = {"backbone": "MobileNetV2", "weights": "none", "flip": False, "shift": 0, "rotation": 0, "zoom": 0}
 # Where the user has set the allocator, lakelens leaves it. Source of the values: mallopt(3).
@@ -167,16 +169,18 @@ def _one_setting(report: Report, arguments: Any, place: Path, side: int, ranks: 
     table, rows, epochs = place / "table", arguments.photographs, arguments.epochs
     waits: list[float] = []
 
-    def trained(name: str, repeat: str, waited: list[float]) -> float:
+    def trained(name: str, repeat: str, waited: list[float]) -> dict[str, float]:
         config = experiment(table, place / f"{name}-{ranks}-{repeat}".replace(" ", "-"), side, epochs)
         config["resources"]["env"] |= _GLIBC if name == "given back" else {}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
         taken, wait = train_unsaved(config, _TRIAL, ranks, **_MODEL)
+        faults = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt - before
         waited.append(wait)
-        return rows / statistics.median(taken)
+        return {"images_s": rows / statistics.median(taken), "faults": faults / (rows * epochs)}
 
     def with_lakelens(name: str) -> Measure:
         waited = waits if name == "lakelens" else []
-        return lambda repeat: {"images_s": trained(name, str(repeat), waited)}
+        return lambda repeat: trained(name, str(repeat), waited)
 
     def by_hand(source: str) -> Measure:
         given = {"source": source, "table": str(table), "folder": str(place), "side": side, "epochs": epochs}
@@ -193,7 +197,7 @@ def _one_setting(report: Report, arguments: Any, place: Path, side: int, ranks: 
     tell(label)
     own = [name for name in arguments.contenders if name in ("lakelens", "given back")]
     measures = {name: with_lakelens(name) if name in own else by_hand(name) for name in arguments.contenders}
-    report.measure(arguments.repeats, measures, {"images_s": ("", "images/s")}, f"{label} ")
+    report.measure(arguments.repeats, measures, _UNITS, f"{label} ")
     for name in ("tfrecord", "petastorm"):
         report.compare(f"{label} {name}", f"{label} memory")
         report.compare(f"{label} lakelens", f"{label} {name}")

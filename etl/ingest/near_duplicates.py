@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import ImageError
+from ...freed_memory import keep_freed_memory
 from ...results import ReadableResult
 from ...spark.port import kept
 from ...spark.workers import map_in_arrow
@@ -94,6 +95,7 @@ def compare(
 
 def hash_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Hashes stored images in a task; those of nearly one colour, and what no decoder reads, are left out."""
+    keep_freed_memory()
     for batch in batches:
         rows = []
         for row in batch.to_pylist():

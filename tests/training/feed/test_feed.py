@@ -5,15 +5,22 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from feed_tables import append, changed, flat, image_rows, labels_of, real
+from feed_tables import append, changed, flat, image_rows, labels_of, real, write_layout
 
 from lakelens import DeltaFeed
-from lakelens.errors import EmptyFeedError, InvalidArgumentError, NotAnImageTableError, VersionNotFoundError
+from lakelens.errors import (
+    EmptyFeedError,
+    InvalidArgumentError,
+    NotAnImageTableError,
+    VersionFilesMissingError,
+    VersionNotFoundError,
+)
 from lakelens.training.feed.plan.feed_plan import RowFilter
 
 pytestmark = pytest.mark.unit
@@ -70,6 +77,15 @@ def test_rank_and_size_are_found_from_the_running_job(feed, monkeypatch):
     monkeypatch.setenv("HOROVOD_RANK", "1")
     monkeypatch.setenv("HOROVOD_SIZE", "2")
     assert labels_of(feed.as_numpy(16)) == labels_of(feed.as_numpy(16, 1, 2))
+
+
+def test_the_first_batch_waits_for_no_row_group_but_its_own(tmp_path):
+    feed = DeltaFeed(write_layout(tmp_path / "t", [4, 4]), shuffle=False)
+    Path(feed.plan.file_location(1)).unlink()
+    batches = feed.as_numpy(4)
+    assert len(real(next(batches))) == 4
+    with pytest.raises(VersionFilesMissingError):
+        next(batches)
 
 
 # --- bad input: before the first step, with the value, the rule and the way out --------------------------------------
