@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidArgumentError, NotADeltaTableError, NotAnImageTableError, StoreError, TableConflictError
 from ...locations import absolute_path, has_scheme, is_table_name
 from ...log.entries import find_note
-from ...log.opening import open_table, require_entries, uri_for_delta_rs
+from ...log.opening import open_table, open_whole, uri_for_delta_rs
 from ...log.snapshot import data_files_of
 from ...spark.port import kept, option_of, settings_of
 from ...stores.clients import require_known_store
@@ -151,9 +151,8 @@ class Transaction:
         self._spark = spark
         self.path = path_of(spark, table.location)  # As Spark takes it; the catalog has resolved a name
         self.table = Table.of(self.path, None, table.storage_options)  # As delta-rs takes it
-        self._opened = open_table(self.table)
+        self._opened = open_whole(self.table)
         self.version: int = self._opened.version()
-        require_entries(self.table, self.version)
         # Delta skips a write whose number is not above the last one of its application, and refuses one when another of
         # the application was committed since it began: of two that have read the same last ingest, one commits.
         last = self._opened.transaction_version(APPLICATION_ID)

@@ -107,14 +107,12 @@ def is_delta_table(spark: SparkSession, location: str) -> bool:
                 raise
             return False
     try:
-        with _naming_absence(location):
-            try:
-                _loaded(spark, location)
-            except Exception as error:  # Delta's own are of many classes
-                if not _UNREADABLE.search(str(error)):
-                    raise
+        read_table(spark, location)
     except NotADeltaTableError:
         return False
+    except Exception as error:  # Delta's own are of many classes, and `naming_driver` names some of them
+        if not _UNREADABLE.search(f"{error} {error.__cause__}"):
+            raise
     return True
 
 
@@ -152,31 +150,20 @@ def create_table(rows: DataFrame, location: str) -> None:
 
 def read_table(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
     """Reads one version of a Delta table; None reads the latest. Raises `NotADeltaTableError` if there is no table."""
-    with _naming_absence(location):
-        return _loaded(spark, location, version)
-
-
-def _loaded(spark: SparkSession, location: str, version: int | None = None) -> DataFrame:
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", str(version))
-    rows = reader.table(location) if is_table_name(location) else reader.load(location)
-    _ = rows.schema  # a Connect session looks for the table now
-    return rows
-
-
-@contextmanager
-def _naming_absence(location: str) -> Iterator[None]:
-    """Raises `NotADeltaTableError` where Spark finds no Delta table."""
     with naming_driver(location):
         try:
-            yield
+            rows = reader.table(location) if is_table_name(location) else reader.load(location)
+            _ = rows.schema  # a Connect session looks for the table now
         except Exception as error:  # Delta's own are of many classes
             if "DATA_SOURCE_NOT_FOUND" in str(error):
                 raise SessionError(f"{location}: the server of this Spark Connect session has no Delta Lake") from error
             if not (_NO_TABLE.search(str(error)) or (is_table_name(location) and _NO_CATALOG.search(str(error)))):
                 raise
             raise _no_table(location) from error
+    return rows
 
 
 def require_schema(spark: SparkSession, name: str) -> None:

@@ -26,7 +26,7 @@ from ...errors import (
     TableConflictError,
     UnsupportedTableFeatureError,
 )
-from ...etl.spark.catalog import is_made, path_of, read_table, require_schema, sql_name
+from ...etl.spark.catalog import is_delta_table, path_of, read_table, require_schema, sql_name
 from ...etl.spark.failures import conflicts_named
 from ...locations import absolute, has_scheme, is_table_name
 from ...log.delta_types import type_name
@@ -176,15 +176,15 @@ class PredictionsTable:
 
     def exists(self) -> bool:
         """Returns whether the table has been made."""
-        return is_made(self._spark, Table(self.location, self._storage_options))
+        return self._log() is not None
 
     def state(self) -> PredictionsState:
         """Reads the table's version and the number of the last append."""
-        if not self.exists():
+        table = self._log()
+        if table is None:
             require_schema(self._spark, self.location)
             _require_vacant(self.location)
             return PredictionsState(None, None)
-        table = self._opened()
         _check_table(self.location, table, self.task, self._min_score)
         return self._state_of(table)
 
@@ -239,6 +239,15 @@ class PredictionsTable:
             writer.saveAsTable(self.location)
         else:
             writer.options(**({} if state.version is not None else {_STATISTICS: statistics})).save(self.location)
+
+    def _log(self) -> DeltaTable | None:
+        """Opens the table's log, that of a path without Spark; None if the table has not been made."""
+        if is_table_name(self.location):
+            return self._opened() if is_delta_table(self._spark, self.location) else None
+        try:
+            return self._opened()
+        except NotADeltaTableError:
+            return None
 
     def _opened(self) -> DeltaTable:
         return open_table(self.table)

@@ -105,6 +105,14 @@ def open_table(table: Table) -> DeltaTable:
     return open_table(table.at(_last_version_by(table, found, wanted))) if isinstance(wanted, datetime) else found
 
 
+def open_whole(table: Table) -> DeltaTable:
+    """Opens a table at a version that the entries of its log rebuild, to read its data files or to write on top."""
+    opened = open_table(table)
+    # delta-rs takes what a commit's checksum file says for the commits before it, and leaves out their data files.
+    require_entries(table, opened.version())
+    return opened
+
+
 def uri_for_delta_rs(table: Table) -> str:
     """Returns a table's location as delta-rs takes it."""
     part = misread_part(table.path)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ..errors import UnsupportedTableFeatureError, VersionUnreadableError
 from ..locations import has_scheme
-from .opening import open_table, require_entries, times_of, unsupported
+from .opening import open_table, open_whole, times_of, unsupported
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -181,9 +181,7 @@ class Snapshot:
 
 def open_snapshot(table: Table) -> Snapshot:
     """Resolves the version of a table to its active files."""
-    opened = open_table(table)
-    # delta-rs takes what a commit's checksum file says for the commits before it, and leaves out their data files.
-    require_entries(table, opened.version())
+    opened = open_whole(table)
     _refuse_unknown_features(table, opened)
     metadata, fields = opened.metadata(), json.loads(opened.schema().to_json())["fields"]
     stored = {field["name"]: field["metadata"].get(PHYSICAL_NAME, field["name"]) for field in fields}

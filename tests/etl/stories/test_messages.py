@@ -197,7 +197,7 @@ def test_a_version_whose_log_has_lost_a_commit_is_neither_read_nor_written_nor_m
     moved = Path(shutil.copytree(copy.location, tmp_path / "moved"))
     (moved / "_delta_log" / f"{0:020d}.json").unlink()
     lost = ImageTable(copy.spark, moved)
-    for call in (lost.snapshot, lambda: lost.ingest(source), lambda: DeltaFeed(moved)):
+    for call in (lost.snapshot, lambda: lost.ingest(source), lambda: DeltaFeed(moved), lost.vacuum):
         with pytest.raises(VersionNotFoundError, match="version 1 does not exist or can no longer be rebuilt"):
             call()
 
